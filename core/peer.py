@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 class Answered:
     """The peer answered. ``result`` is the JSON-RPC result: a StreamResponse, a Task, or a page of them.
 
-    ``on_stored`` is called once what it says is stored, where the peer waits for that before it says more.
+    ``on_stored`` is called once what it says is stored, where the peer waits for that before it says more. ``hold`` is
+    its place in the memory budget, which is given back with it: who keeps the result keeps that, too.
     """
 
     result: JsonObject
     on_stored: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    hold: object | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class SseParser:
         """Whether the bytes so far end inside an event, so that an end of the stream here cuts it."""
         return bool(self._data) or (self._line_bytes > 0 and not self._line[0].startswith(b":"))
 
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of an event that is not whole."""
+        return self._data_bytes + self._line_bytes
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads that this chunk completes, in order."""
         if self.overflowed or not chunk:

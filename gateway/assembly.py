@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.memory.budget import Lack
-    from passerelle.gateway.memory.room import Kind
+    from passerelle.gateway.memory.room import Kind, Outcome
     from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.spans import Spans
@@ -239,13 +240,16 @@ def _make_peers(
 
 
 def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> MemoryRoom:
-    def tell(kind: Kind, holder: str, lack: Lack, waits: bool) -> None:  # noqa: FBT001  a fact, not a mode
-        outages.log.warning("memory.short", of=kind, holder=holder, lack=lack.value, waits=waits)
+    def tell(kind: Kind, holder: str, lack: Lack, outcome: Outcome) -> None:
+        outages.log.warning(
+            "memory.short", of=kind, holder=holder, lack=lack.value, outcome=outcome
+        )
 
-    def count(kind: Kind, outcome: str) -> None:
+    def count(kind: Kind, outcome: Outcome) -> None:
         metrics.memory.lacks.counts[kind, outcome] += 1
 
-    return MemoryRoom(Budget(settings.memory.find_budget()), tell, count)
+    later = asyncio.get_running_loop().call_later
+    return MemoryRoom(Budget(settings.memory.find_budget()), tell, count, later)
 
 
 def _list_surroundings(

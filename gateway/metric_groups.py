@@ -62,7 +62,7 @@ class MemoryMetrics:
         )
         self.lacks: Final = Tally(
             "passerelle_memory_short",
-            "How often there was no room in the budget, and what came of it: `refused` or `waited`.",
+            "How often there was no room in the budget, and what came of it: `refused`, `waited` or `gave_way`.",
             ["of", "outcome"],
             registry,
         )

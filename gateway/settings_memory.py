@@ -14,9 +14,9 @@ class MemorySettings(Section):
     budget_bytes: int | None = Field(
         default=None,
         ge=LEAST,
-        description="Of one process. Bodies over 1 MiB and answers of agents over 256 KiB draw on it; one caller or "
-        "agent has at most half. Over it a caller gets 429 or 503 with `Retry-After`, and an agent is read later. "
-        "Absent: a quarter of the memory of the machine or its control group, at most 1 GiB.",
+        description="Of one process. Bodies over 1 MiB, answers of agents and events of their streams over 256 KiB "
+        "draw on it; one caller or agent has at most half. Over it a caller gets 429 or 503 with `Retry-After`, and an "
+        "agent is read later. Absent: a quarter of the memory of the machine or its control group, at most 1 GiB.",
     )
 
     def find_budget(self) -> int:

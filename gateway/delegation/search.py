@@ -44,10 +44,11 @@ Verdict: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The tasks of a remote context. ``whole``: there are no more than these."""
+    """The tasks of a remote context. ``whole``: there are no more than these. ``holds`` are their places in memory."""
 
     tasks: list[JsonObject]
     whole: bool
+    holds: list[object]
 
 
 async def find_send(driver: Driver) -> None:
@@ -149,6 +150,7 @@ async def _look(driver: Driver) -> Verdict:
 async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["away", "hopeless"]:
     """Every page of the list; no filter by time, since the peer's clock is not ours."""
     found: list[JsonObject] = []
+    holds: list[object] = []
     token = ""
     while True:
         asked: JsonObject = {
@@ -161,15 +163,16 @@ async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["a
         match outcome:
             case Answered(result=result):
                 found += objects_at(result, "tasks")
+                holds.append(outcome.hold)
                 token = text_at(result, "nextPageToken")
             case Refused(code=code, http_status=status) if code in _CANNOT or status in _GONE:
                 return "hopeless"
             case Malformed():
-                return Listing([], whole=False)
+                return Listing([], whole=False, holds=[])
             case _:
                 return "away"
         if not token or len(found) > _LISTED_TASKS:
-            return Listing(found, whole=not token)
+            return Listing(found, whole=not token, holds=holds)
 
 
 def _list_rivals(records: list[TaskRecord], run: Attempt) -> list[Attempt]:

@@ -107,6 +107,8 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
                 if began:
                     await _judge_break(driver, last)
                 return last
+            # They are stored: a driver that waits for the next ones would keep them.
+            del last, batch, results
             if driver.run.record.withheld is not None:
                 break
     finally:
@@ -206,20 +208,21 @@ async def _read(
     outcomes: AsyncGenerator[StreamOutcome, None],
     frames: Ahead,
 ) -> None:
-    last: StreamOutcome = Answered({})
+    is_over = False
     try:
         async with aclosing(outcomes) as open_stream:
             async for outcome in open_stream:
-                last = outcome
+                is_over = not isinstance(outcome, Answered)
                 size = measure_frame(outcome.result) if isinstance(outcome, Answered) else 0
                 await frames.put(outcome, size)
+                del outcome
                 driver.stir.set()
                 await _rest(driver, size)
     except Exception:
         # Whoever follows waits for a last outcome, and has to get one.
         driver.means.log.exception("stream.broken", task=driver.run.record.task_id)
-        last = Answered({})
-    if isinstance(last, Answered):
+        is_over = False
+    if not is_over:
         await frames.put(Closed())
         driver.stir.set()
 

@@ -42,14 +42,17 @@ class Budget:
 
     def take(self, holder: str, amount: int) -> Lack | None:
         """Takes an amount; where there is a lack nothing was taken."""
-        mine = self._held.get(holder, 0)
-        if mine + amount > self.share:
+        lack = self.find_lack(holder, amount)
+        if lack is None:
+            self._held[holder] = self._held.get(holder, 0) + amount
+            self.held += amount
+        return lack
+
+    def find_lack(self, holder: str, amount: int) -> Lack | None:
+        """Why an amount could not be taken now."""
+        if self._held.get(holder, 0) + amount > self.share:
             return Lack.SHARE
-        if self.held + amount > self.total:
-            return Lack.TOTAL
-        self._held[holder] = mine + amount
-        self.held += amount
-        return None
+        return Lack.TOTAL if self.held + amount > self.total else None
 
     def give_back(self, holder: str, amount: int) -> None:
         """What ``take`` took."""

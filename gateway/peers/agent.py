@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Tried: TypeAlias = "list[Interface]"
 """Interfaces that a call was made over, the first one first."""
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
+_ANSWER: Final = Answered({})
 _NO_INTERFACE: Final = Refused(-32004, "no interface of the agent has the operation")
 
 
@@ -132,6 +133,7 @@ class AgentPeer:
             async with aclosing(self._follow("SendStreamingMessage", params)) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
+                    del outcome  # a stream that waits would keep it
         finally:
             self._limit.leave()
 
@@ -154,6 +156,7 @@ class AgentPeer:
             async for outcome in outcomes:
                 place.leave()
                 yield outcome
+                del outcome
 
     async def cancel(self, task: str) -> PeerOutcome:
         return await self._ask("CancelTask", {"id": task})
@@ -220,11 +223,12 @@ class AgentPeer:
                     async for outcome in outcomes:
                         if isinstance(outcome, Unknown) and operation in SENDS:
                             outcome = answers.judge_send(outcome)  # noqa: PLW2901  the same outcome, read as one of a send
-                        last = outcome
+                        last = _ANSWER if isinstance(outcome, Answered) else outcome
                         if not has_begun and self._goes_elsewhere(line, call, outcome):
                             break
                         has_begun = True
                         yield outcome
+                        del outcome
                 if has_begun:
                     return
                 tried.append(line.interface)

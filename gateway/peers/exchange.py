@@ -14,6 +14,7 @@ from passerelle.gateway.peers.whole_answer import MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.stream_room import StreamRoom
 
 # aiohttp holds up the loop with larger bodies that are given as bytes, and warns.
 _DIRECT_BODY_BYTES: Final = 1024 * 1024
@@ -49,8 +50,12 @@ def has_long_headers(response: aiohttp.ClientResponse) -> bool:
     )
 
 
-async def read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+async def read_body(
+    response: aiohttp.ClientResponse, limit_bytes: int, room: StreamRoom | None = None
+) -> bytes:
     """The whole body, decompressed piece by piece so that a small bomb cannot become a large one.
+
+    Nothing over its free part is read before there is ``room``.
 
     Raises:
         TooLong: it did not end within the limit.
@@ -63,6 +68,8 @@ async def read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes
         if size > limit_bytes:
             response.close()
             raise TooLong(limit_bytes, pieces[0])
+        if room is not None:
+            await room.make(size)
     return b"".join(pieces)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from passerelle.gateway.memory.room import Account
     from passerelle.gateway.peers.config import PeerConfig, Tls
     from passerelle.gateway.peers.connection_pool import ConnectionPool
     from passerelle.gateway.peers.credential import Credential
@@ -89,6 +90,10 @@ class HttpClient:
                 if is_last or not refused or not self._credential.renew(shown):
                     yield response
                     return
+
+    def bind(self, origin: str) -> Account | None:
+        """What answers from an origin draw on; None where nothing is counted."""
+        return self._sessions.bind(origin)
 
     def fetch(self, request: Request, interface: Interface, timeout_s: float) -> Awaitable[Reply]:
         """The whole answer to a request, of at most 24 MiB. One refused with 401 is made once more where that can help.

@@ -7,7 +7,9 @@ Nothing is sent twice from here. After ``Unreached`` or ``Refused`` the peer doe
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -30,7 +32,8 @@ from passerelle.gateway.peers.call import STREAMS
 from passerelle.gateway.peers.carried import note_confirmed
 from passerelle.gateway.peers.http_client import EXTENSIONS_HEADER, write_call
 from passerelle.gateway.peers.sessions import MAX_BODY_BYTES
-from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable
+from passerelle.gateway.peers.stream_room import StreamRoom
+from passerelle.gateway.peers.whole_answer import GAVE_WAY, Broken, NotConnected, NotReadable
 from passerelle.gateway.peers.wire import Reply
 
 if TYPE_CHECKING:
@@ -70,17 +73,18 @@ class HttpTransport:
             return answers.reject(str(error), error.head, too_long=error.too_long)
         if reply.extensions is not None:
             note_confirmed(reply.extensions)
-        return self._wire.read(call, call_id, reply)
+        return _hold(self._wire.read(call, call_id, reply), reply.hold)
 
     async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
         call_id = next(self._ids)
         try:
             async with (
                 self._exchange(interface, call, call_id) as response,
-                aclosing(self._read(response, call, call_id)) as outcomes,
+                aclosing(self._read(response, interface, call, call_id)) as outcomes,
             ):
                 async for outcome in outcomes:
                     yield outcome
+                    del outcome  # a stream that waits would keep it
         except RemoteError as error:
             yield Unreached(error.message)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -101,51 +105,79 @@ class HttpTransport:
             yield response
 
     async def _read(
-        self, response: aiohttp.ClientResponse, call: Call, call_id: int
+        self, response: aiohttp.ClientResponse, interface: Interface, call: Call, call_id: int
     ) -> AsyncGenerator[StreamOutcome, None]:
-        if response.status == HTTPStatus.OK and response.content_type == "text/event-stream":
-            async with aclosing(self._read_frames(response, call_id)) as frames:
-                async for frame in frames:
-                    yield frame
-            return
-        # An error before the first event is a plain response (A2A 1.0 section 9.4.2).
-        outcome = await self._read_whole(response, call, call_id)
-        yield outcome
-        if isinstance(outcome, Answered):
-            yield Closed()
-
-    async def _read_whole(
-        self, response: aiohttp.ClientResponse, call: Call, call_id: int
-    ) -> PeerOutcome:
-        if exchange.has_long_headers(response):
-            return Malformed("a header block over 64 KiB", b"")
-        try:
-            raw = await exchange.read_body(response, MAX_BODY_BYTES)
-        except exchange.TooLong as fault:
-            return answers.reject(str(fault), fault.head, too_long=True)
-        reply = Reply(response.status, response.headers.get("Retry-After"), raw)
-        return self._wire.read(call, call_id, reply)
-
-    async def _read_frames(
-        self, response: aiohttp.ClientResponse, call_id: int
-    ) -> AsyncGenerator[StreamOutcome, None]:
-        """The frames of an event stream, then exactly one outcome that says how it ended."""
         if exchange.has_long_headers(response):
             yield Malformed("a header block over 64 KiB", b"")
             return
+        room = StreamRoom(
+            self._client.bind(interface.origin),
+            max(MAX_EVENT_BYTES, MAX_BODY_BYTES),
+            response.close,
+        )
+        try:
+            if response.status == HTTPStatus.OK and response.content_type == "text/event-stream":
+                async with aclosing(self._read_frames(response, call_id, room)) as frames:
+                    async for frame in frames:
+                        yield frame
+                        del frame
+                return
+            # An error before the first event is a plain response (A2A 1.0 section 9.4.2).
+            outcome = await self._read_whole(response, call, call_id, room)
+            yield outcome
+            if isinstance(outcome, Answered):
+                yield Closed()
+        except aiohttp.ClientError:
+            if not room.gave_way:
+                raise
+            yield Unknown(GAVE_WAY)
+        finally:
+            room.close()
+
+    async def _read_whole(
+        self, response: aiohttp.ClientResponse, call: Call, call_id: int, room: StreamRoom
+    ) -> PeerOutcome:
+        try:
+            raw = await exchange.read_body(response, MAX_BODY_BYTES, room)
+        except exchange.TooLong as fault:
+            return answers.reject(str(fault), fault.head, too_long=True)
+        reply = Reply(response.status, response.headers.get("Retry-After"), raw)
+        return _hold(self._wire.read(call, call_id, reply), room.take(len(raw)))
+
+    async def _read_frames(
+        self, response: aiohttp.ClientResponse, call_id: int, room: StreamRoom
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        """The frames of an event stream, then exactly one outcome that says how it ended."""
         parser = SseParser(MAX_EVENT_BYTES)
         while chunk := await _read_chunk(response, self._config.idle_timeout_s):
-            for payload in parser.feed(chunk):
+            # The first one that is whole has been there for a while, the others came just now.
+            payloads = deque(parser.feed(chunk))
+            while payloads:
+                payload = payloads.popleft()
+                hold = room.take(len(payload))
                 if not payload:
                     continue
-                outcome = self._wire.read_event(call_id, payload)
+                outcome = _hold(self._wire.read_event(call_id, payload), hold)
+                del payload, hold
                 yield outcome
                 if not isinstance(outcome, Answered):
                     return
+                del outcome
             if parser.overflowed:
                 yield answers.reject(f"an event over {MAX_EVENT_BYTES} bytes", chunk)
                 return
+            await room.make(parser.held_bytes)
+        if room.gave_way:
+            yield Unknown(GAVE_WAY)
+            return
         yield Unknown("the stream ended inside an event") if parser.in_event else Closed()
+
+
+def _hold(outcome: PeerOutcome, hold: object | None) -> PeerOutcome:
+    """The outcome with its place in the memory budget."""
+    if hold is None or not isinstance(outcome, Answered):
+        return outcome
+    return replace(outcome, hold=hold)
 
 
 async def _read_chunk(response: aiohttp.ClientResponse, idle_s: float) -> bytes:

@@ -67,6 +67,7 @@ class Line:
                     self._note(call, outcome, was_closed=was_closed)
                 has_begun = True
                 yield outcome
+                del outcome
 
     async def _hold_back(self, call: Call) -> Unreached | None:
         """A send is no probe: where the breaker is open, something harmless goes first."""

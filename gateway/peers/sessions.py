@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiohttp.abc import AbstractResolver
 
-    from passerelle.gateway.memory.room import MemoryRoom
+    from passerelle.gateway.memory.room import Account, MemoryRoom
     from passerelle.gateway.screening import Screen
 
 # uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
@@ -86,9 +86,13 @@ class PeerSessions:
                 limit_bytes=MAX_BODY_BYTES,
                 make_socket=self._make_socket,
                 resolve=self._resolve if self._resolver else None,
-                room=self._memory.bind("answer", f"agent:{origin}") if self._memory else None,
+                room=self.bind(origin),
             )
         return pool
+
+    def bind(self, origin: str) -> Account | None:
+        """What answers from an origin draw on; None where nothing is counted."""
+        return self._memory.bind("answer", f"agent:{origin}") if self._memory else None
 
     async def _resolve(self, host: str, port: int) -> list[AddressInfo]:
         resolver = cast("AbstractResolver", self._resolver)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -27,8 +28,9 @@ _KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length"
 _LENGTH: Final = {b"content-length"}
 FREE_BYTES: Final = 262_144
 """What each answer may have without asking for room."""
-_TIMES: Final = 2
+TIMES: Final = 2
 """An answer is held as it came, and as what it is read into."""
+GAVE_WAY: Final = "it came too slowly while others waited for memory"
 _OK: Final = int(HTTPStatus.OK)
 """Below are interim answers."""
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
@@ -92,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._unread_bytes = 0
         self._in_body = False
+        self._is_late = False
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -234,8 +237,8 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
         if self._size > self._limit_bytes:
             self._fail(self._say_too_long(self._pieces[0]))
-        elif self._size > FREE_BYTES and self._reservation is None:
-            announced = self._headers.get(b"content-length", b"")
+        elif self._reservation is None and (self._is_packed() or self._size > FREE_BYTES):
+            announced = b"" if self._is_packed() else self._headers.get(b"content-length", b"")
             self._reserve(int(announced) if announced.isdigit() else self._limit_bytes)
 
     def on_message_complete(self) -> None:
@@ -244,16 +247,22 @@ class Connection(asyncio.Protocol):
             return
         if self._waiter is not None:
             self.keeps_alive = self._parser.should_keep_alive()
-            self._finish()
+            # Its end may have come together with what there was no room for.
+            self._is_late = self._reservation is not None and not self._reservation.granted
+            if not self._is_late:
+                self._finish()
+
+    def _is_packed(self) -> bool:
+        return self._headers.get(b"content-encoding", b"identity") != b"identity"
 
     def _has_length(self) -> bool:
         return b"content-length" in self._headers
 
     def _finish(self) -> None:
         status, headers, raw = self._parser.get_status_code(), self._headers, b"".join(self._pieces)
-        first, read_bytes = self._first, self._read_bytes
+        first, read_bytes, is_packed = self._first, self._read_bytes, self._is_packed()
         self._reset()
-        if headers.get(b"content-encoding", b"identity") != b"identity":
+        if is_packed:
             try:
                 raw = self._unpack(raw)
             except NotReadable as fault:
@@ -273,32 +282,30 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, reply: Reply) -> None:
         waiter, self._waiter = self._waiter, None
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            reply = replace(reply, hold=reservation.settle(TIMES * len(reply.raw)))
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
-        if self._reservation is not None:
-            self._release()
 
     def _reserve(self, wanted_bytes: int) -> None:
         """Reads on when there is room for all of the answer, and for what it is read into."""
         if self._room is None:
             return
-        amount = _TIMES * min(wanted_bytes, self._limit_bytes)
-        self._reservation = self._room.reserve(amount, self._go_on)
+        amount = TIMES * min(wanted_bytes, self._limit_bytes)
+        self._reservation = self._room.reserve(amount, self._go_on, self._give_way)
         if not self._reservation.granted and self._transport is not None:
             self._transport.pause_reading()
 
     def _go_on(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
+        if self._is_late:
+            self._finish()
 
-    def _release(self) -> None:
-        reservation, self._reservation = self._reservation, None
-        if reservation is None:
-            return
-        if not reservation.granted:
-            self._go_on()
-        # Whoever has asked reads the answer before this.
-        self._loop.call_soon(reservation.release)
+    def _give_way(self) -> None:
+        self._fail(Broken(GAVE_WAY))
+        self.close()
 
     def _unpack(self, raw: bytes) -> bytes:
         """A small bomb must not become a large one, so no more is unpacked than may be read."""
@@ -315,9 +322,12 @@ class Connection(asyncio.Protocol):
         return NotReadable(f"a body over {self._limit_bytes} bytes", head, too_long=True)
 
     def _fail(self, error: Exception) -> None:
-        self.keeps_alive = False
+        self.keeps_alive = self._is_late = False
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
-        if self._reservation is not None:
-            self._release()
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            if not reservation.granted:
+                self._go_on()
+            reservation.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from passerelle.core.record import value
@@ -23,12 +24,16 @@ class Request:
 
 @value
 class Reply:
-    """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers of it."""
+    """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers of it.
+
+    ``hold`` is its place in the memory budget, where it has one.
+    """
 
     status: int
     retry_after: str | None
     raw: bytes
     extensions: str | None = None
+    hold: object | None = field(default=None, compare=False, repr=False)
 
 
 class Wire(Protocol):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "abundant"
 _KB: Final = 1024
+_MB: Final = _KB * _KB
 _STREAMS: Final = frozenset({"SendStreamingMessage", "SubscribeToTask"})
 
 
@@ -83,8 +84,12 @@ class Agent:
             return await self._list(request, call["id"])
         work = self._find(method, params)
         if method == "SendMessage" and work.verb == "cut":
-            self.works[work.task_id] = work
+            # Its task is none that the list shows.
             return _hang_up(request)
+        if method == "SendMessage" and work.verb == "answer":
+            del self.works[work.task_id]
+            text = "x" * (work.numbers["mb"] * _MB)
+            return await _answer_slowly(request, _wrap(call["id"], {"message": _say(work, text)}))
         if method == "SendMessage":
             del self.works[work.task_id]
             return _answer(_wrap(call["id"], {"message": _say(work, "heard")}))
@@ -107,24 +112,19 @@ class Agent:
         return work
 
     async def _list(self, request: web.Request, call_id: Json) -> web.StreamResponse:
-        """A large answer, slowly: what somebody asks who looks for a message that was cut off."""
+        """A large answer, slowly, that tells nothing: what somebody asks who looks for a message that was cut off."""
         megabytes = max((one.numbers.get("mb", 0) for one in self.works.values()), default=0)
-        task: JsonObject = {
-            "id": str(uuid.uuid4()),
-            "contextId": "none",
-            "status": {"state": "TASK_STATE_WORKING"},
-            "metadata": {"filling": "x" * (megabytes * _KB * _KB)},
-        }
-        body = orjson.dumps(_wrap(call_id, {"tasks": [task], "nextPageToken": "", "pageSize": 1}))
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.content_length = len(body)
-        await response.prepare(request)
-        middle = len(body) * 9 // 10
-        await response.write(body[:middle])
-        # The time that it takes is what is asked for: many questions are under way together.
-        await asyncio.sleep(0.3)
-        await response.write(body[middle:])
-        return response
+        tasks: list[Json] = [
+            {
+                "id": str(uuid.uuid4()),
+                "contextId": "none",
+                "status": {"state": "TASK_STATE_WORKING"},
+                "metadata": {"filling": filling},
+            }
+            for filling in ("x" * (megabytes * _MB), "x")
+        ]
+        listed: JsonObject = {"tasks": tasks, "nextPageToken": "", "pageSize": 2}
+        return await _answer_slowly(request, _wrap(call_id, listed))
 
     async def _stream(self, request: web.Request, call_id: Json, work: Work) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -138,6 +138,8 @@ class Agent:
             await self.go.wait()
         if work.verb == "artifact":
             await self._bring_artifact(work, say)
+        elif work.verb == "event":
+            await self._bring_event(response, call_id, work)
         elif work.verb == "endless":
             while not work.stopped.is_set():
                 await say(work.write_status("y" * (work.numbers.get("kb", 2) * _KB)))
@@ -145,6 +147,12 @@ class Agent:
             work.state = "TASK_STATE_COMPLETED"
         await say(work.write_status())
         return response
+
+    async def _bring_event(self, response: web.StreamResponse, call_id: Json, work: Work) -> None:
+        """One large event, of which the end comes later."""
+        text = "x" * (work.numbers["mb"] * _MB)
+        raw = b"data: %b\n\n" % orjson.dumps(_wrap(call_id, work.write_status(text)))
+        await _write_slowly(response, raw)
 
     async def _bring_artifact(
         self, work: Work, say: Callable[[JsonObject], Awaitable[None]]
@@ -165,6 +173,23 @@ class Agent:
                 "lastChunk": number == count - 1,
             }
             await say({"artifactUpdate": update})
+
+
+async def _answer_slowly(request: web.Request, said: JsonObject) -> web.StreamResponse:
+    body = orjson.dumps(said)
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = len(body)
+    await response.prepare(request)
+    await _write_slowly(response, body)
+    return response
+
+
+async def _write_slowly(response: web.StreamResponse, raw: bytes) -> None:
+    middle = len(raw) * 9 // 10
+    await response.write(raw[:middle])
+    # The time that it takes is what is asked for: many are under way together.
+    await asyncio.sleep(0.3)
+    await response.write(raw[middle:])
 
 
 def _say(work: Work, text: str) -> JsonObject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -13,7 +13,7 @@ import aiohttp
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.json import JsonObject
-from tests.memory.site import MB, Site
+from tests.memory.site import MB, Site, write_message
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json
@@ -153,6 +153,37 @@ async def _write_all(site: Site, requests: Sequence[tuple[bytes, bytes, int]]) -
     await asyncio.gather(*writing, return_exceptions=True)
 
 
+async def questions(site: Site) -> None:
+    """M2: 64 messages are cut off, and the agent says 15 MB, slowly, whenever it is asked for them."""
+    await asyncio.gather(
+        *(site.call("alice", "SendMessage", write_message("cut mb=15")) for _ in range(64))
+    )
+    await site.rest()
+
+
+async def large_answers(site: Site) -> None:
+    """32 messages that are answered with 15 MB each, slowly."""
+    await asyncio.gather(
+        *(site.call("alice", "SendMessage", write_message("answer mb=15")) for _ in range(32))
+    )
+    await site.rest()
+
+
+async def large_events(site: Site) -> None:
+    """Twenty streams with an event of 20 MB each, all at once."""
+    async with AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(site.stream("alice", "event hold=1 mb=20"))
+            for _ in range(20)
+        ]
+        for events in streams:
+            await events.next()
+        await site.release()
+        for events in streams:
+            await events.read_to_end()
+    await site.rest()
+
+
 CASES: Final = (
     Case("large artifact", large_artifact),
     Case("slow subscribers", slow_subscribers, short=False),
@@ -162,4 +193,7 @@ CASES: Final = (
     Case("late subscribers", late_subscribers),
     Case("large bodies", large_bodies, short=False),
     Case("ten slow readers", ten_slow_readers, short=False),
+    Case("questions", questions, short=False, timeout={"arrival": "5s"}),
+    Case("large answers", large_answers, short=False),
+    Case("large events", large_events, short=False),
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
 from passerelle.gateway.memory.budget import Budget
-from passerelle.gateway.memory.room import MemoryRoom
+from passerelle.gateway.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
 from passerelle.gateway.peers.connection_pool import ConnectionPool
 from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.peers.whole_answer import FREE_BYTES
+from passerelle.gateway.peers.whole_answer import FREE_BYTES, Broken
+from passerelle.gateway.peers.wire import Reply
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -61,33 +63,79 @@ async def speak(room: MemoryRoom, *, chunked: bool) -> AsyncGenerator[tuple[Slow
         server.close()
 
 
+async def _ask(pool: ConnectionPool) -> Reply:
+    return await pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=60)
+
+
+async def _is_whole(pool: ConnectionPool) -> bool:
+    return (await _ask(pool)).raw == BODY
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_answers_that_find_no_room_wait_and_come_whole(*, chunked: bool) -> None:
     # Half of it is one agent's share, and that is room for one answer.
     room = MemoryRoom(Budget(4 * len(BODY)))
     async with speak(room, chunked=chunked) as (slow, pool):
-        asking = [
-            asyncio.create_task(pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=30))
-            for _ in range(4)
-        ]
+        asking = [asyncio.create_task(_is_whole(pool)) for _ in range(4)]
         await wait_until(lambda: room.waiting == 3, 10, "all but one wait")
         assert room.budget.held == room.budget.share
         slow.rest.set()
-        assert [(await one).raw == BODY for one in asking] == [True] * 4
+        assert await asyncio.gather(*asking) == [True] * 4
         await wait_until(lambda: not room.budget.held, 5, "it is given back")
         # The connections serve on.
-        again = await pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=30)
-        assert again.raw == BODY
+        assert await _is_whole(pool)
         assert slow.begun == 5
+
+
+async def test_an_answer_has_its_room_as_long_as_somebody_keeps_it() -> None:
+    room = MemoryRoom(Budget(4 * len(BODY)))
+    async with speak(room, chunked=False) as (slow, pool):
+        slow.rest.set()
+        kept = [await _ask(pool)]
+        waiting = asyncio.create_task(_is_whole(pool))
+        await wait_until(lambda: room.waiting == 1, 10, "the next one waits")
+        assert not waiting.done()
+        assert room.budget.held == 2 * len(BODY)
+        kept.clear()
+        assert await waiting
+
+
+async def test_an_answer_that_comes_slowly_gives_way_to_who_has_waited_long() -> None:
+    looks: list[Callable[[], None]] = []
+    lacks: list[Outcome] = []
+    room = MemoryRoom(
+        Budget(4 * len(BODY)),
+        count=lambda _kind, outcome: lacks.append(outcome),
+        later=lambda _seconds, look: looks.append(look),
+    )
+    async with speak(room, chunked=False) as (slow, pool):
+        asking = [asyncio.create_task(_ask(pool)) for _ in range(2)]
+        await wait_until(lambda: room.waiting == 1, 10, "one waits")
+        looks.pop()()
+        assert room.waiting == 1, "nobody has waited for long"
+        with patch_time(GIVES_WAY_S):
+            looks.pop()()
+        assert lacks == ["waited", "gave_way"]
+        done, _ = await asyncio.wait(asking, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert [type(one.exception()) for one in done] == [Broken]
+        slow.rest.set()
+        (other,) = set(asking) - done
+        assert (await other).raw == BODY
+
+
+@contextmanager
+def patch_time(ahead_s: float) -> Generator[None]:
+    """Has the room see a later time."""
+    with pytest.MonkeyPatch.context() as patch:
+        now = time.monotonic
+        patch.setattr("passerelle.gateway.memory.room.time.monotonic", lambda: now() + ahead_s)
+        yield
 
 
 async def test_who_gives_up_on_an_answer_gives_its_room_back() -> None:
     room = MemoryRoom(Budget(4 * len(BODY)))
     async with speak(room, chunked=False) as (_, pool):
-        asking = [
-            asyncio.create_task(pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=30))
-            for _ in range(2)
-        ]
+        asking = [asyncio.create_task(_ask(pool)) for _ in range(2)]
         await wait_until(lambda: room.waiting == 1, 10, "one waits")
         for one in asking:
             one.cancel()

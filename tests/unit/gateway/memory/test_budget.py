@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from passerelle.core.errors import InstanceFull, Limited
 from passerelle.gateway.memory.budget import Budget, Lack
 from passerelle.gateway.memory.machine import LEAST, choose_budget
-from passerelle.gateway.memory.room import Kind, MemoryRoom, Reservation
+from passerelle.gateway.memory.room import (
+    Kind,
+    MemoryRoom,
+    Outcome,
+    Reservation,
+)
 
 _STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 80), st.booleans()), max_size=40)
+
+
+def _stay() -> None:
+    """It never has to give way here."""
 
 
 @given(st.integers(2, 100), _STEPS)
@@ -45,7 +54,7 @@ def test_all_who_wait_are_served_in_the_end(total: int, steps: list[tuple[str, i
     served: list[int] = []
     waiting: list[Reservation] = []
     for number, (holder, amount, _) in enumerate(steps):
-        one = room.bind("answer", holder).reserve(amount, partial(served.append, number))
+        one = room.bind("answer", holder).reserve(amount, partial(served.append, number), _stay)
         waiting.append(one)
         if one.granted:
             served.append(number)
@@ -60,9 +69,9 @@ def test_all_who_wait_are_served_in_the_end(total: int, steps: list[tuple[str, i
 
 
 def test_who_cannot_wait_is_told_whose_the_room_is() -> None:
-    told: list[tuple[Kind, str, Lack, bool]] = []
+    told: list[tuple[Kind, str, Lack, Outcome]] = []
 
-    def hear(*said: *tuple[Kind, str, Lack, bool]) -> None:
+    def hear(*said: *tuple[Kind, str, Lack, Outcome]) -> None:
         told.append(said)
 
     room = MemoryRoom(Budget(10), hear)
@@ -73,18 +82,18 @@ def test_who_cannot_wait_is_told_whose_the_room_is() -> None:
     with pytest.raises(InstanceFull):
         room.bind("body", "caller:c").take(1)
     assert told == [
-        ("body", "caller:a", Lack.SHARE, False),
-        ("body", "caller:c", Lack.TOTAL, False),
+        ("body", "caller:a", Lack.SHARE, "refused"),
+        ("body", "caller:c", Lack.TOTAL, "refused"),
     ]
 
 
 def test_who_lacks_its_share_holds_up_nobody_else() -> None:
     room, went_on = MemoryRoom(Budget(20)), list[str]()
-    first = room.bind("answer", "a").reserve(10, lambda: went_on.append("first"))
-    room.bind("answer", "a").reserve(10, lambda: went_on.append("second"))
-    other = room.bind("answer", "b").reserve(10, lambda: went_on.append("other"))
+    first = room.bind("answer", "a").reserve(10, lambda: went_on.append("first"), _stay)
+    room.bind("answer", "a").reserve(10, lambda: went_on.append("second"), _stay)
+    other = room.bind("answer", "b").reserve(10, lambda: went_on.append("other"), _stay)
     assert (first.granted, other.granted, room.waiting) == (True, True, 1)
-    third = room.bind("answer", "b").reserve(10, lambda: went_on.append("third"))
+    third = room.bind("answer", "b").reserve(10, lambda: went_on.append("third"), _stay)
     other.release()
     assert (went_on, third.granted) == (["third"], True)
     first.release()

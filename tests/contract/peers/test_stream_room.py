@@ -1,0 +1,129 @@
+"""Large events of agents draw on the memory of the process while they come, and as long as somebody has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+import orjson
+import pytest
+from aiohttp import web
+
+from passerelle.core.json import JsonObject
+from passerelle.core.peer import Answered, Peer, StreamOutcome, Unknown
+from passerelle.gateway.memory.budget import Budget
+from passerelle.gateway.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
+from passerelle.gateway.peers.config import PeerConfig
+from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.peers.whole_answer import GAVE_WAY
+from tests.contract.peers.conftest import HandClock
+from tests.contract.peers.test_answer_room import patch_time
+from tests.contract.peers.test_peer_suite import say
+from tests.support.scripted_peer import make_card
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+MIB = 1024 * 1024
+MOST_BYTES = 24 * MIB
+"""What an event may have, for which room is taken where it is not a small one."""
+
+
+@dataclass
+class Agent:
+    """Streams one event of ``size`` letters, whose last byte leaves with ``rest``; the stream ends with ``end``."""
+
+    size: int
+    rest: asyncio.Event = field(default_factory=asyncio.Event)
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+    card: JsonObject = field(default_factory=dict)
+
+    async def serve_card(self, _request: web.Request) -> web.Response:
+        return web.json_response(self.card)
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        call = cast("JsonObject", orjson.loads(await request.read()))
+        message = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "x" * self.size}]}
+        frame = {"jsonrpc": "2.0", "id": call["id"], "result": {"message": message}}
+        raw = b"data: %b\n\n" % orjson.dumps(frame)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(raw[:-1])
+        await self.rest.wait()
+        await response.write(raw[-1:])
+        await self.end.wait()
+        return response
+
+
+@asynccontextmanager
+async def speak(agent: Agent, room: MemoryRoom) -> AsyncGenerator[Peer]:
+    app = web.Application()
+    app.router.add_get("/.well-known/agent-card.json", agent.serve_card)
+    app.router.add_post("/", agent.stream)
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{cast('tuple[str, int]', runner.addresses[0])[1]}"
+    agent.card = make_card("large", f"{url}/")
+    registry = PeerRegistry([PeerConfig("large", url)], HandClock(), memory=room)
+    try:
+        yield registry.find("large")
+    finally:
+        agent.rest.set()
+        agent.end.set()
+        await registry.close()
+        await runner.cleanup()
+
+
+async def _measure(peer: Peer, found: asyncio.Queue[int | StreamOutcome]) -> None:
+    """Reads a stream to its end and keeps nothing; tells how large its events are, and of other outcomes."""
+    async with aclosing(peer.stream(say("hello"))) as outcomes:
+        async for outcome in outcomes:
+            if isinstance(outcome, Answered):
+                found.put_nowait(len(orjson.dumps(outcome.result)))
+            else:
+                found.put_nowait(outcome)
+            del outcome
+
+
+@pytest.mark.parametrize(("size", "share"), [(MIB, 3 * MIB), (2 * MIB, 2 * MOST_BYTES)])
+async def test_events_that_find_no_room_wait_and_come_whole(size: int, share: int) -> None:
+    room, found = MemoryRoom(Budget(2 * share)), asyncio.Queue[int | StreamOutcome]()
+    agent = Agent(size)
+    async with speak(agent, room) as peer, asyncio.TaskGroup() as reading:
+        for _ in range(3):
+            reading.create_task(_measure(peer, found))
+        await wait_until(lambda: room.waiting == 2, 20, "all but one wait")
+        assert 0 < room.budget.held <= share
+        agent.rest.set()
+        for _ in range(3):
+            told = await asyncio.wait_for(found.get(), 20)
+            assert isinstance(told, int)
+            assert size < told < size + 1_000
+        # The streams go on, and nothing of what they brought is kept.
+        await wait_until(lambda: not room.budget.held, 10, "it is given back")
+        agent.end.set()
+
+
+async def test_an_event_that_comes_slowly_gives_way_to_who_has_waited_long() -> None:
+    looks: list[Callable[[], None]] = []
+    lacks: list[Outcome] = []
+    room = MemoryRoom(
+        Budget(2 * 3 * MIB),
+        count=lambda _kind, outcome: lacks.append(outcome),
+        later=lambda _seconds, look: looks.append(look),
+    )
+    found, agent = asyncio.Queue[int | StreamOutcome](), Agent(MIB)
+    async with speak(agent, room) as peer, asyncio.TaskGroup() as reading:
+        for _ in range(2):
+            reading.create_task(_measure(peer, found))
+        await wait_until(lambda: room.waiting == 1, 20, "one waits")
+        with patch_time(GIVES_WAY_S):
+            looks.pop()()
+        assert await asyncio.wait_for(found.get(), 20) == Unknown(GAVE_WAY)
+        assert lacks == ["waited", "gave_way"]
+        agent.rest.set()
+        assert isinstance(await asyncio.wait_for(found.get(), 20), int)
+        agent.end.set()
