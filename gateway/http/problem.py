@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import orjson
@@ -117,7 +118,8 @@ class FaultGuard:
     """Answers a fault of the gateway with a 500 that tells nothing of its inside, and logs it once.
 
     The connection stays, since other requests of the caller may be on it. An answer that has begun cannot be taken
-    back: the fault goes on to the server, which logs it and closes the connection.
+    back: the fault goes on to the server, which logs it and closes the connection. A request that a stop cuts off
+    before it has an answer is told so.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -137,6 +139,13 @@ class FaultGuard:
 
         try:
             await self._app(scope, receive, note)
+        except asyncio.CancelledError:
+            if not has_begun:
+                stopped = errors.Draining(
+                    "this instance stopped before it had an answer", wrote="unknown"
+                )
+                await render_problem(stopped)(scope, receive, send)
+            raise
         except Exception as error:
             if has_begun:
                 raise

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from passerelle.core.json import JsonObject
+from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Peer, StreamOutcome, Unknown
 from passerelle.gateway.memory.budget import Budget
 from passerelle.gateway.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
@@ -38,7 +38,7 @@ class Agent:
     size: int
     rest: asyncio.Event = field(default_factory=asyncio.Event)
     end: asyncio.Event = field(default_factory=asyncio.Event)
-    card: JsonObject = field(default_factory=dict)
+    card: JsonObject = field(default_factory=dict[str, Json])
 
     async def serve_card(self, _request: web.Request) -> web.Response:
         return web.json_response(self.card)

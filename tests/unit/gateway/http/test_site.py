@@ -1,17 +1,20 @@
 """The open mode serves this machine and not the web pages that its browser shows."""
 
+import asyncio
 from typing import TYPE_CHECKING, cast
 
+import orjson
 import pytest
 from httpx import ASGITransport, AsyncClient
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.correlation import Requests
 from passerelle.gateway.edges import FaceFirst
+from passerelle.gateway.http.problem import FaultGuard
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings import Settings
 
@@ -94,3 +97,27 @@ class NoFace:
     @staticmethod
     def matches(_scope: Scope) -> bool:
         return False
+
+
+@pytest.mark.anyio
+async def test_request_that_a_stop_cuts_off_is_told_so() -> None:
+    entered, sent = asyncio.Event(), list[Message]()
+
+    async def wait(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {"type": "http", "method": "GET", "path": "/v1/turns", "headers": []}
+    request = asyncio.create_task(FaultGuard(wait)(scope, receive, send))
+    await asyncio.wait_for(entered.wait(), 5)
+    request.cancel()
+    await asyncio.wait([request])
+    assert request.cancelled(), "the stop goes on"
+    assert sent[0]["status"] == 503
+    assert orjson.loads(sent[1]["body"])["code"] == "draining"
