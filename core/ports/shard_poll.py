@@ -22,6 +22,11 @@ class ShardHeads:
     due: tuple[bytes, ...]
     feed: bytes
 
+    @property
+    def due_ms(self) -> int | None:
+        """When the first row is due, by the clock of the shard's primary; None: there is no row."""
+        return int(float(self.due[1])) if self.due else None
+
 
 class ShardPoll(Protocol):
     """Reads the heads of many shards together."""

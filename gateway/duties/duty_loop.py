@@ -210,5 +210,7 @@ def make_duties(
     keeper.is_quiet = repair.is_quiet
     keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
     keeper.on_epoch = settings.note_epoch or repair.note_epoch
-    watch = ShardWatch(store.shard_poll, lambda: keeper.duties, due.wake, relay.wake)
+    watch = ShardWatch(
+        store.shard_poll, lambda: keeper.duties, due.wake, relay.wake, writes.read_ms
+    )
     return Duties(keeper, due, relay, settling, taking, repair, rebuilding, watch, log)

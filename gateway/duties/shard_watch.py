@@ -31,6 +31,8 @@ class ShardWatch:
     duties: Callable[[], frozenset[Shard]]
     on_due: Callable[[Shard], None]
     on_feed: Callable[[Shard], None]
+    read_ms: Callable[[Shard], int]
+    """The clock of a shard's primary, in ms: where it jumps, a row is due before the visit that was planned for it."""
     _seen: dict[Shard, ShardHeads] = field(default_factory=dict["Shard", "ShardHeads"])
 
     async def run(self) -> None:
@@ -50,7 +52,8 @@ class ShardWatch:
                 continue
             self._seen[shard] = found
             seen = before.get(shard)
-            if seen is None or seen.due != found.due:
+            is_due = found.due_ms is not None and found.due_ms <= self.read_ms(shard)
+            if seen is None or seen.due != found.due or is_due:
                 self.on_due(shard)
             if seen is None or seen.feed != found.feed:
                 self.on_feed(shard)

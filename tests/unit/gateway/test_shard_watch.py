@@ -34,9 +34,16 @@ class Duties:
     shards: Shards
     due: set[Shard] = field(default_factory=set[Shard])
     feed: set[Shard] = field(default_factory=set[Shard])
+    now_ms: int = 0
 
     def __post_init__(self) -> None:
-        self.watch = ShardWatch(self.shards, lambda: self.shards.mine, self.due.add, self.feed.add)
+        self.watch = ShardWatch(
+            self.shards,
+            lambda: self.shards.mine,
+            self.due.add,
+            self.feed.add,
+            lambda _shard: self.now_ms,
+        )
 
     async def look(self) -> tuple[set[Shard], set[Shard]]:
         self.due.clear()
@@ -77,3 +84,13 @@ async def test_shard_whose_duty_comes_back_is_looked_at_anew() -> None:
     assert await duties.look() == (set(), set())
     shards.mine = frozenset({ONE, TWO})
     assert await duties.look() == ({ONE}, {ONE})
+
+
+async def test_row_that_a_jump_of_the_clock_makes_due_wakes_its_shard() -> None:
+    shards = Shards()
+    shards.heads[ONE] = ShardHeads((b"k:x", b"600000"), b"")
+    duties = Duties(shards)
+    await duties.look()
+    assert await duties.look() == (set(), set())
+    duties.now_ms = 600_000
+    assert await duties.look() == ({ONE}, set())
