@@ -10,9 +10,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: client demo serve test conformance fuzz mutants chaos stress races memory interop conversations check fix generate lock bench clean help
 
+# The lock is complete: a resolver would look past it for what another package asks for with an extra.
 .venv/.ready: pyproject.toml requirements.lock
-	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
-	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
+	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
 client demo serve test conformance fuzz mutants chaos stress races memory interop conversations check fix generate lock bench: .venv/.ready

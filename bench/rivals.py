@@ -157,7 +157,15 @@ def install_rivals() -> None:
         environment = rival.home / ".venv"
         _run(sys.executable, "-m", "venv", "--clear", str(environment))
         lock = str(rival.home / "requirements.lock")
-        _run(str(environment / "bin" / "pip"), "install", "-q", "--require-hashes", "-r", lock)
+        _run(
+            str(environment / "bin" / "pip"),
+            "install",
+            "-q",
+            "--no-deps",
+            "--require-hashes",
+            "-r",
+            lock,
+        )
         (environment / "ready").touch()
 
 

@@ -56,7 +56,13 @@ def prepare() -> None:
         if not _is_ready(home):
             _run(home, sys.executable, "-m", "venv", "--clear", ".venv")
             pip = str(home / ".venv/bin/pip")
-            quiet = ("install", "-q", "--disable-pip-version-check", "--require-hashes")
+            quiet = (
+                "install",
+                "-q",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--require-hashes",
+            )
             _run(home, pip, *quiet, "-r", "requirements.lock")
             _mark(home)
 
