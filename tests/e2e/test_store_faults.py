@@ -125,7 +125,10 @@ async def test_engine_that_is_gone_for_good_is_a_runtime_error_and_writes_are_re
                 engine.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
                 os.kill(pid, signal.SIGKILL)
                 refused = await submit(caller, "after")
-                assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+                # On a slow machine the gateway has given up before the write has.
+                code = refused.json()["code"]
+                assert refused.status_code == 503
+                assert code in {"store_unavailable", "draining"}
                 assert peer.texts == ["before"]
             assert gateway.child is not None
             await wait_until(gateway.child.has_ended, GIVEN_UP_WITHIN_S, "the gateway gives up")
