@@ -147,8 +147,9 @@ def make_edges(
     endpoint, streams = channels.endpoint, channels.streams
     access.on_change(endpoint.recheck)
     watch(gateway)
+    stopping = asyncio.Event()
     routes = [
-        *_make_routes(gateway, access, endpoint, connections.descriptors, find_fault),
+        *_make_routes(gateway, access, endpoint, connections.descriptors, stopping, find_fault),
         *make_pairing_routes(PairingEdge(gateway.service.devices.pairing)),
         make_button_route(ButtonEdge(gateway.service.devices.tokens, devices, gateway.service)),
         make_socket_route(face, tickets, settings),
@@ -163,6 +164,7 @@ def make_edges(
     )
 
     async def drain() -> None:
+        stopping.set()
         streams.drain()
         gateway.service.question_waits.drain()
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
@@ -215,9 +217,12 @@ def _make_routes(
     access: Access,
     endpoint: ChannelEndpoint,
     descriptors: Descriptors,
+    stopping: asyncio.Event,
     find_fault: Callable[[], str | None],
 ) -> list[BaseRoute]:
     async def probe() -> Readiness:
+        if stopping.is_set():
+            return Readiness(ready=False, reason="stopping")
         if descriptors.are_out():
             return Readiness(ready=False, reason="out of file descriptors")
         await gateway.store.probe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -53,6 +54,30 @@ async def test_sigterm_ends_in_time_with_open_streams_and_channels_and_ends_no_t
         texts = [part["text"] for part in task["artifacts"][0]["parts"]]
         assert texts == [f"chunk-{number} " for number in range(1, 6)]
         assert peer.texts == ["chunks 5"]
+
+
+async def test_readiness_is_withdrawn_as_soon_as_a_stop_begins(tmp_path: Path) -> None:
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        run_gateway(tmp_path, {AGENT: peer.url}) as gateway,
+        open_caller(gateway) as balancer,
+        open_device(gateway.url, gateway.token, "laptop"),
+    ):
+        assert (await balancer.http.get("/readyz")).status_code == 200
+        assert gateway.child is not None
+        gateway.child.process.send_signal(signal.SIGTERM)
+
+        async def ask() -> httpx.Response | None:
+            # Over the connection that was kept: no new one is taken any more.
+            answer = await balancer.http.get("/readyz")
+            return answer if answer.status_code != 200 else None
+
+        unready = await wait_until(ask, 5, "it is said that no work is taken")
+        assert unready is not None
+        assert (unready.status_code, unready.json()["reason"]) == (503, "stopping")
+        assert (await balancer.http.get("/healthz")).status_code == 200
+        assert (await balancer.http.get("/readyz")).status_code == 503
+        assert await gateway.stop() == 0
 
 
 async def read_all(stream: AsyncGenerator[Answer], into: list[Answer]) -> None:
