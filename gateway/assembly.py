@@ -279,6 +279,7 @@ def _list_surroundings(
         tally=outages.tally,
         news=late.tell,
         glimpse=late.glimpse,
+        hurry=late.hurry,
         outputs=make_policy(settings.outputs),
         spending=spending,
         message_bounds=settings.requests.bounds(),

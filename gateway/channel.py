@@ -86,6 +86,8 @@ class ServiceAccess:
                     raise NotFound("stream", f"inbox:{name.id}")
                 require_scope(principal, _DECIDE)
                 require_inbox(principal)
+                # Its stream may begin with a question that this caller has just been told of.
+                await self.service.arrivals.wait(principal.key)
                 view = FullView() if principal.paired else UnpairedView()
                 return Grant(StreamRef(StreamKind.INBOX, principal.key), view)
             case _:

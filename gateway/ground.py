@@ -11,6 +11,7 @@ from passerelle.gateway.callbacks import Callbacks
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.contents import Contents
 from passerelle.gateway.control.granting import Granting
+from passerelle.gateway.control.inbox_arrivals import InboxArrivals
 from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.references import References
 from passerelle.gateway.control.refusals import Refusals
@@ -42,6 +43,7 @@ class Ground:
     dispatch: Dispatch
     lists: DeviceLists
     actions: Actions
+    arrivals: InboxArrivals
 
     @property
     def store(self) -> Store:
@@ -52,6 +54,7 @@ class Ground:
 def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
     """The ground of one service; nothing is driven yet."""
     store = around.store
+    arrivals = InboxArrivals(store.projections, around.hurry)
     writes = Writes(
         store.log,
         around.clock,
@@ -61,9 +64,11 @@ def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
         around.news,
         glimpse=around.glimpse,
         shard_ms=around.shard_ms,
+        arrivals=arrivals,
     )
     withholding = make_withholding(sealer, store.blobs, around.ids.draw)
-    contents, ownership = Contents(store.log, store.blobs, withholding), Ownership(writes)
+    contents = Contents(store.log, store.blobs, withholding)
+    ownership = Ownership(writes, arrivals)
     references, lists = References(ownership, contents), DeviceLists(writes)
     return Ground(
         around=around,
@@ -73,7 +78,8 @@ def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
         references=references,
         dispatch=_make_dispatch(around, writes, contents, references),
         lists=lists,
-        actions=Actions(writes, _make_assurance(around, lists), Refusals(writes)),
+        actions=Actions(writes, _make_assurance(around, lists), Refusals(writes), arrivals),
+        arrivals=arrivals,
     )
 
 

@@ -53,3 +53,7 @@ class LateDuties:
     def tell(self, shard: Shard) -> None:
         """An append has set what others wait for."""
         self._duties.wake(shard, _NEWS_S)
+
+    def hurry(self, shard: Shard) -> None:
+        """Somebody waits for what the relay carries from a shard."""
+        self._duties.relay.wake(shard)

@@ -113,7 +113,8 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         inputs=inputs,
         actions=actions,
         question_waits=QuestionWaits(actions, around.hub),
-        question_lists=QuestionLists(actions, store.projections),
+        question_lists=QuestionLists(actions, store.projections, ground.arrivals),
+        arrivals=ground.arrivals,
         ownership=ownership,
         references=ground.references,
         retries=Retries(dispatch, ground.references),
@@ -145,7 +146,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
 
 def _make_telling(ground: Ground, webhooks: Webhooks) -> _Telling:
     around, store, writes = ground.around, ground.store, ground.writes
-    following = Following(writes, store.log, around.hub, ground.contents)
+    following = Following(writes, store.log, around.hub, ground.contents, ground.arrivals)
     push_configs = PushConfigs(
         writes, ground.ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
@@ -268,6 +269,7 @@ def _make_devices(ground: Ground, webhooks: Webhooks) -> Devices:
         pairing=Pairing(lists, around.ids, around.clock, around.find_entrance),
         subscriptions=Subscriptions(lists, webhooks.sealer, webhooks.rules),
         actions=ground.actions,
+        arrivals=ground.arrivals,
         channels=store.channels,
         projections=store.projections,
         log=store.log,

@@ -55,6 +55,8 @@ class Surroundings:
     news: Callable[[Shard], None]
     glimpse: Callable[[Glimpse], None] = lambda _glimpse: None
     """Told of questions that were stored here, so that the relay need not read them."""
+    hurry: Callable[[Shard], None] = lambda _shard: None
+    """Has the relay visit a shard at once, where its duty is ours."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None

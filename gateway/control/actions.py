@@ -20,7 +20,7 @@ from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
 from passerelle.core.device import name_list
 from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
-from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.ids import TaskId, expose, place, read_shard
 from passerelle.core.status import WAITING
 from passerelle.core.task_commands import EndWait
 from passerelle.core.task_record import TaskRecord
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.inbox_arrivals import InboxArrivals
     from passerelle.gateway.control.native_answers import Decided
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.devices.assurance import Assurance
@@ -69,6 +70,7 @@ class Actions:
     writes: Writes
     assurance: Assurance
     refusals: Refusals
+    arrivals: InboxArrivals
 
     async def respond(
         self, principal: Principal, command: RespondAction
@@ -318,6 +320,8 @@ class Actions:
         record = find_record(held, action_id)
         if not (may_read(record, principal) or is_asker(record, principal)):
             raise NotFound("action", action_id)
+        if record.is_open and may_read(record, principal):
+            self.arrivals.note(principal.key, place(record.scope.session_id))
         return render_view(record)
 
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.inbox_arrivals import InboxArrivals
     from passerelle.gateway.control.stream_end import StreamEnd
     from passerelle.gateway.control.stream_frame import Frames
     from passerelle.gateway.control.writes import Writes
@@ -73,6 +74,7 @@ _TASK: Final = b'{"task":'
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
 _STALLED: Final = b'"stalled":true'
+_ASKING: Final = frozenset({EventType.ACTION_REQUIRED.value, EventType.PERMISSION_REQUESTED.value})
 LAST: Final = frozenset(
     {
         EventType.TASK_COMPLETED.value,
@@ -115,6 +117,7 @@ class Following:
     log: EventLog
     hub: Hub
     contents: Contents
+    arrivals: InboxArrivals
 
     async def follow_turn(
         self,
@@ -316,6 +319,7 @@ class Following:
             first = None
             match item:
                 case Page():
+                    self._note_asked(item, record)
                     item, over = _cut_page(item, facade, record.last, sender.awaits)
                     async for frames in self._read_page(item, facade, place(task_id), sender):
                         shown = True
@@ -333,6 +337,10 @@ class Following:
                     raise StoreUnavailable(f"the stream cannot be followed on ({why.value})", "no")
                 case _:
                     assert_never(item)
+
+    def _note_asked(self, page: Page, record: TaskRecord) -> None:
+        if any(linked.entry.type in _ASKING for linked in page.entries):
+            self.arrivals.note(record.owner, place(record.task_id))
 
     async def _read_page(
         self,

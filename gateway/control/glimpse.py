@@ -59,16 +59,16 @@ def find_after(glimpses: Sequence[Glimpse], feed_id: str | None) -> list[FeedRow
         rows = glimpse.tail.rows
         if feed_id is None and glimpse.tail.is_whole:
             return list(rows)
-        if feed_id is not None and (glimpse.tail.is_whole or _order(rows[0]) <= _read(feed_id)):
-            return [row for row in rows if _order(row) > _read(feed_id)]
+        if feed_id is not None and (glimpse.tail.is_whole or _order(rows[0]) <= read_id(feed_id)):
+            return [row for row in rows if _order(row) > read_id(feed_id)]
     return []
 
 
 def _order(row: FeedRow) -> tuple[int, int]:
-    return _read(row.id)
+    return read_id(row.id)
 
 
-def _read(feed_id: str) -> tuple[int, int]:
-    """Ids compare as pairs of numbers, not as text."""
+def read_id(feed_id: str) -> tuple[int, int]:
+    """An id of a feed as it compares with others: as a pair of numbers, not as text."""
     milliseconds, _, count = feed_id.partition("-")
     return int(milliseconds), int(count or 0)

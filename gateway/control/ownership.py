@@ -16,6 +16,7 @@ from passerelle.gateway.control.exposures import look_back
 if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.inbox_arrivals import InboxArrivals
     from passerelle.gateway.control.writes import Writes
 
 
@@ -40,6 +41,8 @@ class Ownership:
     """Finds tasks for their owners."""
 
     writes: Writes
+    arrivals: InboxArrivals
+    """Told of the owners of tasks with open questions: they are about to know of these."""
 
     async def find(
         self, principal: Principal, facade: str, agent: str | None, *, hidden: bool = False
@@ -84,4 +87,6 @@ class Ownership:
             or parsed[1] > record.exposure
         ):
             raise NotFound("task", facade)
+        if record.open_actions:
+            self.arrivals.note(owner, ref.shard)
         return Owned(ref, held, record)

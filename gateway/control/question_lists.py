@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.withdrawal import WithdrawalReason
     from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.inbox_arrivals import InboxArrivals
 
 _AT_ONCE: Final = 100
 _MOST_LOOKED: Final = 1_000
@@ -47,6 +48,7 @@ class QuestionLists:
 
     actions: Actions
     projections: Projections
+    arrivals: InboxArrivals
 
     async def find(self, principal: Principal, query: ListActions) -> QuestionPage:
         """At most ``limit`` views that fit, from their own records: a question in another state is never in it.
@@ -62,6 +64,8 @@ class QuestionLists:
         """
         require_inbox(principal)
         before = read_token(query.page_token)
+        if query.state == "pending":
+            await self.arrivals.wait(principal.key)
         found: list[JsonObject] = []
         at_once = _AT_ONCE if query.is_narrow else query.limit
         left = _MOST_LOOKED
@@ -103,6 +107,7 @@ class QuestionLists:
         Raises:
             StoreUnavailable: nobody knows.
         """
+        await self.arrivals.wait(before.key)
         rows = await self.projections.list_inbox(before.key)
         records = [
             record

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.device_streams import DeviceStreams
     from passerelle.gateway.control.follow_ups import FollowUps
     from passerelle.gateway.control.following import Following
+    from passerelle.gateway.control.inbox_arrivals import InboxArrivals
     from passerelle.gateway.control.listing import Listing
     from passerelle.gateway.control.models import Models
     from passerelle.gateway.control.outputs import Outputs
@@ -134,6 +135,7 @@ class Service:
     actions: Actions
     question_waits: QuestionWaits
     question_lists: QuestionLists
+    arrivals: InboxArrivals
     ownership: Ownership
     references: References
     retries: Retries

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import FeedTail
     from passerelle.core.standing import Standing
+    from passerelle.gateway.control.inbox_arrivals import InboxArrivals
 
 T = TypeVar("T")
 MAX_TRIES: Final = 20
@@ -157,6 +158,8 @@ class Writes:
     """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
     find_line: Callable[[EntityRef], Line | None] = field(default=lambda _ref: None)
     """Where those stand who write an entity in this process without reading it before each append."""
+    arrivals: InboxArrivals | None = None
+    """Told of questions that are opened here; None: nobody reads an inbox."""
     _reached: dict[str, str] = field(default_factory=dict["str", "str"])
     """Times that sessions have reached in which this clock was behind the last event."""
 
@@ -205,7 +208,19 @@ class Writes:
         written = await self._conclude(decision, op, result)
         if isinstance(result, Appended) and isinstance(written, Written) and result.tail:
             self.glimpse(_see(batch, result, result.tail, written))
+        if isinstance(written, Written):
+            self._note_opened(held, written.held)
         return written
+
+    def _note_opened(
+        self, before: Mapping[EntityRef, Held], after: Mapping[EntityRef, Held]
+    ) -> None:
+        if self.arrivals is None:
+            return
+        for ref, one in after.items():
+            if ref.kind is EntityKind.ACTION:
+                known = before.get(ref)
+                self.arrivals.note_opened(known.record if known else None, one.record)
 
     async def append(
         self, batch: Batch | PackedBatch, *, feed: bool, pause_s: float | None = None
@@ -269,7 +284,9 @@ class Writes:
                 continue
             if unknown and isinstance(outcome, Conflict) and await self._is_stored(decision, held):
                 # Somebody has written since, so the operation does not stand in the entity any more.
-                return Written(await self.load(decision.states), 0, 0, decision.now_ms)
+                now = await self.load(decision.states)
+                self._note_opened(held, now)
+                return Written(now, 0, 0, decision.now_ms)
             return outcome
 
     async def _is_stored(self, decision: Decision, held: Mapping[EntityRef, Held]) -> bool:

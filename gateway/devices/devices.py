@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.inbox_arrivals import InboxArrivals
     from passerelle.gateway.control.once import Once
     from passerelle.gateway.devices.action_tokens import ActionTokens
     from passerelle.gateway.devices.device_lists import DeviceLists
@@ -63,6 +64,7 @@ class Devices:
     pairing: Pairing
     subscriptions: Subscriptions
     actions: Actions
+    arrivals: InboxArrivals
     channels: Channels
     projections: Projections
     log: EventLog
@@ -186,6 +188,7 @@ class Devices:
 
     async def _load_inbox(self, principal: Principal) -> list[ActionRecord]:
         """The questions in the inbox as they stand: what was closed a moment ago is still among them."""
+        await self.arrivals.wait(principal.key)
         inbox = await self.projections.read_inbox(principal.key)
         refs = [EntityRef(EntityKind.ACTION, action) for action, _ in inbox]
         found: list[ActionRecord] = []
