@@ -107,3 +107,7 @@ def _find_home(tenant: str, principal: str) -> Shard:
 @lru_cache(1024)
 def _derive_key(tenant: str, principal: str) -> str:
     return derive_id("pr", _find_home(tenant, principal), tenant, principal)
+
+
+OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(Scope), serves=None)
+"""Who set this gateway up."""

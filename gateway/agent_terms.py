@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.principal import OWNER
 from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.delegation.volume import OutputLimits

@@ -55,15 +55,16 @@ from passerelle.gateway.reverse.routing import Routing
 from passerelle.gateway.rule_following import RuleFollowing
 from passerelle.gateway.settings_approvals import read_notifiers, read_quiet_hours
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
+from passerelle.gateway.settings_outputs import read_output_terms
 from passerelle.gateway.settings_peers import make_peer_configs
-from passerelle.gateway.signing.signer import Signer, load_signer
+from passerelle.gateway.settings_secrets import load_signer, load_webhooks
+from passerelle.gateway.signing.signer import Signer
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_opening import open_store
 from passerelle.gateway.surroundings import Surroundings
 from passerelle.gateway.targets.deliveries import Deliveries
 from passerelle.gateway.targets.job import Means
 from passerelle.gateway.targets.sender import WebhookSender
-from passerelle.gateway.targets.webhooks import load_webhooks
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
@@ -280,7 +281,7 @@ def _list_surroundings(
         news=late.tell,
         glimpse=late.glimpse,
         hurry=late.hurry,
-        outputs=make_policy(settings.outputs),
+        outputs=make_policy(read_output_terms(settings.outputs)),
         spending=spending,
         message_bounds=settings.requests.bounds(),
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
@@ -290,8 +291,15 @@ def _list_surroundings(
         notifiers=read_notifiers(settings.approvals),
         signatures=settings.approvals.signatures,
         find_principal=terms.find_principal,
-        find_entrance=partial(find_entrance, settings),
+        find_entrance=partial(
+            find_entrance, _find_own_url(settings), settings.tls.cert if settings.tls else None
+        ),
     )
+
+
+def _find_own_url(settings: Settings) -> str:
+    scheme = "https" if settings.tls else "http"
+    return settings.public_url or f"{scheme}://{settings.host}:{settings.port}"
 
 
 def _load_webhooks(

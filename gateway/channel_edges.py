@@ -10,10 +10,11 @@ from passerelle.channels.replays import Replays
 from passerelle.channels.services import ChannelServices
 from passerelle.channels.states import States
 from passerelle.channels.texts import Texts
-from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
+from passerelle.gateway.channel_calls import ServiceCalls
 from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.collector import CollectorRest
+from passerelle.gateway.control.channel_access import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
 from passerelle.gateway.reverse.asking import Asking

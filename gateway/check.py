@@ -24,14 +24,13 @@ from passerelle.gateway.peers.interface import Security, is_unsaid
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.screening import Screen
-from passerelle.gateway.sealing import load_sealer
 from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import IssuerSettings
 from passerelle.gateway.settings_peers import make_peer_configs
+from passerelle.gateway.settings_secrets import load_sealer, load_signer
 from passerelle.gateway.settings_source import Sources, read_settings
-from passerelle.gateway.signing.signer import load_signer
 from passerelle.gateway.store_opening import LOSSES
 from passerelle.store.blob_stores import open_blobs
 from passerelle.store.store import Store

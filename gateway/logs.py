@@ -10,14 +10,16 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 
 import orjson
 import structlog
 
 from passerelle.gateway.correlation import correlate
 from passerelle.gateway.secret import MASK
-from passerelle.gateway.settings import LogFormat, LogLevel
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["auto", "json", "console"]
 
 _SECRET_KEY: Final = re.compile(
     r"token|authorization|secret|password|passwd|credential|cookie|api[-_]?key|bearer",

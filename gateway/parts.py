@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.gateway.auth.keys import OWNER
+from passerelle.core.principal import OWNER
 from passerelle.gateway.control.answers import Answers
 from passerelle.gateway.control.attending import Attending
 from passerelle.gateway.control.auditing import Auditing
@@ -64,6 +64,7 @@ from passerelle.gateway.devices.pairing import Pairing
 from passerelle.gateway.devices.subscriptions import Subscriptions
 from passerelle.gateway.devices.web_push import WebPush, is_installed
 from passerelle.gateway.ground import Ground, lay_ground
+from passerelle.gateway.settings_policy import read_tried_policy
 from passerelle.gateway.targets.notifier import KIND as NOTIFIER
 from passerelle.gateway.targets.notifier import NotifierKind
 from passerelle.gateway.targets.push import PushKind
@@ -312,6 +313,6 @@ def _make_policy_control(ground: Ground, records: Records, models: Models) -> Po
             around.rulebook,
             around.find_rules,
             around.store.rule_news,
-            Rehearsing(records, dispatch.writes.log, around.list_callers),
+            Rehearsing(records, dispatch.writes.log, around.list_callers, read_tried_policy),
         ),
     )

@@ -11,16 +11,13 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.private_file import load_or_mint
 from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings import Settings
 
 KEY_BYTES: Final = 32
 KEY_FILE: Final = "secret-key"
@@ -74,46 +71,6 @@ def make_sealer(keys: Iterable[bytes], draw: Draw) -> Sealer:
     return Sealer(next(iter(by_id)), by_id, draw)
 
 
-def load_sealer(settings: Settings, data_dir: Path, draw: Draw) -> Sealer | None:
-    """The sealer of the settings. None: nothing that holds a secret can be stored, so such features stay off.
-
-    The embedded engine's gateway makes its key on the first start. With ``redis_url`` several instances share
-    what is stored, so the key has to be given to all of them.
-
-    Raises:
-        ConfigInvalid: a key that cannot be read or used.
-    """
-    given = check_keys(settings)
-    if given:
-        return make_sealer(given, draw)
-    if settings.redis_url is not None:
-        return None
-    kept = load_or_mint(data_dir / KEY_FILE, lambda: mint_key(draw).get_secret_value())
-    return make_sealer(read_keys(Secret(kept.text), str(data_dir / KEY_FILE)), draw)
-
-
-def name_setting(settings: Settings, data_dir: Path) -> str:
-    """Where the keys come from, for whoever has to mend them."""
-    if settings.secret_key is not None:
-        return SETTING
-    if settings.secret_key_file is not None:
-        return f"{SETTING}_file"
-    return str(data_dir / KEY_FILE) if settings.redis_url is None else SETTING
-
-
-def check_keys(settings: Settings) -> list[bytes]:
-    """The keys that are given; none where the gateway makes one itself, or does without.
-
-    Raises:
-        ConfigInvalid: a key that cannot be read or used.
-    """
-    if settings.secret_key is not None:
-        return read_keys(settings.secret_key, SETTING)
-    if settings.secret_key_file is not None:
-        return read_keys(_read_key_file(settings.secret_key_file), f"{SETTING}_file")
-    return []
-
-
 def mint_key(draw: Draw) -> Secret:
     """A new key in the form in which it is configured."""
     return Secret(base64.urlsafe_b64encode(draw(KEY_BYTES * 8).to_bytes(KEY_BYTES)).decode())
@@ -141,13 +98,6 @@ def _read_key(word: str, where: str) -> bytes:
     if len(key) != KEY_BYTES:
         raise ConfigInvalid(where, "should be 32 bytes in base64 or hex: openssl rand -base64 32")
     return key
-
-
-def _read_key_file(path: Path) -> Secret:
-    try:
-        return Secret(path.read_text(encoding="ascii").strip() or ",")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(f"{SETTING}_file", f"cannot be read: {error}") from None
 
 
 def _name_key(key: bytes) -> str:

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from passerelle.channels.limits import Limits
 from passerelle.gateway.durations import Duration, parse_duration
+from passerelle.gateway.logs import LogFormat, LogLevel
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_approvals import ApprovalSettings
@@ -32,8 +33,6 @@ HEARTBEAT_SLACK_S: Final = 10.0
 
 Durability: TypeAlias = Literal["everysec", "always"]
 AuthMode: TypeAlias = Literal["keys", "open"]
-LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
-LogFormat: TypeAlias = Literal["auto", "json", "console"]
 
 BucketUrl: TypeAlias = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]*[a-z0-9](/.*)?$")]
 Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]

@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from passerelle.gateway.durations import Duration, parse_duration
+from passerelle.gateway.outputs.policy import OutputTerms
 from passerelle.gateway.settings_section import Name, Section
 from passerelle.gateway.settings_webhooks import AllowedOrigin
 
@@ -87,4 +88,17 @@ class OutputSettings(Section):
     )
     redact: tuple[RedactionRule, ...] = Field(
         default=(), max_length=32, description="Patterns that are taken out of what agents say."
+    )
+
+
+def read_output_terms(settings: OutputSettings) -> OutputTerms:
+    """What the section says, for those who carry it out."""
+    return OutputTerms(
+        fetches=settings.fetch,
+        allow=settings.allow,
+        redactions=tuple((rule.name, rule.pattern) for rule in settings.redact),
+        keep_ms=settings.keep.ms if settings.keep else None,
+        max_bytes=settings.max_bytes,
+        upload_bytes=settings.upload_bytes,
+        timeout_s=settings.timeout.seconds,
     )

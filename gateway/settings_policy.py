@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
+from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import AudienceDevices, GrantScope, Quorum, Risk
 from passerelle.core.payloads.governance import HookPoint
 from passerelle.gateway.durations import Duration, parse_duration
@@ -59,6 +60,9 @@ Approver: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 RoleName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Devices: TypeAlias = Literal["any", "paired"]
 _DEVICES: Final[dict[Devices, AudienceDevices | None]] = {"any": None, "paired": "paired"}
+
+
+_TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
 
 
 class EscalationSettings(Section):
@@ -351,3 +355,19 @@ def read_tier(settings: DeciderSettings, roles: Mapping[str, tuple[str, ...]]) -
     quorum = Quorum(settings.need, settings.veto, settings.allow_self)
     risk = settings.risk if isinstance(settings, ApproverSettings) else LOWEST
     return Tier(risk, quorum, steps)
+
+
+def read_tried_policy(given: JsonObject) -> Policy:
+    """The policy of a section that is only tried.
+
+    Raises:
+        InvalidInput: a member that cannot be tried, or that is wrong.
+    """
+    for name in given:
+        if name not in _TRIED:
+            # What hooks said then counts; they are not asked again, and no code is loaded for a question.
+            raise InvalidInput(f"policy.{name}", "cannot be tried")
+    try:
+        return read_policy(PolicySettings.model_validate(given))
+    except ValueError as wrong:
+        raise InvalidInput("policy", str(wrong).splitlines()[-1].strip()) from None

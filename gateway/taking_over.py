@@ -9,12 +9,13 @@ import structlog
 
 from passerelle.core.errors import PasserelleError
 from passerelle.core.payloads.governance import PolicyChanged
+from passerelle.core.principal import OWNER
 from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.logs import configure_logs
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_changes import list_limit_changes
+from passerelle.gateway.settings_outputs import read_output_terms
 from passerelle.gateway.settings_peers import make_peer_configs
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     gateway.gate.rebind(list_bounds(new))
     gateway.spending.reload(list_quotas(new), list_prices(new))
     gateway.service.push_configs.rules.reload(new.webhooks.allow)
-    gateway.service.dispatch.outputs.reload(new.outputs)
+    gateway.service.dispatch.outputs.reload(read_output_terms(new.outputs))
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)
     await _tell_limits(gateway, old, new)

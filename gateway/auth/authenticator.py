@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from passerelle.core.commands import Authenticator
 from passerelle.core.errors import Unauthenticated
+from passerelle.core.principal import OWNER
 from passerelle.core.record import change
-from passerelle.gateway.auth.keys import OWNER, KeyRing
+from passerelle.gateway.auth.keys import KeyRing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,12 +13,11 @@ from typing import Final
 from passerelle.core.credentials import digest_token
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports.chance import Ids
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import OWNER, Principal
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import ClientSettings
 
-OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(Scope), serves=None)
 _TOKEN_CHARACTERS: Final = 52
 _NOBODY: Final = (bytes(32), None)
 

@@ -18,7 +18,8 @@ from passerelle.gateway.auth.owner import (
 )
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.news_following import NewsFollowing
-from passerelle.gateway.sealing import SETTING, load_sealer, name_setting
+from passerelle.gateway.sealing import SETTING
+from passerelle.gateway.settings_secrets import load_sealer, name_setting
 from passerelle.store.data_directory import make_data_directory
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from passerelle.core.principal import OWNER
 from passerelle.gateway.auth.grants import enter_client, make_principal
-from passerelle.gateway.auth.keys import OWNER
 
 if TYPE_CHECKING:
     from passerelle.core.principal import Principal

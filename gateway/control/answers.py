@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
-from passerelle.core.ids import parse_facade
 from passerelle.core.record import value
 from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
-from passerelle.gateway.control.exposures import look_back
-from passerelle.gateway.control.failures import explain_failure, make_error
+from passerelle.gateway.control.accepted_turns import (
+    check_owner,
+    check_taken,
+    find_exposure,
+    is_active,
+)
+from passerelle.gateway.control.failures import explain_failure
 from passerelle.gateway.delegation.patience import waits_long
 
 if TYPE_CHECKING:
@@ -164,27 +167,3 @@ class OpenTurn:
 def _waits_long(record: TaskRecord, patience: Patience) -> bool:
     """Whether the agent does not take the message for longer than its caller may be left without a word."""
     return record.run is not None and waits_long(record.run, patience)
-
-
-def check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:
-    """Raises NotFound where the task is not the owner's any more."""
-    if record.owner != owner:
-        raise NotFound("task", accepted.facade)
-
-
-def check_taken(thread: object, turn_id: str) -> None:
-    """Raises the error of a message that the agent did not take, while its task goes on."""
-    refused = thread.refusals.get(turn_id) if isinstance(thread, ThreadRecord) else None
-    if refused is not None:
-        raise make_error(refused)
-
-
-def find_exposure(accepted: TurnAccepted, held: Held) -> Held:
-    """The task under the id that the caller was given: it may have ended, and gone on under another one."""
-    parsed = parse_facade(accepted.facade)
-    return (look_back(held, parsed[1]) if parsed else None) or held
-
-
-def is_active(thread: object, turn_id: str) -> bool:
-    """Whether the answer of the turn is still to come."""
-    return isinstance(thread, ThreadRecord) and turn_id in thread.active_turns

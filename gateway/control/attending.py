@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
-    from passerelle.gateway.delegation.dispatch import Dispatch
+    from passerelle.gateway.control.run_access import RunAccess
     from passerelle.store.mutes import RedisMutes
 
 _MINUTE_MS: Final = 60_000
@@ -40,7 +40,7 @@ class Attending:
     """Notes who has seen what and wants to hear less of whom, and pushes answers that did not arrive."""
 
     actions: Actions
-    dispatch: Dispatch
+    dispatch: RunAccess
     mutes: RedisMutes
 
     async def execute(self, principal: Principal, command: AttentionRequest) -> AttentionAnswer:

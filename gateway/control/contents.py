@@ -26,7 +26,14 @@ from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.core.times import parse_ms
 from passerelle.gateway.control.long_content import LongContent
 from passerelle.gateway.control.missing_content import MissingContent, mark_message, mark_task
-from passerelle.gateway.delegation.run import CONTENT, IN_BLOB, IN_ENTRY, IN_PIECES, Content, Wishes
+from passerelle.gateway.control.task_fields import (
+    CONTENT,
+    IN_BLOB,
+    IN_ENTRY,
+    IN_PIECES,
+    Content,
+    Wishes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

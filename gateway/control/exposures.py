@@ -16,7 +16,7 @@ from passerelle.core.facts import Failure
 from passerelle.core.record import change, record
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.delegation.run import CONTENT
+from passerelle.gateway.control.task_fields import CONTENT
 
 
 @record

@@ -34,7 +34,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.record import change
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.answers import (
+from passerelle.gateway.control.accepted_turns import (
     check_owner,
     check_taken,
     find_exposure,

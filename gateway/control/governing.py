@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.ownership import Owned, Ownership
-    from passerelle.gateway.delegation.dispatch import Dispatch
+    from passerelle.gateway.control.run_access import RunAccess
     from passerelle.permission_bridge.policy import Evaluation
 
 _ASKED_AT_MOST: Final = 64
@@ -63,7 +63,7 @@ class Governing:
 
     actions: Actions
     ownership: Ownership
-    dispatch: Dispatch
+    dispatch: RunAccess
 
     async def govern(self, principal: Principal, command: Command) -> None:
         """Lets a command pass, or says why not.

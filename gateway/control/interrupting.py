@@ -15,7 +15,7 @@ from passerelle.core.status import HELD, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.gateway.control.ownership import Owned
-from passerelle.gateway.delegation.run import read_driver
+from passerelle.gateway.control.task_fields import read_driver
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.ownership import Ownership
-    from passerelle.gateway.delegation.peer_terms import PeerTerms
+    from passerelle.gateway.control.run_access import Tagged
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Policy
@@ -35,7 +35,7 @@ class Judging:
     granting: Granting
     ownership: Ownership
     find_rules: Callable[[], Policy]
-    find_terms: Callable[[str], PeerTerms]
+    find_terms: Callable[[str], Tagged]
     is_configured: Callable[[str], bool]
     ids: Ids
 

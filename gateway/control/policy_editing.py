@@ -26,8 +26,8 @@ from passerelle.core.errors import (
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.policy_requests import PolicySet, PolicyTried
+from passerelle.core.principal import OWNER
 from passerelle.core.principal import Scope as Right
-from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.control.home import name_home, open_home
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.writes import Terms, Written

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.codec import to_wire
-from passerelle.core.errors import InvalidInput
 from passerelle.core.events import Event, decode_event
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.policy_requests import PolicyTried, Tried
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.times import parse_ms
-from passerelle.gateway.settings_policy import PolicySettings, read_policy
 from passerelle.permission_bridge.recorded_cases import judge_again
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ _MOST_EVENTS: Final = 2_000
 _MOST_SESSIONS: Final = 100
 _MOST_S: Final = 5.0
 """For how long the work of many callers is looked through: a rule that has to be put now is not kept waiting."""
-_TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class Rehearsing:
     records: Records
     log: EventLog
     list_callers: Callable[[], Iterable[Principal]]
+    read_policy: Callable[[JsonObject], Policy]
+    """Reads the section ``policy`` of a configuration; raises InvalidInput."""
 
     async def try_policy(self, principal: Principal, query: TryPolicy) -> JsonObject:
         """What the rules of a file say to what was asked lately in the caller's own work.
@@ -48,7 +47,7 @@ class Rehearsing:
         Raises:
             InvalidInput: the policy is not one; the field is named.
         """
-        policy = _read_policy(query.policy)
+        policy = self.read_policy(query.policy)
         cases = [one async for one in self._try_all([principal], policy, query.limit)]
         return to_wire(_count(policy, cases))
 
@@ -121,17 +120,6 @@ class Rehearsing:
             found += [decode_event(one.data) for one in page if one.sequence <= last]
             after = page[-1].sequence
         return found
-
-
-def _read_policy(given: JsonObject) -> Policy:
-    for name in given:
-        if name not in _TRIED:
-            # What hooks said then counts; they are not asked again, and no code is loaded for a question.
-            raise InvalidInput(f"policy.{name}", "cannot be tried")
-    try:
-        return read_policy(PolicySettings.model_validate(given))
-    except ValueError as wrong:
-        raise InvalidInput("policy", str(wrong).splitlines()[-1].strip()) from None
 
 
 def _count(policy: Policy, cases: list[Tried]) -> PolicyTried:

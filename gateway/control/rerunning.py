@@ -30,9 +30,10 @@ from passerelle.gateway.control.exposures import freeze, name_field
 from passerelle.gateway.control.family import check_above
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.task_changes import check_version, render_change
+from passerelle.gateway.control.task_fields import CONTENT
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.failing import list_tried, name_row, show_retrying
-from passerelle.gateway.delegation.run import CONTENT, RunMovedError
+from passerelle.gateway.delegation.run import RunMovedError
 from passerelle.gateway.delegation.spill import show
 from passerelle.gateway.rpc_call import require_operation
 

@@ -68,9 +68,9 @@ from passerelle.core.webhook_requests import (
     ListStreamWebhooks,
     SetStreamWebhook,
 )
-from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.control.actions import find_record
 from passerelle.gateway.control.answers import Answers, OpenTurn
+from passerelle.gateway.control.channel_access import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.control.long_content import LongContent, LongTaskError
 from passerelle.gateway.control.references import MEMBER, NOTHING
 from passerelle.gateway.limits.spending import FREE

@@ -40,12 +40,12 @@ from passerelle.gateway.control.places import Place
 from passerelle.gateway.control.plan import begin_attempt
 from passerelle.gateway.control.preparing import name_row
 from passerelle.gateway.control.task_changes import read_task, render_change
+from passerelle.gateway.control.task_fields import OWNER
 from passerelle.gateway.control.turn_opening import Opened
 from passerelle.gateway.control.words import submit
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.constraining import bound_policy, find_obstacle
 from passerelle.gateway.delegation.limits import list_limits
-from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.spill import Spill
 from passerelle.gateway.peers.carried import TRACE, choose_trace
 from passerelle.gateway.rpc_call import require_operation

@@ -43,10 +43,10 @@ from passerelle.core.times import format_ms
 from passerelle.gateway.control.places import Place
 from passerelle.gateway.control.plan import begin_attempt
 from passerelle.gateway.control.receipts import TurnReceipt, remember
+from passerelle.gateway.control.task_fields import OWNER
 from passerelle.gateway.control.words import describe, digest_request, submit
 from passerelle.gateway.control.writes import Refusal, Terms, Written
 from passerelle.gateway.delegation.limits import list_limits
-from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.spill import Spill, show
 
 if TYPE_CHECKING:

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     )
     from passerelle.core.prompt import PeerPrompt
     from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.run_access import RunAccess
     from passerelle.gateway.delegation.consulting import Consulted
-    from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.permission_bridge.cases import PeerAsks
 
 
@@ -72,7 +72,7 @@ class WorkerAsking:
     """Opens the questions of workers, and has their answers used."""
 
     actions: Actions
-    dispatch: Dispatch
+    dispatch: RunAccess
 
     async def ask(self, principal: Principal, command: AskPermission) -> PermissionView:
         """Asks, once per ``dedupe_key``, and says what is known of it by now.
@@ -237,7 +237,7 @@ def _works_for(worker: Principal, record: TaskRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    dispatch: Dispatch
+    dispatch: RunAccess
     task: EntityRef
     action_id: str
     prompt: PeerPrompt

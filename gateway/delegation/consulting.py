@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.prompt import PeerPrompt
     from passerelle.gateway.control.granting import Granting
-    from passerelle.gateway.hooks.hearing import Hooks, Note
+    from passerelle.gateway.delegation.spill import Note
+    from passerelle.gateway.hooks.hearing import Hooks
     from passerelle.permission_bridge.cases import PeerAsks
     from passerelle.permission_bridge.rules import Policy
 

@@ -14,6 +14,7 @@ from passerelle.core.ports.nudges import Nudge
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.references import NOTHING, list_standing
+from passerelle.gateway.control.task_fields import read_driver
 from passerelle.gateway.control.writes import Unread
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.calling_back import CallingBack
@@ -24,7 +25,7 @@ from passerelle.gateway.delegation.endings import confirm_stop
 from passerelle.gateway.delegation.means import Means
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
-from passerelle.gateway.delegation.run import Run, RunMovedError, read_driver
+from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.sending import is_kept_back
 from passerelle.gateway.delegation.step import Sight, find_action
 from passerelle.gateway.delegation.turns import Turns

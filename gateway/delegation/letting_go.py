@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange, RunMove
 from passerelle.core.status import UNDRIVEN
+from passerelle.gateway.control.task_fields import OWNER
 from passerelle.gateway.control.writes import Terms
-from passerelle.gateway.delegation.run import OWNER, RunMovedError
+from passerelle.gateway.delegation.run import RunMovedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

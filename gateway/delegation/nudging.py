@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import read_shard
-from passerelle.gateway.delegation.run import read_driver
+from passerelle.gateway.control.task_fields import read_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

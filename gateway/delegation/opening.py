@@ -24,7 +24,7 @@ from passerelle.permission_bridge.subject import find_whole
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import Request
     from passerelle.core.prompt import PeerPrompt
-    from passerelle.gateway.hooks.hearing import Note
+    from passerelle.gateway.delegation.spill import Note
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.status import Status
 from passerelle.core.task_commands import StartRun
 from passerelle.core.thread import ThreadRecord
+from passerelle.gateway.control.task_fields import OWNER
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.constraining import bound_policy, find_obstacle
 from passerelle.gateway.delegation.endings import confirm_stop, fail_owed
 from passerelle.gateway.delegation.first_message import compose_input
 from passerelle.gateway.delegation.limits import list_limits
-from passerelle.gateway.delegation.run import OWNER
 
 if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerCard

@@ -27,9 +27,9 @@ from passerelle.core.prompt import PeerPrompt, read_answer
 from passerelle.core.status import ENDED
 from passerelle.core.task import TABLE
 from passerelle.core.task_commands import RequestCancel, SendInput
+from passerelle.gateway.control.task_fields import Wishes
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.raising import end_raised, finds_fault
-from passerelle.gateway.delegation.run import Wishes
 from passerelle.gateway.delegation.stalling import note_break
 from passerelle.gateway.delegation.step import find_action
 from passerelle.gateway.delegation.taking import take

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
@@ -36,6 +36,14 @@ from passerelle.core.standing import make_row
 from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.gateway.control.push_configs import end_targets
+from passerelle.gateway.control.task_fields import (
+    CONTENT,
+    IN_BLOB,
+    IN_ENTRY,
+    IN_PIECES,
+    OWNER,
+    ContentReads,
+)
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Unread, Written
 from passerelle.gateway.delegation.failing import name_row
 from passerelle.gateway.delegation.fair_lock import FairLock
@@ -45,83 +53,24 @@ from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.ports.uploads import Uploads
-    from passerelle.core.task_record import ArtifactRef
     from passerelle.gateway.control.plain_turns import PlainTurn
-    from passerelle.gateway.control.withholding import Withholding
     from passerelle.gateway.control.writes import Outdated, Refusal, Writes
     from passerelle.gateway.delegation.habits import Seen
     from passerelle.gateway.delegation.plain_answers import AnswerForm, PlainAnswer
 
 T = TypeVar("T")
-OWNER: Final = "own"
-"""The field of a task's hash that names its driver."""
-CONTENT: Final = "c"
-"""The field with the content of an ended task: itself, or where it stands."""
-IN_ENTRY: Final = b"="
-"""The content stands whole in the last entry that callers saw."""
-IN_BLOB: Final = b"blob:"
-IN_PIECES: Final = b"long:"
-"""The content is large: its size, a colon, its blob."""
 _NOTICE_TTL_MS: Final = 600_000
-
-
-class ContentReads(Protocol):
-    """Folds the stored frames of a task."""
-
-    async def fold_task(self, record: TaskRecord) -> Content:
-        """The content as its callers see it."""
-        ...
-
-    async def read_turn(self, record: TaskRecord, turn_id: str) -> JsonObject | None:
-        """The message of a turn of the task."""
-        ...
-
-    @property
-    def withholding(self) -> Withholding:
-        """Opens what nobody may keep."""
-        ...
-
-    async def read_wishes(self, record: TaskRecord, turn_id: str) -> Wishes:
-        """What the caller of a further message asked for beside it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a request with a further message said beside it: how its caller reads, and what its agent is told."""
-
-    streams: bool = False
-    options: JsonObject = field(default_factory=dict[str, "Json"])
-    extensions: tuple[str, ...] = ()
-    sealed: str | None = None
-    """Where the message stands until it is sent, if nobody may keep it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The Task as it was shown (None before the first Task frame), and the messages that were sent on it.
-
-    ``frames`` are how many callers have seen: the generation that the Task has reached.
-    """
-
-    task: JsonObject | None
-    accepted: tuple[JsonObject, ...]
-    frames: int = 0
-    catalogue: Mapping[str, ArtifactRef] = field(default_factory=dict[str, "ArtifactRef"])
-    """The artifacts that the record does not name, where there are more."""
-    moves: tuple[int, ...] = ()
-    """When the run was taken over by another driver, in ms."""
 
 
 class RunMovedError(Exception):
@@ -589,9 +538,3 @@ def place_content(step: Step, packed: bytes) -> bytes:
     if len(packed) <= CAP:
         return packed
     return IN_BLOB + (step.spill.keep(packed).blob or "").encode()
-
-
-def read_driver(fields: Mapping[str, bytes]) -> Incarnation | None:
-    """Who drives a task, from the fields of its hash."""
-    instance, dot, number = fields.get(OWNER, b"").decode().rpartition(".")
-    return Incarnation(instance, int(number)) if dot and number.isdigit() else None

@@ -17,16 +17,25 @@ from passerelle.core.facts import Ref
 from passerelle.core.payloads.run import OutputSpilled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from passerelle.core.events import AnyPayload
     from passerelle.core.facts import Scope
     from passerelle.core.json import JsonObject
-    from passerelle.gateway.hooks.hearing import Note
 
 SUBJECT: Final = "subject"
 """Name of the reference to all of what a question is about."""
 CAP: Final = 16 * 1024
 """Bytes that a fact may carry itself."""
+_NOTHING: Final[Mapping[str, bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact in the making, and the content behind each reference of it."""
+
+    payload: AnyPayload
+    contents: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

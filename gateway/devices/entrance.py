@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from passerelle.gateway.settings import Settings
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,12 @@ class Entrance:
     pin: str | None = None
 
 
-def find_entrance(settings: Settings) -> Entrance:
-    """The entrance by the settings; the certificate is read anew, since it may have been renewed."""
-    scheme = "https" if settings.tls else "http"
-    url = settings.public_url or f"{scheme}://{settings.host}:{settings.port}"
-    if settings.tls is None:
+def find_entrance(url: str, certificate: Path | None) -> Entrance:
+    """The entrance at ``url``; the certificate file is read anew, since it may have been renewed."""
+    if certificate is None:
         return Entrance(url)
     try:
-        chain = settings.tls.cert.read_text(encoding="ascii")
+        chain = certificate.read_text(encoding="ascii")
         leaf = chain[: chain.index(_END) + len(_END)]
         own = ssl.PEM_cert_to_DER_cert(leaf[leaf.index(_BEGIN) :])
     except (OSError, ValueError):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
+from passerelle.gateway.control.task_fields import LEASE
 from passerelle.gateway.duties.due import DueLoop, Handler
 from passerelle.gateway.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.gateway.duties.rebuilding import REBUILD, Rebuilding
@@ -18,7 +19,7 @@ from passerelle.gateway.duties.relay import Relay
 from passerelle.gateway.duties.settling import Settling
 from passerelle.gateway.duties.shard_watch import ShardWatch
 from passerelle.gateway.duties.tail_repair import NoDrivers, TailRepair
-from passerelle.gateway.duties.takeover import ADOPT, LEASE, Adopt, LoseLink, TakeOver
+from passerelle.gateway.duties.takeover import ADOPT, Adopt, LoseLink, TakeOver
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

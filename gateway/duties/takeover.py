@@ -39,8 +39,8 @@ from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import Alive
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.task_fields import OWNER, read_driver
 from passerelle.gateway.control.writes import Terms, Written
-from passerelle.gateway.delegation.run import OWNER, read_driver
 from passerelle.gateway.duties.joining import join_all
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ Adopt: TypeAlias = Callable[[EntityRef], Awaitable[None]]
 
 LoseLink: TypeAlias = Callable[[str, str], Awaitable[None]]
 
-LEASE: Final = "own"
 ADOPT: Final = "adopt"
 _LOOK_AGAIN_MS: Final = 1_000
 _TRY_AGAIN_MS: Final = 1_500

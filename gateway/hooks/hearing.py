@@ -7,8 +7,7 @@ given the message as the one before has left it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -19,10 +18,10 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.gateway.delegation.spill import Note
 from passerelle.permission_bridge.policy import Said
 
 if TYPE_CHECKING:
-    from passerelle.core.events import AnyPayload
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.governance import HookPoint
     from passerelle.gateway.hooks.answer import HookAnswer
@@ -35,15 +34,6 @@ Applied: TypeAlias = Literal["silent", "ask", "deny"]
 VERSION: Final = 1
 REWRITING: Final[frozenset[HookPoint]] = frozenset({"before_delegate"})
 """Where the message may be changed."""
-_NOTHING: Final[Mapping[str, bytes]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A fact in the making, and the content behind each reference of it."""
-
-    payload: AnyPayload
-    contents: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +120,7 @@ def _take(point: HookPoint, terms: HookTerms, answer: HookAnswer, ms: int, heard
         reason=answer.reason,
         updated_digest=digest(changed) if changed is not None else None,
     )
-    contents = {"updatedInput": orjson.dumps(changed)} if changed is not None else _NOTHING
+    contents = {"updatedInput": orjson.dumps(changed)} if changed is not None else {}
     reason = answer.reason or f"the hook {terms.name}"
     said = Said("hook", answer.verdict, reason, terms.name, ms)
     return Heard(

@@ -10,7 +10,24 @@ from passerelle.gateway.outputs.redaction import NO_REDACTION, Redaction
 from passerelle.gateway.targets.addresses import WebhookRules
 
 if TYPE_CHECKING:
-    from passerelle.gateway.settings_outputs import OutputSettings
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTerms:
+    """What the operator wants done. ``allow`` are origins that files may come from; none: every public https one.
+
+    ``max_bytes`` and ``timeout_s`` are of one file; ``upload_bytes`` of all that one agent has uploaded within a day.
+    """
+
+    fetches: bool
+    allow: Iterable[str]
+    redactions: Iterable[tuple[str, str]]
+    """Names and patterns."""
+    keep_ms: int | None
+    max_bytes: int
+    upload_bytes: int
+    timeout_s: float
 
 
 @dataclass(slots=True)
@@ -27,16 +44,16 @@ class OutputPolicy:
     upload_bytes: int = 0
     _rules: WebhookRules = field(default_factory=lambda: WebhookRules(()))
 
-    def reload(self, settings: OutputSettings) -> None:
+    def reload(self, terms: OutputTerms) -> None:
         """Takes over other terms; what is being fetched goes on under the old ones."""
-        self._rules.reload(settings.allow)
-        self.redaction = Redaction((rule.name, rule.pattern) for rule in settings.redact)
-        self.keep_ms = settings.keep.ms if settings.keep else None
-        self.max_bytes, self.upload_bytes = settings.max_bytes, settings.upload_bytes
-        if not settings.fetch:
+        self._rules.reload(terms.allow)
+        self.redaction = Redaction(terms.redactions)
+        self.keep_ms = terms.keep_ms
+        self.max_bytes, self.upload_bytes = terms.max_bytes, terms.upload_bytes
+        if not terms.fetches:
             self.fetcher = None
             return
-        limits = (settings.max_bytes, settings.timeout.seconds)
+        limits = (terms.max_bytes, terms.timeout_s)
         if self.fetcher is None:
             self.fetcher = Fetcher(self._rules, *limits)
         else:
@@ -48,8 +65,8 @@ class OutputPolicy:
             await self.fetcher.close()
 
 
-def make_policy(settings: OutputSettings) -> OutputPolicy:
-    """The policy of the settings."""
+def make_policy(terms: OutputTerms) -> OutputPolicy:
+    """The policy by the terms."""
     policy = OutputPolicy()
-    policy.reload(settings)
+    policy.reload(terms)
     return policy

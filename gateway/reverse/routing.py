@@ -32,12 +32,13 @@ from passerelle.core.peer import Unreached
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
+from passerelle.gateway.control.task_fields import OWNER, read_driver
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.inputs import ASK
 from passerelle.gateway.delegation.letting_go import FIRST_LOOK_MS, ROW, let_go
 from passerelle.gateway.delegation.refusal import explain
-from passerelle.gateway.delegation.run import OWNER, RunMovedError, read_driver
+from passerelle.gateway.delegation.run import RunMovedError
 from passerelle.gateway.delegation.sending import is_kept_back
 
 if TYPE_CHECKING:

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.signing.keys import load_signing_key
 from passerelle.gateway.signing.segments import encode_segment
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
-    from passerelle.gateway.settings import Settings
     from passerelle.gateway.signing.keys import SigningKey
 
 JWKS_PATH: Final = "/.well-known/jwks.json"
@@ -66,22 +63,3 @@ class Signer:
         protected = encode_segment(orjson.dumps(header))
         signed = key.sign(f"{protected}.{encode_segment(content)}".encode("ascii"))
         return Signature(protected, encode_segment(signed))
-
-
-def load_signer(settings: Settings) -> Signer | None:
-    """The signer of the settings, or None where no key is configured.
-
-    Raises:
-        ConfigInvalid: a key file that cannot be used, or the same key twice.
-    """
-    section = settings.signing
-    keys = tuple(
-        load_signing_key(entry.file.expanduser(), signs=entry.signs) for entry in section.keys
-    )
-    if not keys:
-        return None
-    for index, key in enumerate(keys):
-        if any(key.kid == other.kid for other in keys[:index]):
-            raise ConfigInvalid(f"signing.keys.{index}.file", f"holds the key {key.kid} again")
-    jku = f"{settings.public_url}{JWKS_PATH}" if settings.public_url else None
-    return Signer(keys, jku)

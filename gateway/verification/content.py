@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.ids import place
 from passerelle.core.payloads.run import COPY
-from passerelle.gateway.delegation.run import CONTENT, IN_BLOB, IN_PIECES
+from passerelle.gateway.control.task_fields import CONTENT, IN_BLOB, IN_PIECES
 from passerelle.gateway.verification.report import Problem
 
 if TYPE_CHECKING:

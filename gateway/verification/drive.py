@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.status import ENDED, HELD, Status
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.task_fields import LEASE, read_driver
 from passerelle.gateway.delegation.limits import ROWS
-from passerelle.gateway.delegation.run import read_driver
-from passerelle.gateway.duties.takeover import LEASE
 from passerelle.gateway.verification.report import Problem
 
 if TYPE_CHECKING:

@@ -45,11 +45,11 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.service import Service
+from passerelle.gateway.control.task_fields import OWNER
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.peer_terms import PeerTerms
-from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.parts import make_service

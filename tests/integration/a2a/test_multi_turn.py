@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.commands import GetRecord
-from passerelle.gateway.auth.keys import OWNER
+from passerelle.core.principal import OWNER
 from tests.integration.a2a.rig import Rig
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,7 @@ from passerelle.core.commands import GetRecord
 from passerelle.core.events import decode_event
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Principal
-from passerelle.gateway.auth.keys import OWNER
+from passerelle.core.principal import OWNER, Principal
 from passerelle.gateway.control.references import MAX_REFERENCES
 from tests.integration.a2a.rig import Answer, Rig, run_rig
 from tests.support.engine import Server

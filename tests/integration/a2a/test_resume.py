@@ -15,8 +15,8 @@ import pytest
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.channels.cursor import parse_cursor
 from passerelle.core.commands import GetRecord
+from passerelle.core.principal import OWNER
 from passerelle.gateway.a2a.face import FaceSettings
-from passerelle.gateway.auth.keys import OWNER
 from passerelle.store.retention import Archived, Trimmed
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.a2a.rig import Event, Rig, read_events, run_rig

@@ -10,7 +10,7 @@ import pytest
 from passerelle.core.commands import GetRecord
 from passerelle.core.ids import read_shard
 from passerelle.core.json import JsonObject
-from passerelle.gateway.auth.keys import OWNER
+from passerelle.core.principal import OWNER
 from passerelle.gateway.delegation.peer_terms import PeerTerms
 from tests.integration.a2a.rig import Answer, Rig
 from tests.support.scripted_tasks import Turn

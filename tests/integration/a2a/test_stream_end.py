@@ -10,7 +10,7 @@ import pytest
 from passerelle.a2a_mapping.extensions import PERMISSION, RESUME
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.commands import GetTask, RespondAction
-from passerelle.gateway.auth.keys import OWNER
+from passerelle.core.principal import OWNER
 from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.integration.a2a.rig import PATIENCE, Event, Rig

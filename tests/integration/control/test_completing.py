@@ -8,7 +8,7 @@ import pytest
 
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.status import Status
-from passerelle.gateway.settings_outputs import OutputSettings
+from passerelle.gateway.settings_outputs import OutputSettings, read_output_terms
 from tests.support.desk import Desk
 from tests.support.file_server import File, FileServer
 from tests.support.scripted_tasks import Turn
@@ -21,7 +21,7 @@ async def shelf(desk: Desk) -> AsyncGenerator[FileServer]:
     """Where the agent puts its files, which the house fetches."""
     async with FileServer() as server:
         terms = {"fetch": True, "allow": [server.url]}
-        desk.house.outputs.reload(OutputSettings.model_validate(terms))
+        desk.house.outputs.reload(read_output_terms(OutputSettings.model_validate(terms)))
         yield server
         await desk.house.outputs.close()
 

@@ -26,8 +26,8 @@ from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.standing import UNSEEN
 from passerelle.core.status import Status
-from passerelle.gateway.channel import ServiceAccess
 from passerelle.gateway.control import giving
+from passerelle.gateway.control.channel_access import ServiceAccess
 from passerelle.gateway.verify import verify_store
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB

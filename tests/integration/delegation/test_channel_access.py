@@ -11,7 +11,7 @@ from passerelle.channels.services import StreamName
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
-from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
+from passerelle.gateway.control.channel_access import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.control.service import Service
 from tests.support.house import ADA, House
 

@@ -24,8 +24,7 @@ from passerelle.core.payloads.run import (
 from passerelle.core.status import Status
 from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.core.task_requests import CompleteTask
-from passerelle.gateway.outputs.policy import make_policy
-from passerelle.gateway.settings_outputs import OutputSettings
+from passerelle.gateway.settings_outputs import OutputSettings, read_output_terms
 from tests.support.file_server import File, FileServer
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_tasks import Script, Turn
@@ -48,7 +47,7 @@ async def shelf(house: House) -> AsyncGenerator[FileServer]:
 def allow(house: House, server: FileServer, **members: object) -> None:
     """The terms of the house, with the files of this server."""
     given = {"fetch": True, "allow": [server.url], **members}
-    house.outputs.reload(OutputSettings.model_validate(given))
+    house.outputs.reload(read_output_terms(OutputSettings.model_validate(given)))
 
 
 def bring(*urls: str) -> Script:
@@ -162,7 +161,7 @@ async def test_redirect_within_what_is_allowed_is_followed(house: House, shelf: 
 async def test_private_address_that_nobody_allowed_is_never_asked(
     house: House, shelf: FileServer
 ) -> None:
-    house.outputs.reload(OutputSettings(fetch=True))
+    house.outputs.reload(read_output_terms(OutputSettings(fetch=True)))
     accepted = await begin(house, f"{shelf.url}/r.pdf")
     await house.until(accepted, Status.FAILED)
     assert shelf.asked == {}
@@ -228,7 +227,7 @@ async def test_stop_is_not_kept_waiting_by_a_file(house: House, shelf: FileServe
 async def test_files_are_left_where_they_are_unless_they_are_wanted(
     house: House, shelf: FileServer
 ) -> None:
-    house.outputs.reload(OutputSettings())
+    house.outputs.reload(read_output_terms(OutputSettings()))
     accepted = await begin(house, f"{shelf.url}/r.pdf")
     record = await house.until(accepted, Status.COMPLETED)
     assert record.artifacts[0].stored
@@ -290,7 +289,7 @@ async def test_pattern_is_taken_out_before_anything_is_stored(
 async def test_terms_that_are_none_are_refused() -> None:
     for pattern in ("(", ""):
         with pytest.raises(ValueError, match="pattern"):
-            make_policy(OutputSettings(redact=({"name": "x", "pattern": pattern},)))  # type: ignore[arg-type]  # as a file has it
+            OutputSettings.model_validate({"redact": [{"name": "x", "pattern": pattern}]})
 
 
 @pytest.mark.requirement("PO-8", "PO-9")

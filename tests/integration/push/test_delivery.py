@@ -13,8 +13,8 @@ import pytest
 from passerelle.channels.cursor import parse_cursor
 from passerelle.core.batch import EntityKind
 from passerelle.core.commands import SetPushConfig
+from passerelle.core.principal import OWNER
 from passerelle.core.push import PushConfig
-from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_webhooks import WebhookSettings
 from passerelle.gateway.targets import retries

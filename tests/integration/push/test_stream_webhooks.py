@@ -14,7 +14,7 @@ import pytest
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.payloads.channel import ChannelMessage
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.gateway.auth.keys import OWNER
+from passerelle.core.principal import OWNER
 from passerelle.gateway.control.home import name_home
 from passerelle.gateway.targets import retries, stream
 from passerelle.store import keys

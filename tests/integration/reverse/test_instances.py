@@ -10,8 +10,8 @@ from passerelle.channels.frames import Refusal
 from passerelle.channels.reverse_frames import AnswerFrame, Item
 from passerelle.channels.reverse_link import AgentLink
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.gateway.control.task_fields import read_driver
 from passerelle.gateway.control.writes import Writes
-from passerelle.gateway.delegation.run import read_driver
 from passerelle.gateway.reverse.transport import WINDOW
 from passerelle.store.agents import RedisAgents
 from tests.integration.callers.rig import Instance

@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.credentials import Credentials, digest_token
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
-from passerelle.core.principal import Scope
+from passerelle.core.principal import OWNER, Scope
 from passerelle.gateway.auth.authenticator import (
     Callers,
     KnownCallers,
@@ -19,12 +19,7 @@ from passerelle.gateway.auth.authenticator import (
 from passerelle.gateway.auth.credentials import CredentialReader, read_bearer
 from passerelle.gateway.auth.devices import DeviceCallers
 from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.auth.keys import (
-    OWNER,
-    KeyRing,
-    hash_key,
-    mint_token,
-)
+from passerelle.gateway.auth.keys import KeyRing, hash_key, mint_token
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.devices.pairing import TOKEN_PREFIX

@@ -12,10 +12,9 @@ import structlog
 from passerelle.core.trace import read_trace
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.correlation import INSTANCE, REQUEST, Requests, explain_fault
-from passerelle.gateway.logs import configure_logs
+from passerelle.gateway.logs import LogFormat, configure_logs
 from passerelle.gateway.peers.carried import TRACE
 from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings import LogFormat
 
 SECRETS = ("hunter2", "psr_0123456789abc")
 

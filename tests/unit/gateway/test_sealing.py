@@ -9,9 +9,10 @@ import pytest
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.sealing import KEY_FILE, Sealer, load_sealer, make_sealer, mint_key
+from passerelle.gateway.sealing import KEY_FILE, Sealer, make_sealer, mint_key
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_secrets import load_sealer
 
 DRAW = SystemIds().draw
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))

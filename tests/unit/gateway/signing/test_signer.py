@@ -13,10 +13,11 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.core.json import JsonObject
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_rules import find_contradictions
+from passerelle.gateway.settings_secrets import load_signer
 from passerelle.gateway.signing.jwks import make_jwks_route
 from passerelle.gateway.signing.keys import mint_signing_key, read_signing_key
 from passerelle.gateway.signing.segments import decode_segment, encode_segment
-from passerelle.gateway.signing.signer import Signature, Signer, load_signer
+from passerelle.gateway.signing.signer import Signature, Signer
 
 JKU = "https://gateway.example/.well-known/jwks.json"
 NEW = read_signing_key(mint_signing_key("ES256"), "new")

@@ -1,4 +1,4 @@
-"""What channels ask of the gateway: who may follow what, the state of a stream, and the commands (CMD-27).
+"""What channels ask of the control plane: who may follow what, and the state of a stream (CMD-27).
 
 A stream of somebody else and one that does not exist are answered alike, before anything of it is read. A snapshot is
 read after its cursor: what is written in between comes again as an event, and nothing is missing.
@@ -16,7 +16,6 @@ from passerelle.channels.services import Grant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView, UnpairedView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
-from passerelle.core.device import name_list
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
@@ -26,8 +25,7 @@ from passerelle.core.session import SessionRecord
 from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.question_lists import require_inbox
-from passerelle.gateway.rpc import ANSWERING, call
-from passerelle.gateway.rpc_call import Caller, require_operation, require_scope
+from passerelle.gateway.rpc_call import require_operation, require_scope
 from passerelle.store.gathering import Gathering
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.withdrawal import WithdrawalReason
     from passerelle.gateway.control.service import Service
-    from passerelle.gateway.limits.gate import Gate
 
 _LISTED_TASKS: Final = 100
 _LOOKED_BACK: Final = 256
@@ -203,26 +200,6 @@ class ServiceSnapshots:
     ) -> Sequence[tuple[str, WithdrawalReason]]:
         """Open questions that a principal could see or answer ``before`` and cannot ``now``."""
         return await self.service.question_lists.find_withdrawn(before, now)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceCalls:
-    """``channels.services.Calls``: the same table of methods as ``/v1``."""
-
-    service: Service
-    gate: Gate | None = None
-
-    async def call(
-        self, principal: Principal, method: str, data: JsonObject, idem: str | None
-    ) -> JsonObject:
-        """Carries out one method."""
-        return await call(self.service, Caller(principal, "channel", idem), method, data, self.gate)
-
-    def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
-        """Reads ahead what an answer is about."""
-        action = data.get("actionId")
-        if method == ANSWERING and isinstance(action, str):
-            self.service.actions.read_ahead(action, name_list(principal))
 
 
 def _may_follow(principal: Principal, record: TaskRecord) -> bool:
