@@ -53,6 +53,13 @@ class Runs:
         guarded = self._admit(driver, work)
         task = asyncio.get_running_loop().create_task(guarded)
         self._tasks[driver.run.sight.task.id] = task
+        task.add_done_callback(lambda _task: self._leave_unbegun(driver, work))
+
+    def _leave_unbegun(self, driver: Driver, work: Coroutine[Any, Any, None]) -> None:
+        """A task that is cancelled before its first step enters no ``finally`` of its own."""
+        if self._drivers.get(driver.run.sight.task.id) is driver:
+            work.close()
+            self._leave(driver, has_ended=False)
 
     def stay(
         self, driver: Driver, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
@@ -90,14 +97,18 @@ class Runs:
             self.log.exception("run.crashed", task=task_id)
         finally:
             has_ended = has_ended or run.has_ended()
-            run.moved = run.moved or not has_ended
-            self.on_left(run.sight.task)
-            if self._drivers.get(task_id) is driver:
-                del self._drivers[task_id]
-                del self._tasks[task_id]
-            run.tell_changed()
+            self._leave(driver, has_ended=has_ended)
             if broken and not has_ended:
                 self.on_broken(driver)
+
+    def _leave(self, driver: Driver, *, has_ended: bool) -> None:
+        run, task_id = driver.run, driver.run.sight.task.id
+        run.moved = run.moved or not has_ended
+        self.on_left(run.sight.task)
+        if self._drivers.get(task_id) is driver:
+            del self._drivers[task_id]
+            del self._tasks[task_id]
+        run.tell_changed()
 
     def drop(self, task_id: str) -> None:
         """Stops driving a task at once; its fence refuses whatever is under way."""

@@ -63,6 +63,21 @@ async def test_run_whose_driver_breaks_is_taken_up_again(house: House) -> None:
     assert len(house.peer.messages) == 1
 
 
+async def test_run_that_is_dropped_before_its_driver_has_begun_is_not_driven_here(
+    house: House,
+) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    runs, task_id = house.service.dispatch.runs, accepted.task_id
+    driver = runs.find(task_id)
+    assert driver is not None
+    await runs.end(task_id)
+    runs.start(driver, driver.drive())
+    # In the same turn of the loop: its task is cancelled before its first step.
+    runs.drop(task_id)
+    await wait_until(lambda: runs.find(task_id) is None, 5, "nobody drives it here")
+
+
 async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)

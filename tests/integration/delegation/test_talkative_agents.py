@@ -42,12 +42,12 @@ def talk(statuses: int) -> Script:
     return go
 
 
-def say_word(task: RemoteTask, number: int) -> Frame:
-    """A status with words like no other."""
+def say_word(task: RemoteTask, number: int, more: str = "") -> Frame:
+    """A status with words like no other, and ``more`` of them."""
     message: JsonObject = {
         "messageId": f"{task.id}-word-{number}",
         "role": "ROLE_AGENT",
-        "parts": [{"text": f"word {number}"}],
+        "parts": [{"text": f"word {number}{more}"}],
     }
     status: JsonObject = {
         "state": "TASK_STATE_WORKING",
@@ -203,14 +203,15 @@ async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
 ) -> None:
     taken = note_turns(street, monkeypatch)
     # All that is there is taken at once, so each run by itself is ordinary.
-    talkers = [Steps() for _ in range(12)]
+    # Together it is more than others may have in several seconds, however slowly this machine reads it.
+    talkers = [Steps(" " * 400_000) for _ in range(12)]
     for steps in talkers:
         street.peer.next(steps.talk)
     runs = [await street.send("go", wait="stream", who=ADA) for _ in talkers]
     ordinary = Steps()
     street.peers["other"].next(ordinary.talk)
     quiet = await street.send("hello", agent="other", who=BOB, wait="stream")
-    for number in range(1, 9):
+    for number in range(1, 4):
         for steps in (*talkers, ordinary):
             steps.wants.put_nowait(number)
         for run in (*runs, quiet):
@@ -238,14 +239,15 @@ def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
 class Steps:
     """A peer that says a word when the test wants it, and no more before that is stored."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: str = "") -> None:
         self.wants: asyncio.Queue[int | None] = asyncio.Queue()
         """Numbers of words; None at the end."""
+        self.more = more
 
     async def talk(self, turn: Turn) -> None:
         task = await turn.open()
         while (number := await self.wants.get()) is not None:
-            turn.transcript.write(say_word(task, number))
+            turn.transcript.write(say_word(task, number, self.more))
         await turn.status("COMPLETED")
 
 
