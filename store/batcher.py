@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.store.failures import Redirected
 
 QUEUE_LIMIT: Final = 1000
-_BATCH_LIMIT: Final = 32
+BATCH_LIMIT: Final = 32
 """Calls of one exchange; those that are left travel over a further connection meanwhile."""
 _WAITED_LIMIT: Final = 256
 """The same where each batch waits for a replica."""
@@ -129,7 +129,7 @@ class Batcher:
         batches: Counter[int] | None = None,
     ) -> None:
         self._load = [pack("SCRIPT", "LOAD", text) for text in scripts]
-        self._limit = _BATCH_LIMIT if wait_ms is None else _WAITED_LIMIT
+        self._limit = BATCH_LIMIT if wait_ms is None else _WAITED_LIMIT
         self._wait = None if wait_ms is None else pack("WAIT", 1, wait_ms)
         self._batches = Counter[int]() if batches is None else batches
         self._loop = asyncio.get_running_loop()

@@ -29,7 +29,7 @@ from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from passerelle.core.batch import AppendResult, Batch, EntityRef
     from passerelle.core.ports.projections import RowPart
@@ -86,10 +86,48 @@ class _Again:
             raise
 
 
-class RedisEventLog:
+class RedisFactReader:
+    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.read`` or a slower way."""
+
+    def __init__(self, ask: Callable[..., Awaitable[list[Reply]]]) -> None:
+        self._ask = ask
+
+    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
+        """Entities in the order asked for."""
+        if not refs:
+            return []
+        by_shard: dict[Shard, list[EntityRef]] = {}
+        for ref in dict.fromkeys(refs):
+            by_shard.setdefault(ref.shard, []).append(ref)
+        found: dict[EntityRef, Loaded] = {}
+
+        async def read(shard: Shard, wanted: list[EntityRef]) -> None:
+            commands = [pack("HGETALL", keys.entity(ref)) for ref in wanted]
+            replies = await self._read(shard, *commands)
+            found.update(
+                {ref: _loaded(ref, reply) for ref, reply in zip(wanted, replies, strict=True)}
+            )
+
+        if len(by_shard) == 1:
+            await read(*by_shard.popitem())
+        else:
+            await asyncio.gather(*(read(shard, wanted) for shard, wanted in by_shard.items()))
+        return [found[ref] for ref in refs]
+
+    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
+        """Entries with a sequence above ``after``, in order."""
+        [reply] = await self._read(stream.shard, _ask_page(stream, after, limit))
+        return read_entries(reply)
+
+    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        return await retry(lambda: self._ask(shard, *commands))
+
+
+class RedisEventLog(RedisFactReader):
     """``core.ports.log.EventLog`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
+        super().__init__(nodes.read)
         self._nodes = nodes
         self._epochs = [0] * len(ALL_SHARDS)
         self._acknowledged: dict[str, tuple[int, str, int, float]] = {}
@@ -172,28 +210,6 @@ class RedisEventLog:
         """What ``load`` reads of its entities once it is stored with its first event at ``first``."""
         return unpack_entities(packed, first)
 
-    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
-        """Entities in the order asked for."""
-        if not refs:
-            return []
-        by_shard: dict[Shard, list[EntityRef]] = {}
-        for ref in dict.fromkeys(refs):
-            by_shard.setdefault(ref.shard, []).append(ref)
-        found: dict[EntityRef, Loaded] = {}
-
-        async def read(shard: Shard, wanted: list[EntityRef]) -> None:
-            commands = [pack("HGETALL", keys.entity(ref)) for ref in wanted]
-            replies = await self._read(shard, *commands)
-            found.update(
-                {ref: _loaded(ref, reply) for ref, reply in zip(wanted, replies, strict=True)}
-            )
-
-        if len(by_shard) == 1:
-            await read(*by_shard.popitem())
-        else:
-            await asyncio.gather(*(read(shard, wanted) for shard, wanted in by_shard.items()))
-        return [found[ref] for ref in refs]
-
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
         """Digest and result of a key, while its row lives."""
         [row] = await self._read(shard, pack("GET", keys.idempotency(shard, key)))
@@ -206,11 +222,6 @@ class RedisEventLog:
         """The head, or None when there is no such stream."""
         [reply] = await self._read(stream.shard, _ask_head(stream))
         return _head(reply)
-
-    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
-        """Entries with a sequence above ``after``, in order."""
-        [reply] = await self._read(stream.shard, _ask_page(stream, after, limit))
-        return read_entries(reply)
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
@@ -258,9 +269,6 @@ class RedisEventLog:
                 return False
             upper = f"({page[-1].sequence}-0"
         return False
-
-    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        return await retry(lambda: self._nodes.read(shard, *commands))
 
 
 def read_entries(reply: Reply) -> list[Entry]:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.store.batcher import Batcher
+from passerelle.store.batcher import BATCH_LIMIT, Batcher
 from passerelle.store.clock import ServerTime
 from passerelle.store.failures import READ_ONLY, Redirected
 from passerelle.store.replication import ReplicationView, inherit
@@ -50,6 +50,8 @@ class Node:
         self.reads = Batcher(endpoint, scripts, batches=batches)
         self.leases = Batcher(endpoint, scripts, batches=batches)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, batches=batches)
+        self.background = asyncio.Semaphore(BATCH_LIMIT)
+        """Calls that nobody waits for: what of them may stand before that of a caller is one batch."""
         self.time = ServerTime()
         self.replication = ReplicationView()
         self.acts_alone = False
@@ -223,6 +225,16 @@ class Nodes:
     def read(self, shard: Shard, *commands: bytes) -> Coroutine[None, None, list[Reply]]:
         """Commands that change nothing, in order, in one round trip."""
         return self._route(shard, "reads", b"".join(commands), len(commands))
+
+    async def read_behind(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        """``read`` for the work in the background, of which a batch is under way at each primary at most."""
+        async with self.node(shard).background:
+            return await self.read(shard, *commands)
+
+    async def write_behind(self, shard: Shard, packed: bytes) -> Reply:
+        """``write`` for the same."""
+        async with self.node(shard).background:
+            return await self.write(shard, packed)
 
     async def refresh(self, seen: int) -> None:
         """Reads the table again, unless somebody has since the caller looked (``seen`` = generation).

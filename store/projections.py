@@ -53,10 +53,12 @@ _ANEW: Final = ""
 
 
 class RedisProjections:
-    """``core.ports.projections.Projections`` over a server or cluster."""
+    """``core.ports.projections.Projections`` over a server or cluster; the one that ``yields`` is the relay's."""
 
-    def __init__(self, nodes: Nodes, log: RedisEventLog) -> None:
+    def __init__(self, nodes: Nodes, log: RedisEventLog, *, yields: bool = False) -> None:
         self._nodes = nodes
+        self._ask = nodes.read_behind if yields else nodes.read
+        self._write_one = nodes.write_behind if yields else nodes.write
         self._log = log
         self._index = OwnerIndex(nodes)
         # Every task is listed beside an append.
@@ -125,7 +127,7 @@ class RedisProjections:
         for _ in range(_EPOCH_TRIES):
             epoch = self._epochs.get(target, self._log.shard_epoch(target))
             packed = self._pack_rows(source, target, feed_id, rows, epoch, known)
-            reply = await retry(partial(self._nodes.write, target, packed))
+            reply = await retry(partial(self._write_one, target, packed))
             match cast("list[bytes]", reply):
                 case [b"ok", mark]:
                     return Taken(mark.decode(), epoch)
@@ -266,14 +268,14 @@ class RedisProjections:
         low = _order(feed_id)[0] - KEEP_BEHIND_MS
         lowest = f"{max(low, 0)}-0"
         trim = pack("XTRIM", keys.feed(shard), "MINID", lowest)
-        if await retry(lambda: self._nodes.write(shard, trim)):
+        if await retry(lambda: self._write_one(shard, trim)):
             await self._write(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
 
     async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        return await retry(lambda: self._nodes.read(shard, *commands))
+        return await retry(lambda: self._ask(shard, *commands))
 
     async def _write(self, shard: Shard, command: bytes) -> None:
-        await retry(lambda: self._nodes.write(shard, command))
+        await retry(lambda: self._write_one(shard, command))
 
 
 def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:

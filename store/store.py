@@ -32,7 +32,7 @@ from passerelle.store.inspection import RedisInspection
 from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
 from passerelle.store.links import RedisLinks
-from passerelle.store.log import RedisEventLog
+from passerelle.store.log import RedisEventLog, RedisFactReader
 from passerelle.store.mutes import RedisMutes
 from passerelle.store.nodes import Nodes
 from passerelle.store.nudges import RedisNudges
@@ -95,6 +95,8 @@ class Store:
         self.due = RedisDueRows(nodes)
         self.shard_poll = RedisShardPoll(nodes)
         self.projections = RedisProjections(nodes, self.log)
+        self.relay_facts = RedisFactReader(nodes.read_behind)
+        self.relay_projections = RedisProjections(nodes, self.log, yields=True)
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)
         self.links = RedisLinks(nodes)

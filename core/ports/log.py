@@ -59,7 +59,19 @@ class Entry:
     facade: str | None = None
 
 
-class EventLog(Protocol):
+class FactReader(Protocol):
+    """Reads records and pages of facts. Raises StoreUnavailable where the store does not answer."""
+
+    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
+        """Entities in the order asked for, read in one round trip per node."""
+        ...
+
+    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
+        """Entries with a sequence above ``after``, in order."""
+        ...
+
+
+class EventLog(FactReader, Protocol):
     """The only writer and the reader of facts. Raises StoreUnavailable where the store does not answer."""
 
     def shard_epoch(self, shard: Shard) -> int:
@@ -78,20 +90,12 @@ class EventLog(Protocol):
         """What ``load`` reads of its entities once it is stored with its first event at ``first``."""
         ...
 
-    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
-        """Entities in the order asked for, read in one round trip per node."""
-        ...
-
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
         """Digest and result of a key, while its row lives."""
         ...
 
     async def read_head(self, stream: StreamRef) -> Head | None:
         """The head, or None when there is no such stream."""
-        ...
-
-    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
-        """Entries with a sequence above ``after``, in order."""
         ...
 
     async def read_resume(

@@ -164,10 +164,11 @@ def make_duties(
     rebuilding = Rebuilding(store, settling, log, due.wake)
 
     relay = Relay(
-        facts=store.log,
-        projections=store.projections,
+        facts=store.relay_facts,
+        projections=store.relay_projections,
         duties=lambda: keeper.duties,
         log=log,
+        shard_epoch=store.log.shard_epoch,
         learn_epochs=store.log.read_epochs,
         lose=settings.lose or bump,
         rebuild=rebuilding.owe_all,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Loaded
     from passerelle.core.machine import Record
-    from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.core.ports.log import Entry, FactReader
     from passerelle.core.ports.projections import FeedRow, Projections
     from passerelle.gateway.control.glimpse import Glimpse
     from passerelle.gateway.duties.row_delivery import Found, LoseTail
@@ -65,12 +65,16 @@ class Position:
 
 @dataclass(slots=True)
 class Relay:
-    """Relays the shards of ``duties()``. ``learn_epochs`` reads the epochs of all shards anew."""
+    """Relays the shards of ``duties()``. ``learn_epochs`` reads the epochs of all shards anew.
 
-    facts: EventLog
+    ``facts`` and ``projections`` yield to callers, however much there is to relay.
+    """
+
+    facts: FactReader
     projections: Projections
     duties: Callable[[], frozenset[Shard]]
     log: FilteringBoundLogger
+    shard_epoch: Callable[[Shard], int]
     learn_epochs: Callable[[], Awaitable[None]]
     lose: LoseTail
     """Told of a shard that has lost rows."""
@@ -138,7 +142,7 @@ class Relay:
         if shard in self._starts_over:
             # Ids of the feed may repeat those of the lost history.
             await self.learn_epochs()
-            position = Position(self.facts.shard_epoch(shard), None)
+            position = Position(self.shard_epoch(shard), None)
             self._delivery.forget(shard)
             self._starts_over.discard(shard)
         await self._audit_in_turn(shard)
@@ -149,7 +153,7 @@ class Relay:
             # A new epoch: ids may repeat those of a lost history, so everything that is kept goes again.
             await self.learn_epochs()
             feed = await self.projections.read_feed(shard, None, _PAGE)
-            position, seen = Position(self.facts.shard_epoch(shard), None), []
+            position, seen = Position(self.shard_epoch(shard), None), []
             self._delivery.forget(shard)
         known = {one.row: one for one in seen}
         leading = self._count_known(feed, known)
@@ -173,7 +177,7 @@ class Relay:
         await self._delivery.recall(shard, stored.taken)
         self._audited_s[shard] = asyncio.get_running_loop().time()
         if stored.mark is None:
-            return Position(self.facts.shard_epoch(shard), None)
+            return Position(self.shard_epoch(shard), None)
         epoch, _, feed_id = stored.mark.partition(".")
         return Position(int(epoch), feed_id)
 

@@ -32,6 +32,7 @@ async def carry(desk: Desk) -> None:
         store.projections,
         lambda: frozenset(ALL_SHARDS),
         structlog.get_logger(),
+        store.log.shard_epoch,
         learn_nothing,
         lose_nothing,
         lose_nothing,

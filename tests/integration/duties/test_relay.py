@@ -83,8 +83,8 @@ async def test_row_of_a_list_is_passed_on_without_a_look_at_the_task(
         raise AssertionError("the feed row says it all")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.store.log, "read_page", refuse)
-        patch.setattr(one.store.log, "load", refuse)
+        patch.setattr(one.store.relay_facts, "read_page", refuse)
+        patch.setattr(one.store.relay_facts, "load", refuse)
         await one.duties.relay.pass_on(SOURCE)
     found = await store.projections.read_index(OWNER.key, "echo", None, 10)
     assert [facade for facade, _ in found] == [story.task.id]
@@ -152,7 +152,7 @@ async def test_relay_that_dies_between_delivery_and_mark_repeats_nothing(
         raise StoreUnavailable("test", "no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.store.projections, "move_mark", die)
+        patch.setattr(one.store.relay_projections, "move_mark", die)
         with pytest.raises(StoreUnavailable):
             await one.duties.relay.pass_on(SOURCE)
     delivered = await read_inbox(store)
