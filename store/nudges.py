@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _NOBODY: Final = "-"
-_LINE: Final = re.compile(r"([wc]) ([!-~]+) ([!-~]+)")
-"""``w <task> <action, or ->``: look; ``c <task> -``: its agent has called back."""
+_LINE: Final = re.compile(r"([wcg]) ([!-~]+) ([!-~]+)")
+"""``w <task> <action, or ->``: look; ``c <task> -``: its agent has called back; ``g <task> -``: give way."""
 
 
 class RedisNudges:
@@ -39,8 +39,7 @@ class RedisNudges:
             StoreUnavailable: whether it was told is not known; nothing is tried again.
         """
         shard = _place(instance)
-        kind = "c" if nudge.called_back else "w"
-        line = f"{kind} {nudge.task} {nudge.action or _NOBODY}"
+        line = f"{_name_kind(nudge)} {nudge.task} {nudge.action or _NOBODY}"
         await self._nodes.write(shard, pack("SPUBLISH", keys.instance_hints(shard, instance), line))
 
     async def listen(self, instance: str, on_nudge: Callable[[Nudge], object]) -> None:
@@ -65,7 +64,18 @@ def read_nudge(raw: bytes) -> Nudge | None:
     said = _LINE.fullmatch(raw.decode("latin-1"))
     if said is None:
         return None
-    return Nudge(said[2], "" if said[3] == _NOBODY else said[3], called_back=said[1] == "c")
+    return Nudge(
+        said[2],
+        "" if said[3] == _NOBODY else said[3],
+        called_back=said[1] == "c",
+        gives_way=said[1] == "g",
+    )
+
+
+def _name_kind(nudge: Nudge) -> str:
+    if nudge.gives_way:
+        return "g"
+    return "c" if nudge.called_back else "w"
 
 
 def _place(instance: str) -> Shard:

@@ -17,6 +17,8 @@ class Nudge:
     action: str = ""
     called_back: bool = False
     """It is the agent that has news, which a driver that reads its stream hears there."""
+    gives_way: bool = False
+    """Nothing is stored yet: somebody who reads before it decides has lost an append to the driver."""
 
 
 class Nudges(Protocol):

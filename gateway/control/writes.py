@@ -38,7 +38,7 @@ from passerelle.gateway.control.glimpse import Glimpse
 from passerelle.gateway.control.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 
     from passerelle.core.batch import (
         Batch,
@@ -136,6 +136,10 @@ class Line(Protocol):
         ...
 
 
+async def _make_no_way(_held: Mapping[EntityRef, Held]) -> None:
+    """Of who has no others."""
+
+
 @dataclass(slots=True)
 class Writes:
     """Reads and writes entities over the log.
@@ -158,6 +162,8 @@ class Writes:
     """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
     find_line: Callable[[EntityRef], Line | None] = field(default=lambda _ref: None)
     """Where those stand who write an entity in this process without reading it before each append."""
+    make_way: Callable[[Mapping[EntityRef, Held]], Awaitable[None]] = field(default=_make_no_way)
+    """Has those who do so in other instances give way, after an append to what was read so has lost."""
     arrivals: InboxArrivals | None = None
     """Told of questions that are opened here; None: nobody reads an inbox."""
     _reached: dict[str, str] = field(default_factory=dict["str", "str"])
@@ -355,6 +361,7 @@ class Writes:
                 outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Outdated):
                 return outcome
+            await self.make_way(held)
             await self.step_back(tries)
         raise ConflictError(
             "the record was changed by others again and again; try once more", session=session

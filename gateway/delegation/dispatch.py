@@ -33,7 +33,7 @@ from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.peers.carried import TRACE, keep_wishes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -154,6 +154,7 @@ class Dispatch:
         self.runs.on_broken = self._mend
         self.runs.on_left = self.open_text.close
         self.writes.find_line = self._find_line
+        self.writes.make_way = self._make_way
 
     def begin(
         self,
@@ -290,6 +291,11 @@ class Dispatch:
     def _find_line(self, ref: EntityRef) -> FairLock | None:
         driver = self.runs.find(ref.id)
         return None if driver is None else driver.run.line
+
+    async def _make_way(self, held: Mapping[EntityRef, Held]) -> None:
+        for ref in held:
+            if self.nudging is not None and ref.kind is EntityKind.TASK and not self.find(ref.id):
+                await self.nudging.tell(Nudge(ref.id, gives_way=True), held)
 
     def _find_loss(self, run: Run) -> None:
         self.on_loss(run.shard, run.epoch, "driver")
@@ -489,6 +495,9 @@ class Dispatch:
         driver = self.runs.find(nudge.task)
         if driver is None:
             return False
+        if nudge.gives_way:
+            self.detach(driver.run.give_way())
+            return True
         if nudge.called_back and driver.is_streaming:
             return True  # whoever reads the stream hears of it there
         if nudge.action:
@@ -499,7 +508,7 @@ class Dispatch:
 
     def _tell_others(self, nudge: Nudge, news: Written | None = None) -> bool:
         if self.nudging is not None:
-            self.detach(self.nudging.tell(nudge, news))
+            self.detach(self.nudging.tell(nudge, news.held if news is not None else None))
         return False
 
     async def refresh(self, task_id: str) -> None:

@@ -2,6 +2,9 @@
 
 What is wished is stored before, and owed by its due row (I9): a nudge that is lost costs time. The row comes due at
 whichever instance has the duty of the shard, and again until it is settled; its handler nudges as well.
+
+Who has lost an append to such a run has it give way for a moment. Here nothing is stored yet: where that nudge is lost,
+the next try that loses sends it again.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from passerelle.core.ids import read_shard
 from passerelle.gateway.control.task_fields import read_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
+    from passerelle.core.decision import Held
     from passerelle.core.ports.nudges import Nudge, Nudges
-    from passerelle.gateway.control.writes import Writes, Written
+    from passerelle.gateway.control.writes import Writes
 
 _AGAIN_S: Final = 1.0
 
@@ -35,10 +39,10 @@ class Nudging:
     instance: str
     log: FilteringBoundLogger
 
-    async def tell(self, nudge: Nudge, news: Written | None = None) -> None:
-        """Tells whoever drives the task, if that is another instance. ``news`` may hold who it is."""
+    async def tell(self, nudge: Nudge, known: Mapping[EntityRef, Held] | None = None) -> None:
+        """Tells whoever drives the task, if that is another instance. ``known`` may hold who it is."""
         try:
-            instance = await self._find_driver(nudge.task, news)
+            instance = await self._find_driver(nudge.task, known or {})
             if instance is not None and instance != self.instance:
                 await self.nudges.nudge(instance, nudge)
         except StoreUnavailable as error:
@@ -55,12 +59,10 @@ class Nudging:
             else:
                 return
 
-    async def _find_driver(self, task_id: str, news: Written | None) -> str | None:
+    async def _find_driver(self, task_id: str, known: Mapping[EntityRef, Held]) -> str | None:
         if read_shard(task_id) is None:
             return None
         task = EntityRef(EntityKind.TASK, task_id)
-        held = news.held.get(task) if news is not None else None
-        if held is None:
-            held = (await self.writes.load([task]))[task]
+        held = known.get(task) or (await self.writes.load([task]))[task]
         driver = read_driver(held.fields)
         return None if driver is None else driver.instance

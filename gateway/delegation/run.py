@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.plain_answers import AnswerForm, PlainAnswer
 
 T = TypeVar("T")
+WAY_S: Final = 0.25
+"""Enough for a read and an append of another instance, and a second try."""
 _NOTICE_TTL_MS: Final = 600_000
 
 
@@ -133,6 +135,8 @@ class Run:
     """Sequence and chain of the last event that was stored here."""
     line: FairLock = field(default_factory=FairLock, init=False)
     """Held by whoever appends or reads just now, also by commands that have lost to the driver."""
+    gives_way: bool = field(default=False, init=False)
+    """Whether the line is held, or stood in, for another instance."""
     _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
     """Whoever is told of the next change; of most runs that is one, or nobody."""
 
@@ -229,6 +233,7 @@ class Run:
                     # A repeat hid what came after the first try.
                     await self._refold()
                 return outcome
+            await self.writes.make_way(self.held)
             await self.writes.step_back(tries)
             await self._recover(outcome)
         raise ConflictError("the task was changed by others again and again")
@@ -461,6 +466,18 @@ class Run:
         self.held = {**held, **fresh}
         self.tell_changed()
         return True
+
+    async def give_way(self) -> None:
+        """Appends nothing for a moment: another instance, which reads before it decides, has its turn."""
+        if self.gives_way:
+            return
+        self.gives_way = True
+        await self.line.acquire()
+        try:
+            await asyncio.sleep(WAY_S)
+        finally:
+            self.gives_way = False
+            self.line.release()
 
     async def refresh(self) -> None:
         """Reads the entities again: somebody else wrote."""

@@ -21,7 +21,12 @@ async def test_nudge_is_heard_by_its_instance_alone_and_stored_nowhere(
     mine, theirs = list[Nudge](), list[Nudge]()
     await store.nudges.listen("inst_mine", mine.append)
     await store.nudges.listen("inst_theirs", theirs.append)
-    told = [Nudge("task_1", "act_1"), Nudge("task_2"), Nudge("task_3", called_back=True)]
+    told = [
+        Nudge("task_1", "act_1"),
+        Nudge("task_2"),
+        Nudge("task_3", called_back=True),
+        Nudge("task_4", gives_way=True),
+    ]
     for nudge in told:
         await store.nudges.nudge("inst_mine", nudge)
     await store.nudges.nudge("inst_nobody", told[0])
