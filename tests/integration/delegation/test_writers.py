@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -45,6 +46,38 @@ async def test_second_of_two_writers_over_the_same_read_is_refused(house: House)
     assert isinstance(first, Written)
     assert isinstance(second, Conflict)
     assert (await house.record(accepted)).title == "first"
+
+
+@pytest.mark.requirement("I2")
+async def test_who_names_a_task_twice_stands_once_in_the_line_of_its_driver(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("passerelle.gateway.control.writes._LINE_S", 3_600.0)
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    task, writes = task_of(accepted), house.service.writes
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+
+    def name(title: str) -> Callable[[Decision], Terms]:
+        def body(decision: Decision) -> Terms:
+            decision.add(decide(cast("TaskRecord", decision.state(task)), rename(title)))
+            return Terms()
+
+        return body
+
+    async def be_first(_batch: Batch) -> None:
+        house.log.before_append = None
+        await writes.decide(accepted.session_id, [task], name("first"))
+
+    house.log.before_append = be_first
+    # As an answer does that came as a message to its task: both name that.
+    async with asyncio.timeout(20):
+        await writes.decide(accepted.session_id, [task, task], name("second"))
+        # The line was given back as often as it was taken.
+        await driver.run.line.acquire()
+    driver.run.line.release()
+    assert (await house.record(accepted)).title == "second"
 
 
 @pytest.mark.requirement("ENV-2")
