@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import StoreUnavailable
+from passerelle.gateway.news_following import NewsFollowing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from structlog.typing import FilteringBoundLogger
 
@@ -33,29 +32,18 @@ class ReplicaWatch:
     round_s: float = ROUND_S
     _told: tuple[str, ...] = ()
 
-    @asynccontextmanager
-    async def watch(self) -> AsyncGenerator[None]:
+    def watch(self) -> AbstractAsyncContextManager[None]:
         """Looks until the end of the block."""
-        running = asyncio.create_task(self._run(), name="replicas.watch")
-        try:
-            yield
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+        return NewsFollowing("replicas", self._look, None, self.log, self._find_round_s).repeat()
 
-    async def _run(self) -> None:
-        while True:
-            waits = self.replicas.are_missing
-            await asyncio.sleep(min(_MISSING_ROUND_S, self.round_s) if waits else self.round_s)
-            try:
-                await self.replicas.look()
-            except StoreUnavailable:
-                continue  # who waits for a replica goes on waiting
-            except Exception:
-                self.log.exception("replicas.watch_failed")
-            self._tell(self.replicas.alone)
-            self.after()
+    def _find_round_s(self) -> float:
+        return min(_MISSING_ROUND_S, self.round_s) if self.replicas.are_missing else self.round_s
+
+    async def _look(self) -> None:
+        # Where the store is away, who waits for a replica goes on waiting.
+        await self.replicas.look()
+        self._tell(self.replicas.alone)
+        self.after()
 
     def _tell(self, alone: tuple[str, ...]) -> None:
         if alone == self._told:
