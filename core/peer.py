@@ -65,11 +65,13 @@ class Unknown:
     """The request may have been taken: the connection broke, or the answer did not come in time.
 
     ``http_status`` is what came in place of an answer, where anything did, and ``message`` what the peer wrote with it.
+    ``gave_way``: we stopped reading it for want of memory, which says nothing about the way to the peer.
     """
 
     reason: str
     http_status: int | None = None
     message: str = ""
+    gave_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,13 @@ from passerelle.gateway.peers.carried import note_confirmed
 from passerelle.gateway.peers.http_client import EXTENSIONS_HEADER, write_call
 from passerelle.gateway.peers.sessions import MAX_BODY_BYTES
 from passerelle.gateway.peers.stream_room import StreamRoom
-from passerelle.gateway.peers.whole_answer import GAVE_WAY, Broken, NotConnected, NotReadable
+from passerelle.gateway.peers.whole_answer import (
+    GAVE_WAY,
+    Broken,
+    GaveWay,
+    NotConnected,
+    NotReadable,
+)
 from passerelle.gateway.peers.wire import Reply
 
 if TYPE_CHECKING:
@@ -66,7 +72,7 @@ class HttpTransport:
             # Draining, no credential, no connection: nothing was sent.
             return Unreached(error.message if isinstance(error, RemoteError) else str(error))
         except Broken as error:
-            return Unknown(str(error))
+            return Unknown(str(error), gave_way=isinstance(error, GaveWay))
         except TimeoutError:
             return Unknown("no answer in time")
         except NotReadable as error:
@@ -130,7 +136,7 @@ class HttpTransport:
         except aiohttp.ClientError:
             if not room.gave_way:
                 raise
-            yield Unknown(GAVE_WAY)
+            yield Unknown(GAVE_WAY, gave_way=True)
         finally:
             room.close()
 
@@ -168,7 +174,7 @@ class HttpTransport:
                 return
             await room.make(parser.held_bytes)
         if room.gave_way:
-            yield Unknown(GAVE_WAY)
+            yield Unknown(GAVE_WAY, gave_way=True)
             return
         yield Unknown("the stream ended inside an event") if parser.in_event else Closed()
 

@@ -44,6 +44,13 @@ class Broken(Exception):
     """The connection ended between a request and the end of its answer: nobody knows whether it was taken."""
 
 
+class GaveWay(Broken):
+    """The same, by ourselves: others waited for the memory that the answer had."""
+
+    def __init__(self) -> None:
+        super().__init__(GAVE_WAY)
+
+
 class NotReadable(Exception):
     """What came is no answer that can be read; ``head`` is the beginning of its body, if that was ``too_long``."""
 
@@ -304,7 +311,7 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     def _give_way(self) -> None:
-        self._fail(Broken(GAVE_WAY))
+        self._fail(GaveWay())
         self.close()
 
     def _unpack(self, raw: bytes) -> bytes:

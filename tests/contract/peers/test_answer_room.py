@@ -14,7 +14,7 @@ from passerelle.gateway.memory.budget import Budget
 from passerelle.gateway.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
 from passerelle.gateway.peers.connection_pool import ConnectionPool
 from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.peers.whole_answer import FREE_BYTES, Broken
+from passerelle.gateway.peers.whole_answer import FREE_BYTES, GaveWay
 from passerelle.gateway.peers.wire import Reply
 from tests.support.waiting import wait_until
 
@@ -117,7 +117,7 @@ async def test_an_answer_that_comes_slowly_gives_way_to_who_has_waited_long() ->
             looks.pop()()
         assert lacks == ["waited", "gave_way"]
         done, _ = await asyncio.wait(asking, timeout=10, return_when=asyncio.FIRST_COMPLETED)
-        assert [type(one.exception()) for one in done] == [Broken]
+        assert [type(one.exception()) for one in done] == [GaveWay]
         slow.rest.set()
         (other,) = set(asking) - done
         assert (await other).raw == BODY

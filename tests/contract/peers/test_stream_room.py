@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -16,6 +16,7 @@ from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Peer, StreamOutcome, Unknown
 from passerelle.gateway.memory.budget import Budget
 from passerelle.gateway.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
+from passerelle.gateway.peers.breaker import FAILURES
 from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.peers.whole_answer import GAVE_WAY
@@ -33,7 +34,7 @@ MOST_BYTES = 24 * MIB
 
 @dataclass
 class Agent:
-    """Streams one event of ``size`` letters, whose last byte leaves with ``rest``; the stream ends with ``end``."""
+    """Says ``size`` letters, streamed or whole: their last byte leaves with ``rest``, and all ends with ``end``."""
 
     size: int
     rest: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,16 +44,19 @@ class Agent:
     async def serve_card(self, _request: web.Request) -> web.Response:
         return web.json_response(self.card)
 
-    async def stream(self, request: web.Request) -> web.StreamResponse:
+    async def take(self, request: web.Request) -> web.StreamResponse:
         call = cast("JsonObject", orjson.loads(await request.read()))
+        streams = call["method"] == "SendStreamingMessage"
         message = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "x" * self.size}]}
         frame = {"jsonrpc": "2.0", "id": call["id"], "result": {"message": message}}
-        raw = b"data: %b\n\n" % orjson.dumps(frame)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        raw = b"data: %b\n\n" % orjson.dumps(frame) if streams else orjson.dumps(frame)
+        form = "text/event-stream" if streams else "application/json"
+        response = web.StreamResponse(headers={"Content-Type": form})
         await response.prepare(request)
         await response.write(raw[:-1])
         await self.rest.wait()
-        await response.write(raw[-1:])
+        with suppress(ConnectionError):
+            await response.write(raw[-1:])
         await self.end.wait()
         return response
 
@@ -61,7 +65,7 @@ class Agent:
 async def speak(agent: Agent, room: MemoryRoom) -> AsyncGenerator[Peer]:
     app = web.Application()
     app.router.add_get("/.well-known/agent-card.json", agent.serve_card)
-    app.router.add_post("/", agent.stream)
+    app.router.add_post("/", agent.take)
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -122,8 +126,43 @@ async def test_an_event_that_comes_slowly_gives_way_to_who_has_waited_long() -> 
         await wait_until(lambda: room.waiting == 1, 20, "one waits")
         with patch_time(GIVES_WAY_S):
             looks.pop()()
-        assert await asyncio.wait_for(found.get(), 20) == Unknown(GAVE_WAY)
+        assert await asyncio.wait_for(found.get(), 20) == Unknown(GAVE_WAY, gave_way=True)
         assert lacks == ["waited", "gave_way"]
         agent.rest.set()
         assert isinstance(await asyncio.wait_for(found.get(), 20), int)
         agent.end.set()
+
+
+async def _make_way(room: MemoryRoom, looks: list[Callable[[], None]]) -> None:
+    """Has what is being read give way to somebody else, who goes at once."""
+    await wait_until(lambda: bool(room.held["answer"]), 20, "it is being read")
+    (taken := room.reserve("answer", "agent:first", 3 * MIB, _go_on, _go_on)).settle(3 * MIB)
+    waiting = room.reserve("answer", "agent:second", 3 * MIB, _go_on, _go_on)
+    with patch_time(GIVES_WAY_S):
+        looks.pop()()
+    waiting.release()
+    taken.release()
+
+
+def _go_on() -> None:
+    return
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_what_gives_way_is_not_held_against_its_agent(*, streams: bool) -> None:
+    looks: list[Callable[[], None]] = []
+    room = MemoryRoom(Budget(2 * 3 * MIB), later=lambda _seconds, look: looks.append(look))
+    found, agent = asyncio.Queue[int | StreamOutcome](), Agent(MIB)
+
+    async def ask(peer: Peer) -> StreamOutcome | int:
+        if not streams:
+            return await peer.send(say("hello"))
+        await _measure(peer, found)
+        return found.get_nowait()
+
+    async with speak(agent, room) as peer:
+        for _ in range(FAILURES + 1):
+            asking = asyncio.create_task(ask(peer))
+            await _make_way(room, looks)
+            outcome = await asyncio.wait_for(asking, 20)
+            assert outcome == Unknown(GAVE_WAY, gave_way=True)
