@@ -243,10 +243,8 @@ class Returning:
         attempts = _find_last(actions).return_attempts + 1
         with wishing(wishes.extensions):
             options = withheld.options if withheld else wishes.options
-            first = await self._exchange({**options, "message": message}, streams=streams)
-        judged = judge_sending(
-            first, _native_status(first), attempts, self.driver.means.clock.now_ms()
-        )
+            sent, state = await self._exchange({**options, "message": message}, streams=streams)
+        judged = judge_sending(sent, state, attempts, self.driver.means.clock.now_ms())
         match judged:
             case Returned(native_status=native):
                 await self._tell(FinishReturn(native))
@@ -326,32 +324,46 @@ class Returning:
         replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
         return encode(replies, remote, context or "") if replies else None
 
-    async def _exchange(self, params: JsonObject, *, streams: bool) -> PeerOutcome:
-        """Sends, and takes what comes: the first answer proves the delivery, the rest belongs to the run."""
+    async def _exchange(
+        self, params: JsonObject, *, streams: bool
+    ) -> tuple[PeerOutcome, str | None]:
+        """Sends, and takes what comes; the outcome with the state in it."""
         if not streams:
             outcome = await self.driver.peer.send(params)
             if isinstance(outcome, Answered):
                 await take(self.driver, [outcome.result])
-            return outcome
-        first: PeerOutcome | None = None
+            return outcome, _native_status(outcome)
+        return await self._follow(params)
+
+    async def _follow(self, params: JsonObject) -> tuple[PeerOutcome, str | None]:
+        """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
+
+        Of an answer the outcome has nothing, and its state stands beside it.
+        """
+        first: tuple[PeerOutcome, str | None] | None = None
         last: StreamOutcome = Closed()
         async with aclosing(self.driver.peer.stream(params)) as stream:
-            async for last in stream:
-                if isinstance(last, Closed):
+            async for said in stream:
+                if not isinstance(said, Answered):
+                    last = said
                     break
-                first = first or last
-                if not isinstance(last, Answered):
-                    break
-                await take(self.driver, [last.result])
+                last = Answered({})
+                first = first or (last, _native_status(said))
+                await take(self.driver, [said.result])
+                del said  # a stream that waits would keep it
                 if self.driver.run.has_ended() or self.driver.run.is_parked():
                     break
-        if first is not last and isinstance(last, Refused):
+        if first is not None and isinstance(last, Refused):
             if finds_fault(last):
-                return last
+                return last, None
             await end_raised(self.driver, last)
         elif not isinstance(last, Answered | Refused):
             await note_break(self.driver)
-        return first or Unknown("the stream ended before a frame came")
+        if first is not None:
+            return first
+        if isinstance(last, Closed):
+            last = Unknown("the stream ended before a frame came")
+        return last, None
 
     async def _tell(self, command: ActionCommand) -> None:
         def tell(step: Step) -> None:

@@ -51,6 +51,7 @@ from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.delegation.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
+from passerelle.gateway.memory.room import MemoryRoom
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.config import PeerConfig
@@ -378,6 +379,7 @@ async def open_house(
     blobs: Path | str,
     *names: str,
     adjust: Callable[[PeerConfig], PeerConfig] = lambda config: config,
+    memory: MemoryRoom | None = None,
 ) -> AsyncGenerator[House]:
     """A house with a scripted peer for each name; everything is closed and proved at the end."""
     async with AsyncExitStack() as stack:
@@ -394,7 +396,7 @@ async def open_house(
             name: await stack.enter_async_context(ScriptedPeer(name)) for name in names or ("echo",)
         }
         configs = [adjust(PeerConfig(name, peer.url)) for name, peer in peers.items()]
-        registry = PeerRegistry(configs, SystemClock())
+        registry = PeerRegistry(configs, SystemClock(), memory=memory)
         stack.push_async_callback(registry.close)
         house = House(store, log, faulty, MovableClock(), registry, peers, stack)
         await house.start()

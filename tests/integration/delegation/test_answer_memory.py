@@ -1,0 +1,53 @@
+"""What an agent says over a stream has its place in memory until it is stored, and not until the stream ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from passerelle.core.status import Status
+from passerelle.gateway.memory.budget import Budget, Lack
+from passerelle.gateway.memory.room import DEFAULT_BYTES, MemoryRoom
+from passerelle.gateway.peers.whole_answer import FREE_BYTES
+from tests.support.engine import Server
+from tests.support.house import open_house
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+class Watched(Budget):
+    """Knows the largest amount that was taken at once."""
+
+    largest = 0
+
+    def take(self, holder: str, amount: int) -> Lack | None:
+        self.largest = max(self.largest, amount)
+        return super().take(holder, amount)
+
+
+async def test_the_stream_that_takes_an_answer_keeps_none_of_its_events(
+    engine_server: Server, tmp_path: Path, anyio_backend: str
+) -> None:
+    budget = Watched(DEFAULT_BYTES)
+    room, end = MemoryRoom(budget), asyncio.Event()
+
+    async def say_much(turn: Turn) -> None:
+        await turn.status("WORKING", "x" * 2 * FREE_BYTES)
+        await end.wait()
+        await turn.status("COMPLETED")
+
+    async with open_house(engine_server.url, tmp_path / "blobs", memory=room) as house:
+        accepted = await house.send("ask which", wait="stream")
+        await house.until(accepted, Status.WAITING_INPUT)
+        house.peer.next(say_much)
+        await house.send("that one", task=accepted.facade, wait="stream")
+        await wait_until(lambda: budget.largest > 2 * FREE_BYTES, 10, "a large event comes")
+        await house.until(accepted, Status.RUNNING)
+        await wait_until(lambda: not room.held["answer"], 10, "its room is given back")
+        assert house.peer.count("SendStreamingMessage") == 2
+        end.set()
+        await house.until(accepted, Status.COMPLETED)
