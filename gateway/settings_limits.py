@@ -86,7 +86,7 @@ class RequestSettings(Section):
         ge=1_024,
         le=67_108_864,
         description="The body of a call of an agent over HTTP, a frame of A2A over WebSocket, a message over gRPC. "
-        "What bodies take beyond 1 MiB each while they come in is drawn from `memory.budget_bytes`.",
+        "What bodies take beyond 1 MiB each until they are answered is drawn from `memory.budget_bytes`.",
     )
     parts: int = Field(default=1_000, ge=1, le=100_000, description="Parts of one message.")
     part_bytes: int = Field(

@@ -40,6 +40,7 @@ from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
 from passerelle.gateway.control.long_content import LongTaskError
+from passerelle.gateway.memory.room import Drawn
 from passerelle.gateway.peers.carried import carry_on, list_confirmed
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
 from passerelle.gateway.secret import Secret
@@ -94,6 +95,8 @@ class HttpVisit(Visit):
     """Of whatever is answered."""
     stream: EventStream | None = None
     caller: str | None = None
+    drawn: Drawn | None = None
+    """What its body has of the memory of the process until it is answered: so long somebody has what it says."""
 
     @property
     def is_answering(self) -> bool:
@@ -218,8 +221,8 @@ class Calls:
         return body
 
     async def _read_body(self, visit: HttpVisit) -> bytes:
-        room = self.memory.bind("body", f"caller:{visit.caller}")
-        return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, room)
+        drawn = visit.drawn = Drawn(self.memory.bind("body", f"caller:{visit.caller}"))
+        return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
 
     def _find_tenant(self, agent: str, tenant: Json) -> str:
         """The agent that a request is for by its path and its ``tenant`` together.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from passerelle.a2a_mapping.version import Version
-    from passerelle.gateway.memory.room import Account
+    from passerelle.gateway.memory.room import Drawn
 
 JSON: Final = "application/json"
 FREE_BYTES: Final = 1_048_576
@@ -94,8 +94,8 @@ class Incoming:
             return
         raise ContentTypeNotSupported(media_type)
 
-    async def read_body(self, receive: Receive, limit_bytes: int, room: Account) -> bytes:
-        """The whole body.
+    async def read_body(self, receive: Receive, limit_bytes: int, room: Drawn) -> bytes:
+        """The whole body. What it takes from ``room`` is held until that is closed, however this ends.
 
         Raises:
             TooLarge: it does not end within the limit; the rest is not kept.
@@ -106,21 +106,17 @@ class Incoming:
         if announced.isdecimal() and int(announced[:20]) > limit_bytes:
             raise TooLarge("the body", limit_bytes)
         pieces: list[bytes] = []
-        size = taken = 0
-        try:
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise CallerLeftError
-                piece: bytes = message.get("body", b"")
-                size += len(piece)
-                if size > limit_bytes:
-                    raise TooLarge("the body", limit_bytes)
-                if (more := size - FREE_BYTES - taken) > 0:
-                    room.take(more)
-                    taken += more
-                pieces.append(piece)
-                if not message.get("more_body", False):
-                    return b"".join(pieces)
-        finally:
-            room.give_back(taken)
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise CallerLeftError
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > limit_bytes:
+                raise TooLarge("the body", limit_bytes)
+            if (more := size - FREE_BYTES - room.amount) > 0:
+                room.take(more)
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return b"".join(pieces)

@@ -109,6 +109,24 @@ class Account:
 
 
 @dataclass(slots=True)
+class Drawn:
+    """What one thing has taken from an account, piece by piece."""
+
+    account: Account
+    amount: int = 0
+
+    def take(self, amount: int) -> None:
+        """See ``Account.take``."""
+        self.account.take(amount)
+        self.amount += amount
+
+    def close(self) -> None:
+        """Gives all of it back."""
+        amount, self.amount = self.amount, 0
+        self.account.give_back(amount)
+
+
+@dataclass(slots=True)
 class MemoryRoom:
     """A budget with those who wait for it.
 

@@ -26,6 +26,7 @@ from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.peer_terms import PeerTerms
+from passerelle.gateway.memory.room import MemoryRoom
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.config import PeerConfig
@@ -188,6 +189,7 @@ async def run_rig(
     directory: Path,
     settings: FaceSettings | None = None,
     others: Sequence[ScriptedPeer] = (),
+    memory: MemoryRoom | None = None,
 ) -> AsyncGenerator[Rig]:
     """Everything started, and ended in reverse; ``others`` are further agents, which the test has started."""
     clock, ids = SystemClock(), SystemIds()
@@ -238,6 +240,7 @@ async def run_rig(
             ids,
             extended_cards=extended,
             awaits_approval=lambda agent: terms.get(agent, PeerTerms()).await_approval,
+            memory=memory or MemoryRoom(),
         )
         face = make_face(parts, settings)
         listener, stop = bind("127.0.0.1", 0), asyncio.Event()

@@ -7,9 +7,9 @@ from passerelle.core.errors import ContentTypeNotSupported, Limited, TooLarge
 from passerelle.gateway.a2a.bindings import choose_media_type, refuse_verb
 from passerelle.gateway.a2a.incoming import FREE_BYTES, CallerLeftError, Incoming
 from passerelle.gateway.memory.budget import Budget
-from passerelle.gateway.memory.room import MemoryRoom
+from passerelle.gateway.memory.room import Drawn, MemoryRoom
 
-ROOM = MemoryRoom().bind("body", "caller:ada")
+ROOM = Drawn(MemoryRoom().bind("body", "caller:ada"))
 
 
 def make(headers: dict[str, str] | None = None, query: str = "") -> Incoming:
@@ -125,14 +125,17 @@ def test_refused_verb_names_those_that_are_there() -> None:
 
 
 @pytest.mark.anyio
-async def test_large_bodies_share_the_room_and_give_it_back() -> None:
+async def test_large_bodies_share_the_room_until_it_is_closed() -> None:
     # Of a budget one has half.
     room, large = MemoryRoom(Budget(6)).bind("body", "caller:ada"), b"x" * (FREE_BYTES + 2)
     limit = len(large)
-    assert await make().read_body(Pieces(large).receive, limit, room) == large
-    coming = Pieces(large, more=True)
+    first, second = Drawn(room), Drawn(room)
+    assert await make().read_body(Pieces(large).receive, limit, first) == large
+    assert room.room.budget.held == 2
     with pytest.raises(Limited):
-        await make().read_body(Pieces(b"x", large[:-1], b"xx").receive, limit + 2, room)
+        await make().read_body(Pieces(b"x", large[:-1], b"x").receive, limit, second)
+    first.close()
     with pytest.raises(CallerLeftError):
-        await make().read_body(coming.receive, limit, room)
-    assert await make().read_body(Pieces(large).receive, limit, room) == large
+        await make().read_body(Pieces(large, more=True).receive, limit, second)
+    second.close()
+    assert not room.room.budget.held
