@@ -11,7 +11,6 @@ from prometheus_client.registry import Collector
 
 from passerelle.gateway.connections import (
     ConnectionTable,
-    Exempt,
     find_backlog,
     find_most,
     find_most_of_address,
@@ -20,6 +19,7 @@ from passerelle.gateway.connections import (
     read_descriptor_limit,
 )
 from passerelle.gateway.descriptors import Descriptors
+from passerelle.gateway.forwarding import Proxies
 from passerelle.gateway.server import BACKLOG, Admission
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def make_connections(settings: Settings, limit: int | None = None) -> Connection
     per_address = settings.connections.per_address
     if per_address is None and most is not None:
         per_address = find_most_of_address(most)
-    networks = settings.proxy.addresses if settings.proxy else ()
-    table = ConnectionTable(most, per_address, Exempt(networks))
+    proxy = settings.proxy
+    proxies = Proxies(proxy.addresses, proxy.address_header) if proxy else None
+    table = ConnectionTable(most, per_address, proxies)
     backlog = BACKLOG if found is None else min(BACKLOG, find_backlog(found, find_most(found)))
     descriptors = Descriptors(read_descriptor_limit)
     admission = Admission(table, backlog, descriptors.watch)

@@ -3,6 +3,10 @@
 A connection is that of a stranger until somebody has authenticated on it. Where there is no place left, the oldest
 stranger makes room, then a caller's connection on which nothing is under way; one with a request, a stream or a socket
 stays, and the newcomer is sent away.
+
+A connection of a proxy carries requests of many clients, one after the other. Where the proxy says whose each is, the
+connection counts for the address of that client from the head of the request to the end of its answer, and for nobody
+between two of them; a socket counts for as long as it is open.
 """
 
 from __future__ import annotations
@@ -11,14 +15,14 @@ import resource
 import time
 from collections import Counter
 from contextvars import ContextVar
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from passerelle.gateway.forwarding import Proxies
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from ipaddress import IPv4Network, IPv6Network
+    from collections.abc import Iterable, Iterator
 
 _KEPT_LEAST: Final = 64
 _KEPT_MOST: Final = 4_096
@@ -50,13 +54,24 @@ class Slot:
 
     def __init__(self, table: ConnectionTable, address: str | None) -> None:
         self._table = table
-        self.address: Final = address
+        self.address = address
+        """For which it counts."""
         self.is_authenticated = False
 
     def authenticate(self) -> None:
         """Somebody whom we know has shown a credential on it."""
         self.is_authenticated = True
         self._table.authenticate(self)
+
+    def begin(self, address: str | None) -> bool:
+        """A request of somebody at an address begins, of whom nothing is known yet. As ``stand_for``."""
+        self.is_authenticated = False
+        self._table.forget(self)
+        return self.stand_for(address)
+
+    def stand_for(self, address: str | None) -> bool:
+        """It counts for an address from now on, None for nobody; False where that one has all of its places."""
+        return self._table.move(self, address)
 
     def release(self) -> None:
         """The connection has ended."""
@@ -81,12 +96,12 @@ class ConnectionTable:
         self,
         most: int | None = None,
         most_of_address: int | None = None,
-        is_exempt: Callable[[str], bool] = lambda _address: False,
+        proxies: Proxies | None = None,
     ) -> None:
-        """``is_exempt(address)``: no number of connections from there is too many, as from a proxy."""
+        """From ``proxies`` and this machine no number of connections is too many."""
         self._most = most
         self._most_of_address = most_of_address
-        self._is_exempt = is_exempt
+        self.proxies: Final = proxies or Proxies()
         self._strangers: dict[Slot, Connection] = {}
         self._callers: dict[Slot, Connection] = {}
         self._of_address: Counter[str] = Counter()
@@ -98,13 +113,7 @@ class ConnectionTable:
 
     def admit(self, connection: Connection, address: str | None) -> Slot | None:
         """A place for a connection that was accepted just now, if need be that of another one; None: send it away."""
-        if (
-            address is not None
-            and self._most_of_address is not None
-            and self._of_address[address] >= self._most_of_address
-            and not self._is_exempt(address)
-            and not self._make_room(address, self._most_of_address, address)
-        ):
+        if address is not None and not self._has_room(address):
             return None
         if (
             self._most is not None
@@ -114,8 +123,7 @@ class ConnectionTable:
             return None
         slot = Slot(self, address)
         self._strangers[slot] = connection
-        if address is not None:
-            self._of_address[address] += 1
+        self._count(address)
         return slot
 
     def hand_over(self, slot: Slot, connection: Connection) -> None:
@@ -130,15 +138,48 @@ class ConnectionTable:
         if connection is not None:
             self._callers[slot] = connection
 
+    def forget(self, slot: Slot) -> None:
+        """Its place is that of a stranger again, and among them the newest."""
+        connection = self._callers.pop(slot, None) or self._strangers.pop(slot, None)
+        if connection is not None:
+            self._strangers[slot] = connection
+
+    def move(self, slot: Slot, address: str | None) -> bool:
+        """``Slot.stand_for``; of a connection that has ended nothing is counted."""
+        if slot.address == address or not (slot in self._strangers or slot in self._callers):
+            return True
+        if address is not None and not self._has_room(address):
+            return False
+        self._discount(slot.address)
+        slot.address = address
+        self._count(address)
+        return True
+
     def release(self, slot: Slot) -> None:
         """``Slot.release``; the second time nothing."""
         gone = self._strangers.pop(slot, None) or self._callers.pop(slot, None)
-        address = slot.address
-        if gone is None or address is None:
+        if gone is not None:
+            self._discount(slot.address)
+
+    def _count(self, address: str | None) -> None:
+        if address is not None:
+            self._of_address[address] += 1
+
+    def _discount(self, address: str | None) -> None:
+        if address is None:
             return
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]
+
+    def _has_room(self, address: str) -> bool:
+        most = self._most_of_address
+        return (
+            most is None
+            or self._of_address[address] < most
+            or self.proxies.is_exempt(address)
+            or self._make_room(address, most, address)
+        )
 
     def _make_room(self, of: str | None, most: int, newcomer: str | None) -> bool:
         found = next(self._find(self._strangers.items(), of), None) or next(
@@ -171,21 +212,6 @@ class ConnectionTable:
             newcomer=newcomer,
             strangers=len(self._strangers),
         )
-
-
-class Exempt:
-    """Addresses of which no number of connections is too many: this machine, and a proxy before us."""
-
-    def __init__(self, networks: Iterable[IPv4Network | IPv6Network] = ()) -> None:
-        self._networks = tuple(networks)
-
-    def __call__(self, address: str) -> bool:
-        """Whether an address is one of them; a text that is none is not."""
-        try:
-            found = ip_address(address)
-        except ValueError:
-            return False
-        return found.is_loopback or any(found in network for network in self._networks)
 
 
 def find_most(limit: int) -> int:

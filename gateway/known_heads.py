@@ -134,7 +134,8 @@ class KnownHeads(BoundedRequests):
             # Something of a request is missing, or its answer.
             super().data_received(data)
             return
-        known = self._known
+        # Each request of a proxy is judged by whose it is.
+        known = None if self._is_forwarded else self._known
         if known is not None and len(data) == known.length and data.startswith(known.head):
             self._serve_known(known, data)
             return
@@ -153,7 +154,7 @@ class KnownHeads(BoundedRequests):
 
     def on_response_complete(self) -> None:
         self._answered_s = self.loop.time()
-        if self.timeout_keep_alive_task is None or self.pipeline:
+        if self._is_forwarded or self.timeout_keep_alive_task is None or self.pipeline:
             super().on_response_complete()
             return
         # The timer of the answer before looks at the time itself: a new one for each answer costs more.

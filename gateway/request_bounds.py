@@ -48,6 +48,11 @@ _FULL: Final = (
     b"retry-after: 5\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
 
+_TOO_MANY: Final = (
+    b"HTTP/1.1 429 Too Many Requests\r\n"
+    b"retry-after: 5\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
+
 
 class _OwnLines:
     """The lines of the server itself, which it makes anew each second."""
@@ -167,6 +172,15 @@ async def _refuse_head(
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+async def _refuse_client(
+    _scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable
+) -> None:
+    """In place of the application; the connection of the proxy stays for its other clients."""
+    headers = [(b"content-length", b"0"), (b"retry-after", b"5")]
+    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class BoundedRequests(HttpToolsProtocol):
     """uvicorn's protocol, which closes a connection whose request is out of bounds."""
 
@@ -187,6 +201,10 @@ class BoundedRequests(HttpToolsProtocol):
     _held_at = 0
     _is_upgraded = False
     _is_silent = True
+    _is_forwarded = False
+    """Whether each request says whose it is: the other end is a proxy of ours."""
+    _is_over = False
+    """Whether the client of the request that was read last has as many as it may."""
     _awaited_s: float | None = None
     """How long what is missing of the request may take; None while nothing is."""
     _timer: asyncio.TimerHandle | None = None
@@ -197,12 +215,14 @@ class BoundedRequests(HttpToolsProtocol):
         self.context = copy_context()
         """Of the connection: that of each request is a copy of it."""
         self.watchers = Watchers()
-        self._slot = self.table.admit(self, self.client[0] if self.client else None)
+        address = self.client[0] if self.client else None
+        self._slot = self.table.admit(self, address)
         if self._slot is None:
             transport.write(_FULL)
             transport.close()
             return
         self.context.run(SLOT.set, self._slot)
+        self._is_forwarded = self.table.proxies.forwards(address)
         self._start_timer(self.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -233,6 +253,10 @@ class BoundedRequests(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._is_upgraded = True
+        if self._is_over:
+            self.transport.write(_TOO_MANY)
+            self.transport.close()
+            return
         self.context.copy().run(super().handle_websocket_upgrade)
         socket = self.transport.get_protocol()
         if self._slot is not None and isinstance(socket, BoundedSockets):
@@ -266,6 +290,7 @@ class BoundedRequests(HttpToolsProtocol):
         self.flow.pause_reading()
 
     def on_response_complete(self) -> None:
+        self._end_for_client()
         self._reading.is_full = bool(self._held) or (len(self.pipeline) > 1 and self._is_large())
         super().on_response_complete()
         if self._held:
@@ -283,6 +308,9 @@ class BoundedRequests(HttpToolsProtocol):
         app = self.app
         if self._piece_bytes > HEAD_BYTES and self._measure_head() > HEAD_BYTES:
             self.app = _refuse_head
+        elif self._is_forwarded:
+            self._is_over = not self._begin_for_client()
+            self.app = _refuse_client if self._is_over else app
         super().on_headers_complete()
         self.app = app
         cycle = self.cycle
@@ -291,6 +319,16 @@ class BoundedRequests(HttpToolsProtocol):
         # The task that serves it begins after this.
         self._offer = offer = ServerOffer(cycle, self, Kept())
         self.scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
+
+    def _begin_for_client(self) -> bool:
+        """A further request of the proxy begins; False where its client has as many as it may."""
+        client = self.table.proxies.find_client(self.headers)
+        return self._slot is None or self._slot.begin(client)
+
+    def _end_for_client(self) -> None:
+        """An answer of the proxy has ended; what waits behind it keeps the place."""
+        if self._is_forwarded and self._slot is not None and not self.pipeline:
+            self._slot.stand_for(None)
 
     def _is_large(self) -> bool:
         """Whether no more is read of the body that came last before somebody takes it."""

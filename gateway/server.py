@@ -208,7 +208,7 @@ def _configure(
         lifespan="off",
         log_config=None,
         access_log=False,
-        # A forwarded address is whatever the sender says; nothing here is decided by one.
+        # A forwarded address is whatever the sender says; the one of our own proxy is read elsewhere (forwarding).
         proxy_headers=False,
         server_header=False,
         headers=[("Server", SERVER)],

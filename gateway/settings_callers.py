@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.principal import Scope
 from passerelle.gateway.durations import Duration, parse_duration
+from passerelle.gateway.forwarding import AddressHeader
 from passerelle.gateway.settings_limits import LimitSettings, QuotaSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 
@@ -144,4 +145,9 @@ class ProxySettings(Section):
         pattern=r"^[A-Za-z0-9-]{1,64}$",
         description="The header with the identity. Of X-Forwarded-Client-Cert the URI and the subject count, "
         "of any other one the whole text. The proxy must remove what callers send in it.",
+    )
+    address_header: AddressHeader | None = Field(
+        default=None,
+        description="Forwarded or X-Forwarded-For: the header to which the proxy adds the address of its client, for "
+        "`connections.per_address`. Only if it does so with every request. None: its requests are not counted.",
     )

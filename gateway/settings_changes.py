@@ -20,7 +20,7 @@ HOT: Final = frozenset(
 )
 """Settings that a running gateway takes over."""
 _COLD_PARTS: Final = {
-    "proxy": frozenset({"certificate_header"}),
+    "proxy": frozenset({"address_header", "certificate_header"}),
     "webhooks": frozenset({"deliver_final", "sign"}),
 }
 """Parts of them that it does not."""

@@ -74,7 +74,8 @@ class ConnectionSettings(Section):
         ge=1,
         le=1_000_000,
         description="Of these, over HTTP from one address; absent: half. Connections from this machine and from "
-        "`proxy.addresses` are not counted.",
+        "`proxy.addresses` are not counted; with `proxy.address_header` the requests and sockets of each client of the "
+        "proxy are.",
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 
 import pytest
 import websockets
 
 from passerelle.gateway.connections import ConnectionTable, note_authenticated
+from passerelle.gateway.forwarding import Proxies
 from passerelle.gateway.server import Admission, Server, bind
 from tests.support.waiting import wait_until
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 WITHIN_S: Final = 10.0
 MOST: Final = 6
+LOCAL: Final = Proxies([ip_network("127.0.0.0/8")], "X-Forwarded-For")
 ASK: Final = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -72,6 +75,11 @@ class Client:
 
     def ask(self, path: bytes) -> None:
         self.writer.write(ASK % path)
+
+    def ask_for(self, address: bytes, path: bytes) -> None:
+        """As a proxy does."""
+        line = b"X-Forwarded-For: 203.0.113.1, %b\r\n\r\n" % address
+        self.writer.write((ASK % path)[:-2] + line)
 
     async def read(self) -> bytes:
         """The next answer; empty where the connection has ended."""
@@ -150,3 +158,60 @@ async def test_socket_of_a_stranger_makes_room() -> None:
             assert (await newcomers[0].read()).startswith(b"HTTP/1.1 200 ")
             with pytest.raises(websockets.ConnectionClosed):
                 await asyncio.wait_for(socket.recv(), WITHIN_S)
+
+
+async def test_clients_of_a_proxy_have_their_part_of_its_connections_each() -> None:
+    app, table = App(), ConnectionTable(10, 2, LOCAL)
+    async with serve(app, table) as listener, connect(listener, 4) as kept:
+        for turn in range(1, 3):
+            # Connections of a proxy are kept, and carry everybody's requests in turn.
+            for link in kept:
+                link.ask_for(b"192.0.2.%d" % turn, b"known")
+                assert (await link.read()).startswith(b"HTTP/1.1 200 ")
+        for link in kept[:2]:
+            link.ask_for(b"192.0.2.1", b"known/long")
+        await wait_until(lambda: app.begun == 10, WITHIN_S, "both are served")
+        for _ in range(2):
+            kept[2].ask_for(b"192.0.2.1", b"known")
+            refused = await kept[2].reader.readuntil(b"\r\n\r\n")
+            assert refused.startswith(b"HTTP/1.1 429 ")
+            assert b"retry-after: 5\r\n" in refused
+        kept[2].ask_for(b"192.0.2.2", b"known")
+        assert (await kept[2].read()).startswith(b"HTTP/1.1 200 ")
+        app.may_answer.set()
+        for link in kept[:2]:
+            assert (await link.read()).startswith(b"HTTP/1.1 200 ")
+        kept[3].ask_for(b"192.0.2.1", b"known")
+        assert (await kept[3].read()).startswith(b"HTTP/1.1 200 ")
+        assert app.begun == 12
+
+
+async def test_sockets_of_a_client_of_a_proxy_count_until_they_end() -> None:
+    app, table = App(), ConnectionTable(10, 1, LOCAL)
+    async with serve(app, table) as listener:
+        url = f"ws://127.0.0.1:{listener.port}/known/socket"
+        mine = {"X-Forwarded-For": "192.0.2.1"}
+        async with websockets.connect(url, proxy=None, additional_headers=mine) as socket:
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await websockets.connect(url, proxy=None, additional_headers=mine)
+            assert refused.value.response.status_code == 429
+            other = {"X-Forwarded-For": "192.0.2.2"}
+            async with websockets.connect(url, proxy=None, additional_headers=other):
+                await socket.send("here")
+                assert await asyncio.wait_for(socket.recv(), WITHIN_S) == "here"
+        await wait_until(lambda: len(table) == 0, WITHIN_S, "every place is given back")
+        async with websockets.connect(url, proxy=None, additional_headers=mine) as socket:
+            await socket.send("here")
+            assert await asyncio.wait_for(socket.recv(), WITHIN_S) == "here"
+
+
+async def test_forwarded_address_of_somebody_else_than_our_proxy_is_not_read() -> None:
+    app = App()
+    table = ConnectionTable(10, 1, Proxies([ip_network("10.0.0.0/8")], "X-Forwarded-For"))
+    async with serve(app, table) as listener, connect(listener, 3) as clients:
+        for client in clients:
+            client.ask_for(b"192.0.2.1", b"known/long")
+        await wait_until(lambda: app.begun == 3, WITHIN_S, "all of them are served")
+        app.may_answer.set()
+        for client in clients:
+            assert (await client.read()).startswith(b"HTTP/1.1 200 ")

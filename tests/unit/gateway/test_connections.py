@@ -15,11 +15,11 @@ from passerelle.gateway.connection_settings import make_connections
 from passerelle.gateway.connections import (
     SLOT,
     ConnectionTable,
-    Exempt,
     find_most,
     note_authenticated,
 )
 from passerelle.gateway.descriptors import Descriptors
+from passerelle.gateway.forwarding import Proxies
 from passerelle.gateway.settings import ChannelSettings, GrpcSettings, Settings
 from passerelle.gateway.settings_limits import ConnectionSettings
 
@@ -102,11 +102,39 @@ def test_one_address_fills_its_part_and_makes_room_for_itself() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.1.2.3"])
 def test_proxies_and_this_machine_have_no_part(address: str) -> None:
-    table = ConnectionTable(10, 1, Exempt([ip_network("10.0.0.0/8")]))
+    table = ConnectionTable(10, 1, Proxies([ip_network("10.0.0.0/8")]))
     links = [Link() for _ in range(5)]
     assert all(table.admit(link, address) for link in links)
     assert all(link.is_open for link in links)
-    assert not Exempt()("unix")
+
+
+def test_connection_of_a_proxy_counts_for_whose_request_is_under_way_on_it() -> None:
+    table = ConnectionTable(10, 2, Proxies([ip_network("10.0.0.0/8")]))
+    links = [Link(is_idle=False) for _ in range(4)]
+    slots = [slot for link in links if (slot := table.admit(link, "10.1.1.1"))]
+    for slot in slots[:2]:
+        assert slot.begin(HERE)
+        slot.authenticate()
+    assert not slots[2].begin(HERE)
+    assert slots[2].begin(THERE)
+    assert slots[0].stand_for(None)
+    assert slots[3].begin(HERE)
+    slots[3].release()
+    slots[3].stand_for(HERE)
+    assert slots[0].begin(HERE), "what has ended counts for nobody"
+    assert all(link.is_open for link in links)
+
+
+def test_request_of_a_stranger_behind_a_proxy_makes_room_for_its_address() -> None:
+    table = ConnectionTable(10, 1, Proxies([ip_network("10.0.0.0/8")]))
+    first, second = Link(is_idle=False), Link(is_idle=False)
+    one, other = table.admit(first, "10.1.1.1"), table.admit(second, "10.1.1.1")
+    assert one is not None
+    assert other is not None
+    one.authenticate()
+    assert one.begin(HERE), "who was served before on it says nothing of this one"
+    assert other.begin(HERE)
+    assert (first.is_open, second.is_open) == (False, True)
 
 
 def test_who_authenticates_is_noted_for_its_connection_alone() -> None:

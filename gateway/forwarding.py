@@ -1,0 +1,110 @@
+"""Where a request that a proxy passes on comes from, by the header in which our proxies say it.
+
+Only a proxy of ours is believed, and each adds the address that it saw behind what came to it. So hops are read from
+the nearest one on: the first that is no proxy of ours is the client. What stands before it the client may have made up.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+AddressHeader: TypeAlias = Literal["Forwarded", "X-Forwarded-For"]
+
+_FORWARDED: Final = "forwarded"
+_PAIR: Final = re.compile(r'\s*(?:([A-Za-z]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*))?\s*([;,]|$)')
+"""A pair of RFC 7239 section 4 and what ends it; members of a list may be empty (RFC 9110 section 5.6.1)."""
+_PORT: Final = re.compile(r"^(?:\[([0-9A-Fa-f:.]+)\](?::\w+)?|([0-9.]+):\w+)$")
+
+
+class Proxies:
+    """Proxies before us, by the networks that they connect from; without a ``header`` none says who its client is."""
+
+    def __init__(
+        self,
+        networks: Iterable[IPv4Network | IPv6Network] = (),
+        header: AddressHeader | None = None,
+    ) -> None:
+        self._networks = tuple(networks)
+        self._header = header.lower().encode() if header else None
+        self._read = read_forwarded if header and header.lower() == _FORWARDED else _read_list
+        self.trusts = lru_cache(maxsize=1024)(self._judge)
+        """``trusts(address)``: whether one of them connects from there."""
+
+    def is_exempt(self, address: str) -> bool:
+        """Whether no number of connections from there is too many: it is a proxy, or this machine."""
+        found = _parse(address)
+        return found is not None and (found.is_loopback or self.trusts(address))
+
+    def forwards(self, address: str | None) -> bool:
+        """Whether what connects from there says on whose behalf it asks."""
+        return self._header is not None and address is not None and self.trusts(address)
+
+    def find_client(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """The address of the client of a request that ``forwards``; None where the proxies do not say it.
+
+        Names of headers are in lower case.
+        """
+        lines = [said.decode("latin-1") for name, said in headers if name == self._header]
+        for hop in self._read(", ".join(lines)):
+            found = _parse(_PORT.sub(r"\1\2", hop))
+            if found is None:
+                return None
+            if not self.trusts(str(found)):
+                return str(found)
+        return None
+
+    def _judge(self, text: str) -> bool:
+        address = _parse(text)
+        return address is not None and any(address in network for network in self._networks)
+
+
+def read_forwarded(header: str) -> list[str]:
+    """What stands in ``for`` of each element of a ``Forwarded``, the nearest first; "" where an element has none.
+
+    Nothing, where a part of the header cannot be read: what is left might not be what the proxy meant.
+    """
+    hops: list[str] = []
+    hop, is_empty, position = "", True, 0
+    while position <= len(header):
+        match = _PAIR.match(header, position)
+        if match is None:
+            return []
+        if match[1]:
+            is_empty = False
+            if match[1].lower() == "for":
+                hop = match[2]
+        if match[3] != ";" and not is_empty:
+            hops.append(re.sub(r"\\(.)", r"\1", hop[1:-1]) if hop.startswith('"') else hop)
+            hop, is_empty = "", True
+        if not match[3]:
+            break
+        position = match.end()
+    hops.reverse()
+    return hops
+
+
+def _read_list(header: str) -> Iterator[str]:
+    """The members of an ``X-Forwarded-For``, the nearest first; only what is asked for is looked at."""
+    end = len(header)
+    while end >= 0:
+        start = header.rfind(",", 0, end)
+        hop = header[start + 1 : end].strip()
+        if hop:
+            yield hop
+        end = start
+
+
+def _parse(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    # A socket of both versions shows an address of version 4 as one of version 6.
+    return getattr(address, "ipv4_mapped", None) or address
