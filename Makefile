@@ -44,7 +44,7 @@ client: ## types and vectors of the JavaScript client, in Node and in Chromium; 
 	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null
 	@$(BIN)/python -m pytest -q -n 0 tests/browser && echo "client: passed"
 
-fuzz: ## hostile requests on every edge; SEED=n plans the same ones again, SHORT=1 sends 500 instead of 10,000
+fuzz: ## hostile requests on every edge, and hostile connections; SEED=n plans the same again, SHORT=1 has 500 requests instead of 10,000
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
 chaos: ## kills, cuts and restarts under delegated tasks; SEED=n plans the same again, SHORT=1 one round and 300 open runs

@@ -1,8 +1,9 @@
-"""``make fuzz``: hostile requests on every edge of a real gateway, and a look at what they left behind.
+"""``make fuzz``: hostile requests on every edge of a real gateway, hostile connections to another one beside it.
 
-``SEED=n`` plans the same requests again, ``SHORT=1`` sends 500 instead of 10,000. The run holds when no answer is a
-500, shows an inside of ours or has the wrong form, and afterwards the gateway is healthy, counts no error of its own,
-and has as many files, tasks of its loop and running tasks of callers as before.
+``SEED=n`` plans the same again, ``SHORT=1`` sends 500 requests instead of 10,000 and opens fewer connections. The run
+holds when no answer is a 500, shows an inside of ours or has the wrong form, and afterwards the gateway is healthy,
+counts no error of its own, and has as many files, tasks of its loop and running tasks of callers as before.
+``connections`` says what has to hold of those.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import asyncio
 import secrets
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +25,10 @@ import schemathesis
 from hypothesis import strategies as st
 
 from tests.conformance.site import KEYS, Site, run_site
+from tests.fuzz import connections
+from tests.fuzz.connections import Outcome
 from tests.fuzz.oracle import find_faults
+from tests.fuzz.remains import Remains
 from tests.fuzz.shots import Shot, http_shots, other_shots, rpc_shots
 
 T = TypeVar("T")
@@ -41,8 +44,6 @@ _QUIET: Final = (
 )
 _READ_S: Final = 3.0
 _MOST_BYTES: Final = 65_536
-_SETTLE_S: Final = 20.0
-_SLACK: Final = {"process_open_fds": 6, "passerelle_asyncio_tasks": 6}
 _METHODS: Final = ("SendMessage", "GetTask", "ListTasks", "CancelTask", "GetExtendedAgentCard")
 _BAD_CODES: Final = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
@@ -142,35 +143,8 @@ class Range:
 
     # ------------------------------------------------------------ what is left behind
 
-    def look(self) -> dict[str, float]:
-        """What the gateway has now that it has to give back."""
-        found: dict[str, float] = {}
-        for line in self.owner.get("/metrics").text.splitlines():
-            name, _, value = line.rpartition(" ")
-            if name in _SLACK:
-                found[name] = float(value)
-            elif name.startswith("passerelle_runtime_errors_total"):
-                found["errors"] = found.get("errors", 0) + float(value)
-        return found
-
-    def find_left_behind(self, before: dict[str, float]) -> Iterator[str]:
-        """What did not come back in time."""
-        deadline = time.monotonic() + _SETTLE_S
-        while more := list(self._compare(before)):
-            if time.monotonic() > deadline:
-                yield from more
-                return
-            time.sleep(0.2)
-
-    def _compare(self, before: dict[str, float]) -> Iterator[str]:
-        now = self.look()
-        for name, slack in _SLACK.items():
-            if now[name] > before[name] + slack:
-                yield f"{name}: {before[name]:.0f} before, {now[name]:.0f} after"
-        if now.get("errors"):
-            yield f"the gateway counted {now['errors']:.0f} errors of its own"
-        if not self.owner.get("/readyz").is_success:
-            yield "the gateway is not ready any more"
+    def find_unended(self) -> Iterator[str]:
+        """Tasks of callers that go on."""
         for state in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"):
             asked = {"status": state, "A2A-Version": "1.0"}
             page = self.http.get("/agents/conformance/tasks", params=asked).json()
@@ -201,7 +175,8 @@ def run_all(site: Site, seed: int, count: int) -> Range:
     """Every edge gets its share."""
     range_ = Range(site)
     range_.fire(Shot("http", "GET", "/agents/conformance/tasks?A2A-Version=1.0"))
-    before = range_.look()
+    remains = Remains(range_.owner)
+    before = remains.look()
     for share, strategy in ((0.35, rpc_shots()), (0.3, http_shots()), (0.15, other_shots())):
         shoot(seed, int(count * share), strategy, range_.fire)
     _shoot_openapi(range_, seed, int(count * 0.12))
@@ -213,7 +188,7 @@ def run_all(site: Site, seed: int, count: int) -> Range:
         versions = st.sampled_from(["1.0", "", "9"])
         calls = st.tuples(st.sampled_from(_METHODS), st.binary(max_size=120), versions)
         shoot(seed, int(count * 0.08), calls, call)
-    range_.faults += range_.find_left_behind(before)
+    range_.faults += remains.find_left_behind(before, range_.find_unended)
     return range_
 
 
@@ -249,11 +224,22 @@ def _shoot_openapi(range_: Range, seed: int, count: int) -> None:
             shoot(seed, share, operation.as_strategy(generation_mode=mode), fire)
 
 
-async def run(seed: int, count: int) -> Range:
-    """A gateway for one run."""
+async def run(seed: int, *, short: bool) -> tuple[Range, Outcome]:
+    """A gateway for requests, and one for connections."""
     with tempfile.TemporaryDirectory(prefix="psr-fuzz-") as name:
-        async with run_site(Path(name)) as site:
-            return await asyncio.to_thread(run_all, site, seed, count)
+        folders = [Path(name, part) for part in ("requests", "connections")]
+        for folder in folders:
+            folder.mkdir()
+        async with asyncio.TaskGroup() as group:
+            shots = group.create_task(_shoot_all(folders[0], seed, SHORT if short else LONG))
+            plan = connections.SHORT if short else connections.LONG
+            opened = group.create_task(connections.play(folders[1], seed, plan))
+        return shots.result(), opened.result()
+
+
+async def _shoot_all(folder: Path, seed: int, count: int) -> Range:
+    async with run_site(folder) as site:
+        return await asyncio.to_thread(run_all, site, seed, count)
 
 
 def main() -> int:
@@ -263,15 +249,24 @@ def main() -> int:
     parser.add_argument("--short", action="store_true")
     flags = parser.parse_args()
     seed = secrets.randbelow(2**32) if flags.seed is None else flags.seed
-    print(f"fuzz: seed {seed}", flush=True)  # noqa: T201
-    range_ = asyncio.run(run(seed, SHORT if flags.short else LONG))
+    print(f"fuzz: seed {seed}", flush=True)
+    range_, opened = asyncio.run(run(seed, short=flags.short))
     range_.close()
-    for fault in range_.faults[:20]:
-        print(fault)  # noqa: T201
-    shares = ", ".join(f"{edge} {number}" for edge, number in sorted(range_.fired.items()))
-    verdict = f"{len(range_.faults)} faults" if range_.faults else "held"
-    print(f"fuzz: {range_.fired.total()} requests ({shares}), seed {seed}: {verdict}")  # noqa: T201
-    return 1 if range_.faults else 0
+    faults = list(dict.fromkeys(range_.faults + opened.faults))
+    for fault in faults[:20]:
+        print(fault)
+    verdict = f"{len(faults)} faults" if faults else "held"
+    print(
+        f"fuzz: {range_.fired.total()} requests ({_list(range_.fired)}),"
+        f" {opened.opened.total()} connections ({_list(opened.opened)}),"
+        f" {opened.beside.answered} calls beside them, the slowest {opened.beside.slowest_s:.1f} s,"
+        f" seed {seed}: {verdict}"
+    )
+    return 1 if faults else 0
+
+
+def _list(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
 
 
 if __name__ == "__main__":

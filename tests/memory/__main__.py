@@ -15,32 +15,29 @@ import asyncio
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import aiohttp
-
 from tests.memory.cases import CASES
 from tests.memory.site import MB, QUIET, run_site, write_message
+from tests.support.beside import Beside
 
 if TYPE_CHECKING:
     from tests.memory.cases import Case
     from tests.memory.site import Site
 
 ROUNDS: Final = 3
-_ANSWERED_WITHIN_S: Final = 5.0
 _GROWTH: Final = 1.1
-_BETWEEN_CALLS_S: Final = 0.05
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What was seen of one case. ``peaks`` in bytes, ``slowest_s`` of the calls of somebody else."""
+    """What was seen of one case. ``peaks`` in bytes, ``beside`` are the calls of somebody else."""
 
     base: int = 0
     peaks: list[int] = field(default_factory=list[int])
-    answered: int = 0
-    slowest_s: float = 0.0
+    beside: Beside = field(default_factory=Beside)
     faults: list[str] = field(default_factory=list[str])
 
     def is_given_back(self) -> bool:
@@ -48,21 +45,9 @@ class Outcome:
         return self.peaks[-1] <= _GROWTH * self.peaks[0]
 
 
-async def _call_beside(site: Site, outcome: Outcome) -> None:
-    """Somebody who has nothing to do with it calls again and again."""
-    while True:
-        began_s = time.monotonic()
-        try:
-            async with asyncio.timeout(_ANSWERED_WITHIN_S):
-                answer = await site.call("bob", "SendMessage", write_message("echo"), QUIET)
-        except (TimeoutError, aiohttp.ClientError) as error:
-            outcome.faults.append(f"another caller was not answered: {error!r}")
-        else:
-            outcome.answered += 1
-            if "result" not in answer:
-                outcome.faults.append(f"another caller was refused: {answer}")
-        outcome.slowest_s = max(outcome.slowest_s, time.monotonic() - began_s)
-        await asyncio.sleep(_BETWEEN_CALLS_S)
+async def _ask_beside(site: Site) -> str:
+    answer = await site.call("bob", "SendMessage", write_message("echo"), QUIET)
+    return "" if "result" in answer else str(answer)
 
 
 async def play(case: Case) -> Outcome:
@@ -71,16 +56,12 @@ async def play(case: Case) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="psr-memory-") as name:
         async with run_site(Path(name), case.timeout, case.outputs) as site:
             outcome.base = site.read_memory("VmRSS")
-            beside = asyncio.create_task(_call_beside(site, outcome))
-            try:
+            async with outcome.beside.calling(partial(_ask_beside, site)):
                 while site.is_alive() and len(outcome.peaks) < ROUNDS:
                     site.reset_peak()
                     await case.abuse(site)
                     outcome.peaks.append(site.read_memory("VmHWM"))
                     site.leave_all()
-            finally:
-                beside.cancel()
-                await asyncio.gather(beside, return_exceptions=True)
             _judge(case, site, outcome)
     return outcome
 
@@ -92,7 +73,8 @@ def _judge(case: Case, site: Site, outcome: Outcome) -> None:
         outcome.faults.append(f"a peak over {case.most_bytes / MB:.0f} MB")
     if len(outcome.peaks) == ROUNDS and not outcome.is_given_back():
         outcome.faults.append("what was taken is not given back: the peaks grow")
-    if not outcome.answered:
+    outcome.faults += outcome.beside.faults
+    if not outcome.beside.answered:
         outcome.faults.append("nobody else was answered")
 
 
@@ -100,7 +82,7 @@ def _tell(case: Case, outcome: Outcome, seconds: float) -> None:
     peaks = ", ".join(f"{peak / MB:.0f}" for peak in outcome.peaks)
     print(
         f"memory: {case.name}: {outcome.base / MB:.0f} MB, peaks {peaks} MB; "
-        f"{outcome.answered} other calls, the slowest {outcome.slowest_s:.1f} s; {seconds:.0f} s",
+        f"{outcome.beside.answered} other calls, the slowest {outcome.beside.slowest_s:.1f} s; {seconds:.0f} s",
         flush=True,
     )
     for fault in dict.fromkeys(outcome.faults):

@@ -143,11 +143,11 @@ class Site:
         body = write_call(method, params)
         return await self.write_slowly(self.write_head(caller, len(body)) + body)
 
-    def write_head(self, caller: str, size: int) -> bytes:
-        """The head of a call whose body has so many bytes."""
+    def write_head(self, caller: str, size: int, path: str | None = None) -> bytes:
+        """The head of a call whose body has so many bytes; ``path`` is another than that of the agent."""
         lines = {**self.headers(caller), "Host": "gateway", "Content-Length": str(size)}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        return f"POST {self.path} HTTP/1.1\r\n{head}\r\n".encode()
+        return f"POST {path or self.path} HTTP/1.1\r\n{head}\r\n".encode()
 
     async def write_slowly(self, raw: bytes) -> SlowReader:
         """The same for any bytes."""
@@ -239,14 +239,16 @@ def write_message(text: str, **members: Json) -> JsonObject:
     return {"message": message}
 
 
-def write_call(method: str, params: JsonObject) -> bytes:
-    """A JSON-RPC request."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+def write_call(method: str, params: JsonObject, number: int = 1) -> bytes:
+    """A JSON-RPC request; ``number`` is its id."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 
 @asynccontextmanager
-async def run_site(folder: Path, timeout: JsonObject, outputs: JsonObject) -> AsyncGenerator[Site]:
-    """Starts everything, and ends it. ``timeout`` is that of the agents, ``outputs`` the section of the settings."""
+async def run_site(
+    folder: Path, timeout: JsonObject, outputs: JsonObject, **settings: Json
+) -> AsyncGenerator[Site]:
+    """Starts everything, and ends it. ``timeout`` is that of the agents, ``outputs`` and ``settings`` are sections."""
     async with AsyncExitStack() as stack:
         urls: dict[str, str] = {}
         for name in (NAME, QUIET):
@@ -255,7 +257,9 @@ async def run_site(folder: Path, timeout: JsonObject, outputs: JsonObject) -> As
             urls[name] = (await agent.read_line("agent at ")).removeprefix("agent at ")
         agent_url = urls[NAME]
         path = folder / "passerelle.yaml"
-        path.write_text(yaml.safe_dump(_write_config(urls, timeout, outputs)), encoding="utf-8")
+        path.write_text(
+            yaml.safe_dump(_write_config(urls, timeout, outputs) | settings), encoding="utf-8"
+        )
         gateway = GatewayProcess(folder, path)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
