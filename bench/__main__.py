@@ -30,9 +30,9 @@ from bench.streaming import measure_streams
 from bench.unary import Length, measure_unary
 from bench.unmeasured import list_unmeasured
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway.demo.checks import StoryBroken
+from passerelle.demo.checks import StoryBroken
 from passerelle.gateway.server import run
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.version import VERSION
 
 LIMIT_S: Final = 1_200.0
 INTERRUPTED: Final = 130

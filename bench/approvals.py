@@ -22,9 +22,9 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.channels.client import ChannelClient, Event
 from passerelle.core.json import JsonObject
 from passerelle.core.times import parse_ms
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.demo.checks import wait_for
-from passerelle.gateway.demo.processes import GatewayProcess, run_peers
+from passerelle.demo.checks import wait_for
+from passerelle.demo.processes import GatewayProcess, run_peers
+from passerelle.runtime.common.clock import SystemClock
 
 AGENT: Final = "payments"
 _WARM: Final = 5

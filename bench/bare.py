@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from bench.line import Line
-from passerelle.gateway.demo.peers.serving import HOST
-from passerelle.gateway.peers.connection_pool import ConnectionPool
-from passerelle.gateway.peers.request_head import close_head, write_head
+from passerelle.demo.peers.serving import HOST
 from passerelle.gateway.server import Listener, Server, bind, run
+from passerelle.peers.connection_pool import ConnectionPool
+from passerelle.peers.request_head import close_head, write_head
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from passerelle.gateway.peers.sessions import AddressInfo
+    from passerelle.peers.sessions import AddressInfo
 
 TOTAL_S: Final = 30.0
 LIMIT_BYTES: Final = 1 << 20

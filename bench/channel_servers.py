@@ -36,8 +36,8 @@ from passerelle.core.codec import to_bytes
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import SHARDS, Shard, place
 from passerelle.core.session import SCHEMA, SessionRecord
-from passerelle.gateway.demo.checks import wait_for
-from passerelle.gateway.demo.processes import Child, GatewayProcess, launch
+from passerelle.demo.checks import wait_for
+from passerelle.demo.processes import Child, GatewayProcess, launch
 from passerelle.store.store import Store, StoreSettings
 
 EVENT_BYTES: Final = 300

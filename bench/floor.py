@@ -20,7 +20,7 @@ from bench.rows import BenchBroken, Row, Spread
 from bench.stage import ROOT, Stage, open_stage
 from bench.unary import MESSAGE, TASK, WARM_S, Length
 from bench.usage import Meter
-from passerelle.gateway.demo.processes import Child, start
+from passerelle.demo.processes import Child, start
 
 
 @dataclass(frozen=True, slots=True)

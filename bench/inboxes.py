@@ -20,7 +20,6 @@ from websockets.typing import Subprotocol
 from bench.engines import open_bench
 from bench.rows import BenchBroken, Bound, Row, Spread
 from bench.usage import read_cpu_s
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.core import approval
 from passerelle.core.approval_commands import OpenAction
 from passerelle.core.batch import EntityKind, EntityRef
@@ -28,12 +27,13 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.payloads.approval import Option, Origin, Request
 from passerelle.core.principal import Principal
+from passerelle.demo.checks import wait_for
+from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.writes import Terms, Writes, Written
-from passerelle.gateway.demo.checks import wait_for
-from passerelle.gateway.demo.processes import GatewayProcess
-from passerelle.gateway.secret import Secret
+from passerelle.protocol.frames import SUBPROTOCOL
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.records.writes import Terms, Writes, Written
 from passerelle.store.store import Store
 
 _PEOPLE: Final = ("few", "many")

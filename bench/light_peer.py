@@ -21,9 +21,9 @@ from bench.light_tasks import WORKING, LightTasks, make_card, refuse
 from bench.line import Line
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.json import JsonObject
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.demo.peers.serving import HOST
+from passerelle.demo.peers.serving import HOST
 from passerelle.gateway.server import bind, run
+from passerelle.runtime.common.clock import SystemClock
 
 _ENDED: Final = -32004
 _STREAM_HEAD: Final = (

@@ -26,8 +26,8 @@ from bench.stage import Round, Stage, open_stage
 from bench.unary import CALLERS, TASK, WARM_S, Length
 from bench.usage import Meter, find_children
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.checks import wait_for
-from passerelle.gateway.demo.processes import Child, launch
+from passerelle.demo.checks import wait_for
+from passerelle.demo.processes import Child, launch
 
 HOME: Final = Path(__file__).resolve().parent / "peers"
 _READY_WITHIN_S: Final = 120.0

@@ -23,7 +23,7 @@ import orjson
 from bench.load import Order, Outcome
 from bench.rows import BenchBroken
 from bench.usage import Meter, find_children
-from passerelle.gateway.demo.processes import Child, GatewayProcess, start
+from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.store.connection import Endpoint, read_url
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -151,7 +151,7 @@ async def open_stage(agent_name: str) -> AsyncGenerator[Stage]:
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
-        module = f"passerelle.gateway.demo.peers.{agent_name}"
+        module = f"passerelle.demo.peers.{agent_name}"
         agent = start(agent_name, (module, "--port", "0"), folder, _NO_TRACING)
         stack.push_async_callback(agent.stop)
         url: str = orjson.loads(await agent.read_line("{"))["url"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from passerelle.channels.cursor import Cursor
+from passerelle.protocol.cursor import Cursor
 
 AckFault: TypeAlias = Literal["not_subscribed", "ack_epoch", "ack_ahead"]
 

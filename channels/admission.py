@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.device_name import join_tab
-from passerelle.channels.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
 from passerelle.channels.link_record import LinkRecord
 from passerelle.core.codec import to_bytes
 from passerelle.core.errors import Forbidden
@@ -16,6 +15,7 @@ from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import PeerRole
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.times import format_ms
+from passerelle.protocol.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
 
 if TYPE_CHECKING:
     from passerelle.channels.limits import Limits

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frame_codec import FrameCodec
-from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.channels.wire import CLIENT_CODECS, SERVER_CODECS
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frame_codec import FrameCodec
+from passerelle.protocol.frames import SUBPROTOCOL
+from passerelle.protocol.wire import CLIENT_CODECS, SERVER_CODECS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from passerelle.channels.failures import refuse_call
-from passerelle.channels.frames import Answer
 from passerelle.core.errors import PasserelleError
+from passerelle.protocol.frames import Answer
 
 if TYPE_CHECKING:
     from passerelle.channels.admission import Admission
-    from passerelle.channels.frames import Call, Failure
     from passerelle.channels.services import ChannelServices
+    from passerelle.protocol.frames import Call, Failure
 
 
 async def carry_out(services: ChannelServices, known: Admission, call: Call) -> Answer | Failure:

@@ -55,8 +55,8 @@ from passerelle.channels.client_items import (
     Won,
 )
 from passerelle.channels.client_keeper import LinkKeeper, draw
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import (
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import (
     Role,
     SayPresence,
     SnapshotWish,

@@ -15,8 +15,9 @@ import orjson
 
 from passerelle.channels.client_calls import CallsInFlight
 from passerelle.channels.client_items import AnswersCut, CallRefused, ChannelError
-from passerelle.channels.frames import Answer, Call, Failure
-from passerelle.channels.reverse_frames import (
+from passerelle.channels.reverse_link import split_text
+from passerelle.protocol.frames import Answer, Call, Failure
+from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     CallPiece,
     Piece,
@@ -24,7 +25,6 @@ from passerelle.channels.reverse_frames import (
     StreamItem,
     TakeMore,
 )
-from passerelle.channels.reverse_link import split_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

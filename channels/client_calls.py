@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.client_items import CallRefused, UnknownOutcome
-from passerelle.channels.frames import Answer, Call, Failure
+from passerelle.protocol.frames import Answer, Call, Failure
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject

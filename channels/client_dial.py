@@ -11,8 +11,8 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from passerelle.channels.client_items import Stopped
 from passerelle.channels.client_link import ABNORMAL, Link, LinkRefused
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import CAPABILITIES, VERSION, Hello, Role, Subscribe
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import CAPABILITIES, VERSION, Hello, Role, Subscribe
 
 Credential: TypeAlias = "str | Callable[[], Awaitable[str]] | None"
 

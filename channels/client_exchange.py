@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.channels.client_calls import CallsInFlight
 from passerelle.channels.client_items import ChannelStopped, Connected, Stopped
 from passerelle.channels.client_streams import Streams
-from passerelle.channels.frames import (
+from passerelle.protocol.frames import (
     Ack,
     Answer,
     ClientFrame,
@@ -34,7 +34,7 @@ from passerelle.channels.frames import (
     Welcome,
     Withdrawn,
 )
-from passerelle.channels.reverse_frames import (
+from passerelle.protocol.reverse_frames import (
     AgentCall,
     CallPiece,
     Credit,

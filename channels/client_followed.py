@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.cursor import Cursor, parse_cursor
+from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.client_items import AnyItem

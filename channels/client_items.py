@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from passerelle.channels.cursor import GapReason
     from passerelle.core.json import JsonObject
+    from passerelle.protocol.cursor import GapReason
 
 Acknowledge: TypeAlias = Callable[[str, str], None]
 """Takes stream and cursor."""

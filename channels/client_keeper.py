@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.client_dial import Dialer, Identity
 from passerelle.channels.client_items import Connecting, Offline, Stopped
 from passerelle.channels.client_link import Link
-from passerelle.channels.closing import is_retryable
-from passerelle.channels.frames import Drain, Expiry, Renew
+from passerelle.protocol.closing import is_retryable
+from passerelle.protocol.frames import Drain, Expiry, Renew
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.channels.client_items import Status
-    from passerelle.channels.frames import Refusal, Subscribe
+    from passerelle.protocol.frames import Refusal, Subscribe
 
 _RENEWS_BELOW_S: Final = 60
 

@@ -10,8 +10,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import (
+from passerelle.core.errors import InvalidInput
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import (
     SUBPROTOCOL,
     ClientBeat,
     ClientFrame,
@@ -20,14 +21,13 @@ from passerelle.channels.frames import (
     ServerFrame,
     Welcome,
 )
-from passerelle.channels.wire import decode_server, encode_client, split_message
-from passerelle.core.errors import InvalidInput
+from passerelle.protocol.wire import decode_server, encode_client, split_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from ssl import SSLContext
 
-    from passerelle.channels.cursor import Cursor
+    from passerelle.protocol.cursor import Cursor
 
 _OPEN_S: Final = 10.0
 _CLOSE_S: Final = 2.0

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from passerelle.channels.client_followed import Followed
 from passerelle.channels.client_items import StreamClosed
 from passerelle.channels.client_track import Track
-from passerelle.channels.frames import Ack, ClientFrame, Subscribe, Subscribed, Unsubscribe
+from passerelle.protocol.frames import Ack, ClientFrame, Subscribe, Subscribed, Unsubscribe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.channels.client_track import StreamFrame
-    from passerelle.channels.cursor import Cursor
-    from passerelle.channels.frames import SnapshotWish, StartAt
+    from passerelle.protocol.cursor import Cursor
+    from passerelle.protocol.frames import SnapshotWish, StartAt
 
 
 class Streams:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.channels import client_items as items
-from passerelle.channels.cursor import Cursor, parse_cursor
-from passerelle.channels.frames import (
+from passerelle.protocol.cursor import Cursor, parse_cursor
+from passerelle.protocol.frames import (
     Event,
     Gap,
     Live,

@@ -14,9 +14,7 @@ import structlog
 
 from passerelle.channels.ack_writer import AckWriter
 from passerelle.channels.calling import carry_out
-from passerelle.channels.closing import CloseCode, fit_reason
 from passerelle.channels.failures import end_connection, refuse_call
-from passerelle.channels.frames import Call, ClientBeat, Hello, Refusal, ShowPresence
 from passerelle.channels.inputs import (
     Admitted,
     Answered,
@@ -58,23 +56,25 @@ from passerelle.channels.standing import Standing
 from passerelle.channels.story import LinkStory
 from passerelle.channels.subscriptions import Subscriptions
 from passerelle.channels.telling import Telling
-from passerelle.channels.wire import encode_server
 from passerelle.core.errors import PasserelleError, StoreUnavailable, UnknownMethod
+from passerelle.protocol.closing import CloseCode, fit_reason
+from passerelle.protocol.frames import Call, ClientBeat, Hello, Refusal, ShowPresence
+from passerelle.protocol.wire import encode_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from passerelle.channels.cursor import Cursor
     from passerelle.channels.doorway import Doorway
-    from passerelle.channels.frames import ClientFrame
     from passerelle.channels.limits import Limits
     from passerelle.channels.presence import PresenceBoard
-    from passerelle.channels.reverse_frames import AskingFrame, Piece, ServingFrame
     from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices
     from passerelle.channels.transport import Socket
     from passerelle.core.credentials import Credentials
     from passerelle.core.principal import Principal
+    from passerelle.protocol.cursor import Cursor
+    from passerelle.protocol.frames import ClientFrame
+    from passerelle.protocol.reverse_frames import AskingFrame, Piece, ServingFrame
 
 _DECIDES: Final = "respond_action"
 _DRAIN_FLUSH_S: Final = 1.0

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from passerelle.channels.asgi import AsgiSocket
 from passerelle.channels.connection import Connection
 from passerelle.channels.doorway import Doorway
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.handshake import (
     DRAINING,
     FULL,
@@ -27,6 +26,7 @@ from passerelle.channels.handshake import (
 from passerelle.channels.limits import Limits
 from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
+from passerelle.protocol.frames import SUBPROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

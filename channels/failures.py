@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Failure, Refusal
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
@@ -16,6 +14,8 @@ from passerelle.core.errors import (
     RemoteError,
     Unauthenticated,
 )
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Failure, Refusal
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject

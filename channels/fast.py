@@ -26,8 +26,8 @@ from picows import (
     ws_create_server,  # pyright: ignore[reportUnknownVariableType] - its further arguments have no types
 )
 
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.handshake import NOT_AN_UPGRADE, PROBLEM, Refused
+from passerelle.protocol.frames import SUBPROTOCOL
 
 if TYPE_CHECKING:
     import socket

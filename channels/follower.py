@@ -18,7 +18,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from passerelle.channels.cursor import (
+from passerelle.channels.hints import Hint, parse_hint
+from passerelle.channels.ring import Ring, RingBounds
+from passerelle.core.errors import StoreUnavailable
+from passerelle.protocol.cursor import (
     Broken,
     Cursor,
     GapReason,
@@ -30,9 +33,6 @@ from passerelle.channels.cursor import (
     verify,
     verify_again,
 )
-from passerelle.channels.hints import Hint, parse_hint
-from passerelle.channels.ring import Ring, RingBounds
-from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

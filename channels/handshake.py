@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.core.headers import REASON, find_repeated
+from passerelle.protocol.frames import SUBPROTOCOL
 
 if TYPE_CHECKING:
     from starlette.types import Scope

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.channels.cursor import extend_chain
 from passerelle.core.ports.log import Entry
+from passerelle.protocol.cursor import extend_chain
 
 _FIRST_LINE: Final = re.compile(rb"e ([0-9]+)-([0-9]+)\.([0-9a-f]{8})\.([0-9a-f]{8})\n?")
 _EVENT_LINE: Final = re.compile(

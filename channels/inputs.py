@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.cursor import Cursor
-from passerelle.channels.frames import (
+from passerelle.core.ports.channels import AckResult
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.cursor import Cursor
+from passerelle.protocol.frames import (
     Answer,
     ClientFrame,
     Failure,
@@ -22,7 +23,6 @@ from passerelle.channels.frames import (
     Welcome,
     Withdrawn,
 )
-from passerelle.core.ports.channels import AckResult
 
 ToldFrame: TypeAlias = (
     Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure | ShowPresence | Withdrawn

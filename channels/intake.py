@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Failure, Refusal
 from passerelle.channels.inputs import Ended, Undecodable
-from passerelle.channels.wire import decode_client, split_message
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Failure, Refusal
+from passerelle.protocol.wire import decode_client, split_message
 
 if TYPE_CHECKING:
-    from passerelle.channels.frames import ClientFrame
     from passerelle.channels.inputs import Input
     from passerelle.channels.limits import Limits
     from passerelle.channels.transport import Socket
+    from passerelle.protocol.frames import ClientFrame
 
 
 class Taker(Protocol):

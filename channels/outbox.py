@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from passerelle.channels.wire import pack_messages
+from passerelle.protocol.wire import pack_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

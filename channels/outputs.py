@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.cursor import Cursor
-from passerelle.channels.frames import (
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.cursor import Cursor
+from passerelle.protocol.frames import (
     AskSnapshot,
     Call,
     Hello,
@@ -16,7 +16,7 @@ from passerelle.channels.frames import (
     ServerFrame,
     Subscribe,
 )
-from passerelle.channels.reverse_frames import AskingFrame, Piece, ServingFrame
+from passerelle.protocol.reverse_frames import AskingFrame, Piece, ServingFrame
 
 
 @dataclass(frozen=True, slots=True)

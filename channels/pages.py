@@ -10,14 +10,14 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.cursor import Cursor
 from passerelle.channels.views import shows
+from passerelle.protocol.cursor import Cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.counts import ChannelCounts
-    from passerelle.channels.cursor import Linked
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
+    from passerelle.protocol.cursor import Linked
 
 _KEPT_S: Final = 1.0
 """Whoever comes later misses something else, or comes alone."""

@@ -11,15 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from passerelle.channels.frames import ShowPresence
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.presence import Presence
+from passerelle.protocol.frames import ShowPresence
 
 if TYPE_CHECKING:
     from passerelle.channels.admission import Admission
-    from passerelle.channels.frames import SayPresence
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.channels import Presences, Present
+    from passerelle.protocol.frames import SayPresence
 
 _LATE_S: Final = 0.05
 """How long after its end a word is looked for again."""

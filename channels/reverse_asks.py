@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 import orjson
 
 from passerelle.channels.failures import refuse_call
-from passerelle.channels.frames import Answer, Call, Failure, Refusal
-from passerelle.channels.reverse_frames import (
+from passerelle.channels.reverse_link import PIECE_CHARS, split_text
+from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
+from passerelle.protocol.frames import Answer, Call, Failure, Refusal
+from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     CallPiece,
     Piece,
     StopAsking,
     TakeMore,
 )
-from passerelle.channels.reverse_link import PIECE_CHARS, split_text
-from passerelle.channels.wire import build_item, encode_server
-from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
+from passerelle.protocol.wire import build_item, encode_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from passerelle.channels.outbox import Outbox
-    from passerelle.channels.reverse_frames import AskingFrame
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.protocol.reverse_frames import AskingFrame
 
 MAX_CALL_CHARS: Final = 1_048_576
 """Of all calls of one connection that are still coming in pieces."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.channels.reverse_app import A2aError, Fault, HttpError, Result
-from passerelle.channels.reverse_frames import (
+from passerelle.channels.reverse_link import split_text
+from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     CallPiece,
     Credit,
@@ -23,14 +24,13 @@ from passerelle.channels.reverse_frames import (
     Piece,
     StopWaiting,
 )
-from passerelle.channels.reverse_link import split_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from passerelle.channels.reverse_app import Exchange, InProcess, Outcome
-    from passerelle.channels.reverse_frames import AgentCall, AnswerFrame
     from passerelle.core.json import Json, JsonObject
+    from passerelle.protocol.reverse_frames import AgentCall, AnswerFrame
 
 _SPARE_BYTES: Final = 1_024
 """Of a frame, for what stands around its content."""

@@ -33,11 +33,12 @@ from passerelle.channels.client_items import (
     UnknownOutcome,
 )
 from passerelle.channels.client_keeper import LinkKeeper, draw
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Answer, Drain, Expiry, Failure, Refusal
 from passerelle.channels.reverse_app import App, InProcess, live, read_own_card
 from passerelle.channels.reverse_calls import CallsAtWork
-from passerelle.channels.reverse_frames import (
+from passerelle.channels.reverse_upload import upload
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
+from passerelle.protocol.reverse_frames import (
     HOST_IDS,
     AgentCall,
     CallPiece,
@@ -49,7 +50,6 @@ from passerelle.channels.reverse_frames import (
     Unregister,
     Unregistered,
 )
-from passerelle.channels.reverse_upload import upload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from passerelle.channels.client_link import Link
-    from passerelle.channels.frames import ServerFrame
     from passerelle.core.json import Json, JsonObject
+    from passerelle.protocol.frames import ServerFrame
 
 __all__ = ["AnswersCut", "CallRefused", "ChannelStopped", "Reply", "ReverseAgent", "UnknownOutcome"]
 

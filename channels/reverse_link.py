@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
-from passerelle.channels.frames import Refusal
-from passerelle.channels.reverse_frames import (
+from passerelle.core.errors import InvalidInput
+from passerelle.protocol.frames import Refusal
+from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     HOST_IDS,
     AgentCall,
@@ -31,13 +32,12 @@ from passerelle.channels.reverse_frames import (
     Piece,
     StopWaiting,
 )
-from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from passerelle.channels.reverse_frames import AnswerFrame, HostFrame
     from passerelle.core.json import Json, JsonObject
+    from passerelle.protocol.reverse_frames import AnswerFrame, HostFrame
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Of one answer or item, put together."""

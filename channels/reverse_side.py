@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from passerelle.channels.frames import Refusal
-from passerelle.channels.reverse_frames import (
+from passerelle.core.errors import PasserelleError
+from passerelle.protocol.frames import Refusal
+from passerelle.protocol.reverse_frames import (
     Done,
     Failed,
     Item,
@@ -18,14 +19,13 @@ from passerelle.channels.reverse_frames import (
     Unregister,
     Unregistered,
 )
-from passerelle.core.errors import PasserelleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from passerelle.channels.reverse_frames import HostFrame, ServingFrame, UnregisterCode
     from passerelle.channels.reverse_link import AgentLink
     from passerelle.core.principal import Principal
+    from passerelle.protocol.reverse_frames import HostFrame, ServingFrame, UnregisterCode
 
 
 class AgentHost(Protocol):

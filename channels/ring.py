@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.channels.cursor import Cursor, Linked
+from passerelle.protocol.cursor import Cursor, Linked
 
 _OVERHEAD_BYTES: Final = 256
 """What an entry costs beside its envelope, roughly."""

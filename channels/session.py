@@ -25,29 +25,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final, assert_never
 
 from passerelle.channels.acks import choose_later
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import (
-    Ack,
-    AskSnapshot,
-    Call,
-    ClientBeat,
-    ClientFrame,
-    Expiry,
-    Failure,
-    Gap,
-    Hello,
-    Live,
-    Refusal,
-    Renew,
-    SayPresence,
-    ShowPresence,
-    Snapshot,
-    Subscribe,
-    Subscribed,
-    Unsubscribe,
-    Unsubscribed,
-    Withdrawn,
-)
 from passerelle.channels.inputs import (
     AckJudged,
     Admitted,
@@ -74,16 +51,6 @@ from passerelle.channels.outputs import (
     Send,
     TakeSnapshot,
 )
-from passerelle.channels.reverse_frames import (
-    Done,
-    Failed,
-    Item,
-    Piece,
-    Register,
-    StopAsking,
-    TakeMore,
-    Unregister,
-)
 from passerelle.channels.session_acks import acknowledge, answer_beat, judge_stored
 from passerelle.channels.session_calls import asks, execute, hear_agent, settle
 from passerelle.channels.session_ending import (
@@ -104,6 +71,39 @@ from passerelle.channels.session_state import (
 )
 from passerelle.channels.session_time import count_down, drain, tick
 from passerelle.core.record import change
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import (
+    Ack,
+    AskSnapshot,
+    Call,
+    ClientBeat,
+    ClientFrame,
+    Expiry,
+    Failure,
+    Gap,
+    Hello,
+    Live,
+    Refusal,
+    Renew,
+    SayPresence,
+    ShowPresence,
+    Snapshot,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    Withdrawn,
+)
+from passerelle.protocol.reverse_frames import (
+    Done,
+    Failed,
+    Item,
+    Piece,
+    Register,
+    StopAsking,
+    TakeMore,
+    Unregister,
+)
 
 ACCEPTS: Final[Mapping[Phase, frozenset[type[Input]]]] = {
     Phase.GREETING: frozenset({Received, Undecodable, Ticked, DrainAsked, Ended, Left}),

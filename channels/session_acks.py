@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from passerelle.channels.acks import ACK_FAULTS, choose_later, judge_cursor
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.cursor import Cursor
-from passerelle.channels.frames import Refusal, ServerBeat
 from passerelle.channels.outputs import NotePresence, Send
 from passerelle.channels.session_ending import close, count_frame, limit_rate
 from passerelle.channels.session_state import State, Step, flush_acks
 from passerelle.core.ports.channels import AckResult
 from passerelle.core.record import change
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.cursor import Cursor
+from passerelle.protocol.frames import Refusal, ServerBeat
 
 
 def answer_beat(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.frames import Failure, Refusal
 from passerelle.channels.outputs import Ask, Execute, Send, Serve
-from passerelle.channels.reverse_frames import (
+from passerelle.channels.session_ending import refuse
+from passerelle.core.record import change
+from passerelle.protocol.frames import Failure, Refusal
+from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     HOST_IDS,
     Piece,
     StopAsking,
     TakeMore,
 )
-from passerelle.channels.session_ending import refuse
-from passerelle.core.record import change
 
 if TYPE_CHECKING:
-    from passerelle.channels.frames import Answer, Call
-    from passerelle.channels.reverse_frames import AgentFrame
     from passerelle.channels.session_state import State, Step
+    from passerelle.protocol.frames import Answer, Call
+    from passerelle.protocol.reverse_frames import AgentFrame
 
 _BUSY_S: Final = 1
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from passerelle.channels.acks import ACK_FAULTS
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Failure, Refusal
 from passerelle.channels.outputs import Close, Send
 from passerelle.channels.session_state import Phase, State, Step, flush_acks
 from passerelle.core.record import change
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Failure, Refusal
 
 
 def count_frame(state: State, now_s: float) -> State:

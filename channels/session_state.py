@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from passerelle.channels.acks import choose_later
-from passerelle.channels.cursor import Cursor
-from passerelle.channels.frames import Hello, SayPresence
 from passerelle.channels.limits import Limits
 from passerelle.channels.outputs import Output, StoreAcks
 from passerelle.core.record import change, value
+from passerelle.protocol.cursor import Cursor
+from passerelle.protocol.frames import Hello, SayPresence
 
 
 class Phase(StrEnum):

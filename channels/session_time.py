@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Drain, Expiry, Refusal
 from passerelle.channels.outputs import Send
 from passerelle.channels.session_acks import store_acks_when_due
 from passerelle.channels.session_ending import close
 from passerelle.channels.session_state import Phase, State, Step, flush_acks
 from passerelle.core.record import change
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Drain, Expiry, Refusal
 
 _NEVER_S: Final = 2**31
 """What is told of a credential that does not end."""

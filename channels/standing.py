@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
 from passerelle.channels.admission import admit, identify, show
-from passerelle.channels.closing import CloseCode
 from passerelle.channels.failures import end_connection
-from passerelle.channels.frames import Refusal, Withdrawn
 from passerelle.channels.inputs import Ended, Renewed, Told
 from passerelle.core.errors import CallerError, PasserelleError, RemoteError, Unauthenticated
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Refusal, Withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from passerelle.channels.admission import Admission
-    from passerelle.channels.frames import Hello
     from passerelle.channels.inputs import Input
     from passerelle.channels.limits import Limits
     from passerelle.channels.services import ChannelServices
     from passerelle.core.credentials import Credentials
     from passerelle.core.principal import Principal
+    from passerelle.protocol.frames import Hello
 
 _CRC_END: Final = 2**32
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from passerelle.channels.cursor import Cursor, end_of
+from passerelle.protocol.cursor import Cursor, end_of
 
 if TYPE_CHECKING:
     from passerelle.channels.follower import StreamReads

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Gap, Mode, Refusal, Snapshot, Subscribed, Unsubscribed
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Gap, Mode, Refusal, Snapshot, Subscribed, Unsubscribed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from passerelle.channels.cursor import Cursor, GapReason
-    from passerelle.channels.frames import Subscribe
     from passerelle.channels.inputs import Told
+    from passerelle.protocol.cursor import Cursor, GapReason
+    from passerelle.protocol.frames import Subscribe
 
 EndReason: TypeAlias = Literal[
     "left",

@@ -12,10 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from urllib.parse import quote
 
-from passerelle.channels.cursor import Cursor, GapReason, parse_cursor
 from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
 from passerelle.channels.fanout import pack_page
-from passerelle.channels.frames import (
+from passerelle.channels.hub import From, Start
+from passerelle.channels.inputs import Delivered, Ended, Told
+from passerelle.channels.pages import Page
+from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
+from passerelle.channels.services import Grant, StreamName, parse_stream_name
+from passerelle.channels.texts import TextReader
+from passerelle.channels.views import is_dense
+from passerelle.core.errors import CallerError, Limited, PasserelleError, StoreUnavailable
+from passerelle.protocol.cursor import Cursor, GapReason, parse_cursor
+from passerelle.protocol.frames import (
     AskSnapshot,
     Mode,
     Refusal,
@@ -26,16 +34,8 @@ from passerelle.channels.frames import (
     Subscribed,
     Unsubscribed,
 )
-from passerelle.channels.frames import Gap as GapFrame
-from passerelle.channels.frames import Live as LiveFrame
-from passerelle.channels.hub import From, Start
-from passerelle.channels.inputs import Delivered, Ended, Told
-from passerelle.channels.pages import Page
-from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
-from passerelle.channels.services import Grant, StreamName, parse_stream_name
-from passerelle.channels.texts import TextReader
-from passerelle.channels.views import is_dense
-from passerelle.core.errors import CallerError, Limited, PasserelleError, StoreUnavailable
+from passerelle.protocol.frames import Gap as GapFrame
+from passerelle.protocol.frames import Live as LiveFrame
 
 if TYPE_CHECKING:
     from passerelle.channels.ack_writer import AckWriter

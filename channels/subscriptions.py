@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from passerelle.channels.frames import Unsubscribed
 from passerelle.channels.inputs import Delivered, Told
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.subscription import Link, Subscription
 from passerelle.core.errors import CallerError
+from passerelle.protocol.frames import Unsubscribed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from passerelle.channels.cursor import Cursor
-    from passerelle.channels.frames import AskSnapshot, Subscribe
     from passerelle.channels.services import Grant
+    from passerelle.protocol.cursor import Cursor
+    from passerelle.protocol.frames import AskSnapshot, Subscribe
 
 
 class Follower(Link, Protocol):

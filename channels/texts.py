@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.frames import Volatile
 from passerelle.channels.views import TaskView
-from passerelle.channels.wire import encode_server
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import parse_facade
 from passerelle.core.ports.deltas import Delta
+from passerelle.protocol.frames import Volatile
+from passerelle.protocol.wire import encode_server
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.principal import OWNER
+from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.volume import OutputLimits
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.principals import find_principal
-from passerelle.gateway.delegation.peer_terms import PeerTerms
-from passerelle.gateway.delegation.volume import OutputLimits
-from passerelle.gateway.rulebook import Rulebook
 from passerelle.gateway.settings_peers import make_retry_policy
 from passerelle.gateway.settings_policy import read_policy
+from passerelle.permission_bridge.governing.rulebook import Rulebook
 
 if TYPE_CHECKING:
     from passerelle.core.principal import Principal
-    from passerelle.gateway.delegation.patience import Patience
+    from passerelle.delegation.runs.patience import Patience
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_agents import AgentSettings
     from passerelle.permission_bridge.rules import Policy

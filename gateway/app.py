@@ -17,16 +17,16 @@ from passerelle.core.errors import EngineFailed
 from passerelle.gateway.assembly import open_gateway
 from passerelle.gateway.auth.opening import open_access
 from passerelle.gateway.channel_port import open_channel_port
-from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.opening import open_grpc
-from passerelle.gateway.memory.allocator import give_back
 from passerelle.gateway.reloading import Reloading
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings_rules import is_loopback
 from passerelle.gateway.settings_source import Sources
 from passerelle.gateway.taking_over import take_over
+from passerelle.runtime.common.collector import calm_collector
+from passerelle.runtime.memory.allocator import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

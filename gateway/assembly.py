@@ -13,75 +13,75 @@ from typing import TYPE_CHECKING
 import structlog
 
 from passerelle.channels.hub import Hub, HubSettings
+from passerelle.channels.links import LinkFacts
+from passerelle.control.catalogue import Catalogue
 from passerelle.core.ids import Shard
+from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.delegation.runs.deadlines import Deadlines
+from passerelle.delegation.runs.nudging import Nudging
+from passerelle.delegation.runs.outputs.policy import make_policy
+from passerelle.delegation.runs.patience import Patience
 from passerelle.gateway.a2a.edge import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.clock_skew import SkewWatch
-from passerelle.gateway.control.catalogue import Catalogue
-from passerelle.gateway.control.home import Home
-from passerelle.gateway.control.recoveries import Recoveries
-from passerelle.gateway.correlation import INSTANCE
-from passerelle.gateway.delegation.deadlines import Deadlines
-from passerelle.gateway.delegation.nudging import Nudging
-from passerelle.gateway.delegation.patience import Patience
-from passerelle.gateway.devices.attempts import Attempts
-from passerelle.gateway.devices.entrance import find_entrance
-from passerelle.gateway.devices.forwarding import Forwarding
-from passerelle.gateway.devices.holding import Holding
-from passerelle.gateway.devices.pushing import Pushing
-from passerelle.gateway.devices.reaching import Reaching
-from passerelle.gateway.devices.web_push import TIMEOUT_S as PUSH_TIMEOUT_S
 from passerelle.gateway.due_rows import list_handlers
-from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.gateway.late_duties import LateDuties
-from passerelle.gateway.limits.gate import Gate
-from passerelle.gateway.limits.limiter import Limiter
-from passerelle.gateway.limits.notices import Notices
-from passerelle.gateway.limits.spending import Spending
-from passerelle.gateway.links import LinkFacts
-from passerelle.gateway.memory.budget import Budget
-from passerelle.gateway.memory.room import MemoryRoom
-from passerelle.gateway.metrics import Metrics
-from passerelle.gateway.outages import Outages
-from passerelle.gateway.outputs.policy import make_policy
 from passerelle.gateway.parts import make_service
-from passerelle.gateway.peers.registry import PeerRegistry
-from passerelle.gateway.replica_watch import ReplicaWatch
-from passerelle.gateway.reverse.dialling import Dialling
-from passerelle.gateway.reverse.local import LocalLinks
 from passerelle.gateway.reverse.opening import open_host
 from passerelle.gateway.reverse.routing import Routing
-from passerelle.gateway.rule_following import RuleFollowing
 from passerelle.gateway.settings_approvals import read_notifiers, read_quiet_hours
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_outputs import read_output_terms
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.settings_secrets import load_signer, load_webhooks
-from passerelle.gateway.signing.signer import Signer
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_opening import open_store
 from passerelle.gateway.surroundings import Surroundings
-from passerelle.gateway.targets.deliveries import Deliveries
-from passerelle.gateway.targets.job import Means
-from passerelle.gateway.targets.sender import WebhookSender
+from passerelle.peers.registry import PeerRegistry
+from passerelle.peers.reverse.dialling import Dialling
+from passerelle.peers.reverse.local import LocalLinks
+from passerelle.permission_bridge.devices.attempts import Attempts
+from passerelle.permission_bridge.devices.entrance import find_entrance
+from passerelle.permission_bridge.devices.forwarding import Forwarding
+from passerelle.permission_bridge.devices.holding import Holding
+from passerelle.permission_bridge.devices.pushing import Pushing
+from passerelle.permission_bridge.devices.reaching import Reaching
+from passerelle.permission_bridge.devices.web_push import TIMEOUT_S as PUSH_TIMEOUT_S
+from passerelle.permission_bridge.governing.rule_following import RuleFollowing
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.clock_skew import SkewWatch
+from passerelle.runtime.common.replica_watch import ReplicaWatch
+from passerelle.runtime.common.signing.signer import Signer
+from passerelle.runtime.limits.gate import Gate
+from passerelle.runtime.limits.limiter import Limiter
+from passerelle.runtime.limits.notices import Notices
+from passerelle.runtime.limits.spending import Spending
+from passerelle.runtime.memory.budget import Budget
+from passerelle.runtime.memory.room import MemoryRoom
+from passerelle.runtime.observability.correlation import INSTANCE
+from passerelle.runtime.observability.metrics import Metrics
+from passerelle.runtime.observability.outages import Outages
+from passerelle.runtime.records.home import Home
+from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
+from passerelle.webhooks.deliveries import Deliveries
+from passerelle.webhooks.job import Means
+from passerelle.webhooks.sender import WebhookSender
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from passerelle.gateway.control.service import Service
-    from passerelle.gateway.memory.budget import Lack
-    from passerelle.gateway.memory.room import Kind, Outcome
+    from passerelle.control.service import Service
     from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings import Settings
-    from passerelle.gateway.spans import Spans
-    from passerelle.gateway.targets.webhooks import Webhooks
+    from passerelle.runtime.memory.budget import Lack
+    from passerelle.runtime.memory.room import Kind, Outcome
+    from passerelle.runtime.observability.spans import Spans
     from passerelle.store.store import Store
+    from passerelle.webhooks.webhooks import Webhooks
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.device import name_list
 from passerelle.gateway.rpc import ANSWERING, call
-from passerelle.gateway.rpc_call import Caller
+from passerelle.runtime.common.calls import Caller
 
 if TYPE_CHECKING:
+    from passerelle.control.service import Service
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
-    from passerelle.gateway.control.service import Service
-    from passerelle.gateway.limits.gate import Gate
+    from passerelle.runtime.limits.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from passerelle.channels.replays import Replays
 from passerelle.channels.services import ChannelServices
 from passerelle.channels.states import States
 from passerelle.channels.texts import Texts
+from passerelle.control.channel_access import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.channel_calls import ServiceCalls
 from passerelle.gateway.channel_metrics import ChannelMetrics
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.collector import CollectorRest
-from passerelle.gateway.control.channel_access import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
 from passerelle.gateway.reverse.asking import Asking
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.collector import CollectorRest
 
 if TYPE_CHECKING:
     from passerelle.gateway.a2a.face import Face

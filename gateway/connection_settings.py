@@ -18,9 +18,9 @@ from passerelle.gateway.connections import (
     find_most_of_grpc,
     read_descriptor_limit,
 )
-from passerelle.gateway.descriptors import Descriptors
 from passerelle.gateway.forwarding import Proxies
 from passerelle.gateway.server import BACKLOG, Admission
+from passerelle.runtime.common.descriptors import Descriptors
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.gateway.control.action_rows import (
+from passerelle.channels.links import ROW as LINK_ROW
+from passerelle.control.cancelling import SUBTREE
+from passerelle.control.linking import EDGE, UNBLOCK
+from passerelle.control.outputs import OUTPUT_ROW
+from passerelle.control.preparing import PREPARE
+from passerelle.delegation.runs.delivering import STOP_ROW
+from passerelle.delegation.runs.letting_go import ROW as SERVE_ROW
+from passerelle.delegation.runs.sending import ROW as SEND_ROW
+from passerelle.permission_bridge.answers.action_rows import (
     CLEAR,
     ESCALATE,
     EXPIRE,
@@ -13,31 +21,23 @@ from passerelle.gateway.control.action_rows import (
     RETURN,
     STALLED,
 )
-from passerelle.gateway.control.cancelling import SUBTREE
-from passerelle.gateway.control.linking import EDGE, UNBLOCK
-from passerelle.gateway.control.outputs import OUTPUT_ROW
-from passerelle.gateway.control.preparing import PREPARE
-from passerelle.gateway.delegation.delivering import STOP_ROW
-from passerelle.gateway.delegation.letting_go import ROW as SERVE_ROW
-from passerelle.gateway.delegation.sending import ROW as SEND_ROW
-from passerelle.gateway.devices.bundles import Bundles
-from passerelle.gateway.links import ROW as LINK_ROW
-from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
+from passerelle.permission_bridge.devices.bundles import Bundles
 from passerelle.store.bundles import ROW as BUNDLE_ROW
 from passerelle.store.uploads import ROW as UPLOAD_ROW
+from passerelle.webhooks.deliveries import ROW as TARGET_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from passerelle.channels.links import LinkFacts
+    from passerelle.control.service import Service
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
-    from passerelle.gateway.control.service import Service
-    from passerelle.gateway.delegation.deadlines import Deadlines
-    from passerelle.gateway.devices.forwarding import Forwarding
-    from passerelle.gateway.duties.due import Handler
-    from passerelle.gateway.links import LinkFacts
+    from passerelle.delegation.duties.due import Handler
+    from passerelle.delegation.runs.deadlines import Deadlines
     from passerelle.gateway.reverse.routing import Routing
-    from passerelle.gateway.targets.deliveries import Deliveries
+    from passerelle.permission_bridge.devices.forwarding import Forwarding
+    from passerelle.webhooks.deliveries import Deliveries
 
 
 def list_handlers(

@@ -13,6 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.headers import REASON, find_repeated
+from passerelle.delegation.runs.callbacks import CallbackEdge
 from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
@@ -20,13 +21,9 @@ from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.push import ServicePush
 from passerelle.gateway.a2a_socket.edge import SocketEdge
 from passerelle.gateway.auth.tickets import Tickets
-from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel_edges import make_channel_edges
 from passerelle.gateway.channel_port import CHANNEL_PATH
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.clock_skew import describe_skew
 from passerelle.gateway.connection_settings import ConnectionMetrics, Connections, make_connections
-from passerelle.gateway.correlation import Requests
 from passerelle.gateway.http.asyncapi import make_asyncapi_route
 from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.buttons import ButtonEdge, make_button_route
@@ -40,10 +37,13 @@ from passerelle.gateway.http.site import find_own_hosts, make_site
 from passerelle.gateway.http.streams import make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
-from passerelle.gateway.limits.seats import StreamSeats
-from passerelle.gateway.replica_watch import describe_replicas
-from passerelle.gateway.signing.jwks import make_jwks_route
 from passerelle.gateway.standing_metrics import watch
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.clock_skew import describe_skew
+from passerelle.runtime.common.replica_watch import describe_replicas
+from passerelle.runtime.common.signing.jwks import make_jwks_route
+from passerelle.runtime.limits.seats import StreamSeats
+from passerelle.runtime.observability.correlation import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.offer import BeginOffered, ServeOffered
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
-    from passerelle.gateway.descriptors import Descriptors
     from passerelle.gateway.settings import Settings
+    from passerelle.runtime.common.descriptors import Descriptors
 
 DRAIN_MS: Final = 1_000
 DRAIN_JITTER_MS: Final = 3_000

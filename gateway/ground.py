@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from passerelle.gateway.callbacks import Callbacks
-from passerelle.gateway.control.actions import Actions
-from passerelle.gateway.control.contents import Contents
-from passerelle.gateway.control.granting import Granting
-from passerelle.gateway.control.inbox_arrivals import InboxArrivals
-from passerelle.gateway.control.ownership import Ownership
-from passerelle.gateway.control.references import References
-from passerelle.gateway.control.refusals import Refusals
-from passerelle.gateway.control.withholding import make_withholding
-from passerelle.gateway.control.writes import Writes
-from passerelle.gateway.delegation.consulting import Consulting
-from passerelle.gateway.delegation.dispatch import Dispatch
-from passerelle.gateway.delegation.habits import Habits
-from passerelle.gateway.delegation.open_text import OpenTexts
-from passerelle.gateway.delegation.runs import Runs
-from passerelle.gateway.devices.assurance import Assurance
-from passerelle.gateway.devices.device_lists import DeviceLists
+from passerelle.delegation.runs.callbacks import Callbacks
+from passerelle.delegation.runs.dispatch import Dispatch
+from passerelle.delegation.runs.habits import Habits
+from passerelle.delegation.runs.open_text import OpenTexts
+from passerelle.delegation.runs.runs import Runs
+from passerelle.permission_bridge.answers.actions import Actions
+from passerelle.permission_bridge.answers.granting import Granting
+from passerelle.permission_bridge.devices.assurance import Assurance
+from passerelle.permission_bridge.devices.device_lists import DeviceLists
+from passerelle.permission_bridge.hooks.consulting import Consulting
+from passerelle.runtime.records.contents import Contents
+from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+from passerelle.runtime.records.ownership import Ownership
+from passerelle.runtime.records.references import References
+from passerelle.runtime.records.refusals import Refusals
+from passerelle.runtime.records.withholding import make_withholding
+from passerelle.runtime.records.writes import Writes
 
 if TYPE_CHECKING:
-    from passerelle.gateway.sealing import Sealer
     from passerelle.gateway.surroundings import Surroundings
+    from passerelle.runtime.common.sealing import Sealer
     from passerelle.store.store import Store
 
 

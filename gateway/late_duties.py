@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
-    from passerelle.gateway.control.glimpse import Glimpse
-    from passerelle.gateway.duties.duty_loop import Duties
+    from passerelle.delegation.duties.duty_loop import Duties
+    from passerelle.runtime.records.glimpse import Glimpse
 
 _NEWS_S: Final = 0.05
 """How long questions and deliveries may wait that were just stored, so that several are taken up at once."""

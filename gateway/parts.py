@@ -5,75 +5,75 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.channels.following import Following
+from passerelle.control.cancelling import Cancelling
+from passerelle.control.channel_notices import ChannelNotices
+from passerelle.control.channel_summaries import ChannelSummaries
+from passerelle.control.creating import Creating
+from passerelle.control.device_streams import DeviceStreams
+from passerelle.control.finishing import Finishing
+from passerelle.control.giving import Giving
+from passerelle.control.interrupting import Interrupting
+from passerelle.control.linking import Linking
+from passerelle.control.models import Models
+from passerelle.control.outputs import Outputs
+from passerelle.control.permission_summaries import PermissionSummaries
+from passerelle.control.policy_control import PolicyControl
+from passerelle.control.preparing import Preparing
+from passerelle.control.rerunning import Rerunning
+from passerelle.control.service import Service
+from passerelle.control.sessions import Sessions
+from passerelle.control.starting import Starting
+from passerelle.control.task_changes import TaskChanges
+from passerelle.control.task_control import SessionControl, TaskControl
 from passerelle.core.principal import OWNER
-from passerelle.gateway.control.answers import Answers
-from passerelle.gateway.control.attending import Attending
-from passerelle.gateway.control.auditing import Auditing
-from passerelle.gateway.control.cancelling import Cancelling
-from passerelle.gateway.control.channel_notices import ChannelNotices
-from passerelle.gateway.control.channel_summaries import ChannelSummaries
-from passerelle.gateway.control.conditions import Conditions
-from passerelle.gateway.control.creating import Creating
-from passerelle.gateway.control.dead_letters import DeadLetters
-from passerelle.gateway.control.device_streams import DeviceStreams
-from passerelle.gateway.control.explaining import Explaining
-from passerelle.gateway.control.finishing import Finishing
-from passerelle.gateway.control.follow_ups import FollowUps
-from passerelle.gateway.control.following import Following
-from passerelle.gateway.control.giving import Giving
-from passerelle.gateway.control.governing import Governing
-from passerelle.gateway.control.home import Home
-from passerelle.gateway.control.interrupting import Interrupting
-from passerelle.gateway.control.judging import Judging
-from passerelle.gateway.control.lag import Lag
-from passerelle.gateway.control.linking import Linking
-from passerelle.gateway.control.listing import Listing
-from passerelle.gateway.control.models import Models
-from passerelle.gateway.control.outputs import Outputs
-from passerelle.gateway.control.permission_summaries import PermissionSummaries
-from passerelle.gateway.control.plain_turns import PlainTurns
-from passerelle.gateway.control.planning import Planning
-from passerelle.gateway.control.policy_control import PolicyControl
-from passerelle.gateway.control.policy_editing import PolicyEditing
-from passerelle.gateway.control.preparing import Preparing
-from passerelle.gateway.control.push_configs import KIND as PUSH
-from passerelle.gateway.control.push_configs import PushConfigs
-from passerelle.gateway.control.question_lists import QuestionLists
-from passerelle.gateway.control.question_waits import QuestionWaits
-from passerelle.gateway.control.receivers import Receivers
-from passerelle.gateway.control.records import Records
-from passerelle.gateway.control.recoveries import Recoveries
-from passerelle.gateway.control.rehearsing import Rehearsing
-from passerelle.gateway.control.rerunning import Rerunning
-from passerelle.gateway.control.service import Service
-from passerelle.gateway.control.sessions import Sessions
-from passerelle.gateway.control.starting import Starting
-from passerelle.gateway.control.stream_webhooks import StreamWebhooks
-from passerelle.gateway.control.subjects import Subjects
-from passerelle.gateway.control.task_changes import TaskChanges
-from passerelle.gateway.control.task_control import SessionControl, TaskControl
-from passerelle.gateway.control.turns import Turns
-from passerelle.gateway.control.webhook_names import KIND as STREAM
-from passerelle.gateway.control.worker_asking import WorkerAsking
-from passerelle.gateway.control.writes import Writes
-from passerelle.gateway.delegation.inputs import Inputs
-from passerelle.gateway.delegation.retries import Retries
-from passerelle.gateway.devices.action_tokens import ActionTokens
-from passerelle.gateway.devices.devices import Devices
-from passerelle.gateway.devices.pairing import Pairing
-from passerelle.gateway.devices.subscriptions import Subscriptions
-from passerelle.gateway.devices.web_push import WebPush, is_installed
+from passerelle.delegation.runs.answers import Answers
+from passerelle.delegation.runs.conditions import Conditions
+from passerelle.delegation.runs.follow_ups import FollowUps
+from passerelle.delegation.runs.inputs import Inputs
+from passerelle.delegation.runs.plain_turns import PlainTurns
+from passerelle.delegation.runs.planning import Planning
+from passerelle.delegation.runs.retries import Retries
+from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.ground import Ground, lay_ground
 from passerelle.gateway.settings_policy import read_tried_policy
-from passerelle.gateway.targets.notifier import KIND as NOTIFIER
-from passerelle.gateway.targets.notifier import NotifierKind
-from passerelle.gateway.targets.push import PushKind
-from passerelle.gateway.targets.stream import StreamKind
-from passerelle.gateway.targets.webhooks import Webhooks
+from passerelle.permission_bridge.answers.attending import Attending
+from passerelle.permission_bridge.answers.auditing import Auditing
+from passerelle.permission_bridge.answers.explaining import Explaining
+from passerelle.permission_bridge.answers.question_lists import QuestionLists
+from passerelle.permission_bridge.answers.question_waits import QuestionWaits
+from passerelle.permission_bridge.answers.subjects import Subjects
+from passerelle.permission_bridge.answers.worker_asking import WorkerAsking
+from passerelle.permission_bridge.devices.action_tokens import ActionTokens
+from passerelle.permission_bridge.devices.devices import Devices
+from passerelle.permission_bridge.devices.pairing import Pairing
+from passerelle.permission_bridge.devices.subscriptions import Subscriptions
+from passerelle.permission_bridge.devices.web_push import WebPush, is_installed
+from passerelle.permission_bridge.governing.governing import Governing
+from passerelle.permission_bridge.governing.judging import Judging
+from passerelle.permission_bridge.governing.policy_editing import PolicyEditing
+from passerelle.permission_bridge.governing.rehearsing import Rehearsing
+from passerelle.runtime.records.home import Home
+from passerelle.runtime.records.lag import Lag
+from passerelle.runtime.records.listing import Listing
+from passerelle.runtime.records.records import Records
+from passerelle.runtime.records.recoveries import Recoveries
+from passerelle.runtime.records.writes import Writes
+from passerelle.webhooks.dead_letters import DeadLetters
+from passerelle.webhooks.notifier import KIND as NOTIFIER
+from passerelle.webhooks.notifier import NotifierKind
+from passerelle.webhooks.push import PushKind
+from passerelle.webhooks.push_configs import KIND as PUSH
+from passerelle.webhooks.push_configs import PushConfigs
+from passerelle.webhooks.receivers import Receivers
+from passerelle.webhooks.stream import StreamKind
+from passerelle.webhooks.stream_webhooks import StreamWebhooks
+from passerelle.webhooks.webhook_names import KIND as STREAM
+from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from passerelle.gateway.surroundings import Surroundings
-    from passerelle.gateway.targets.kinds import TargetKind
+    from passerelle.webhooks.kinds import TargetKind
 
 
 @dataclass(frozen=True, slots=True)

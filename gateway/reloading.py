@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from passerelle.gateway.metrics import Metrics
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_source import Reading, Sources
+    from passerelle.runtime.observability.metrics import Metrics
 
 _QUIET_MS: Final = 200
 """An editor writes a file in several steps."""

@@ -53,7 +53,6 @@ from passerelle.core.status import Status
 from passerelle.core.task_requests import StartTask, TaskChanged, TaskGiven
 from passerelle.core.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
 from passerelle.gateway.a2a.refusals import veil
-from passerelle.gateway.rpc_call import Call, Caller, check_key, require_operation, require_scope
 from passerelle.gateway.rpc_devices import DEVICE_ROWS
 from passerelle.gateway.rpc_forms import (
     ActionParams,
@@ -71,9 +70,16 @@ from passerelle.gateway.rpc_policy import POLICY_ROWS
 from passerelle.gateway.rpc_sessions import SESSION_ROWS
 from passerelle.gateway.rpc_tasks import TASK_ROWS
 from passerelle.gateway.rpc_turns import read_turn
+from passerelle.runtime.common.calls import (
+    Call,
+    Caller,
+    check_key,
+    require_operation,
+    require_scope,
+)
 
 if TYPE_CHECKING:
-    from passerelle.gateway.limits.gate import Gate
+    from passerelle.runtime.limits.gate import Gate
 
 ANSWERING: Final = "respond_action"
 

@@ -19,7 +19,7 @@ from passerelle.core.device_requests import (
     SetDevicePush,
 )
 from passerelle.core.principal import Scope
-from passerelle.gateway.rpc_call import Call
+from passerelle.runtime.common.calls import Call
 
 _MANAGE: Final = (Scope.MANAGE_DEVICES,)
 _LOOK: Final = (Scope.MANAGE_DEVICES, Scope.READ_APPROVALS, Scope.DECIDE)

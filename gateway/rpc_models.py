@@ -30,7 +30,6 @@ from passerelle.core.read_models.subagents import SubagentSummary
 from passerelle.core.read_models.task import TaskLine
 from passerelle.core.read_models.tasks import TaskSnapshot
 from passerelle.core.read_models.thread import ThreadModel
-from passerelle.gateway.rpc_call import Call
 from passerelle.gateway.rpc_forms import (
     OutputParams,
     SessionParams,
@@ -38,6 +37,7 @@ from passerelle.gateway.rpc_forms import (
     TaskParams,
     ThreadParams,
 )
+from passerelle.runtime.common.calls import Call
 
 
 def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> Call:

@@ -42,7 +42,7 @@ from passerelle.core.policy_requests import (
 )
 from passerelle.core.principal import Scope
 from passerelle.core.read_models.permissions import PermissionSummary
-from passerelle.gateway.rpc_call import Call
+from passerelle.runtime.common.calls import Call
 
 POLICY_ROWS: Final[Sequence[Call]] = (
     Call(

@@ -31,7 +31,7 @@ from passerelle.core.webhook_requests import (
     StreamWebhookDeleted,
     StreamWebhookSet,
 )
-from passerelle.gateway.rpc_call import Call
+from passerelle.runtime.common.calls import Call
 
 
 def _row(name: str, summary: str, params: type[Any], result: type[Any] | None = None) -> Call:

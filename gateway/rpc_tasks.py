@@ -25,7 +25,6 @@ from passerelle.core.task_requests import (
     UnlinkTasks,
     UpdateTask,
 )
-from passerelle.gateway.rpc_call import Call, Caller
 from passerelle.gateway.rpc_forms import (
     CancelAnswer,
     CancelTaskParams,
@@ -33,6 +32,7 @@ from passerelle.gateway.rpc_forms import (
     TaskParams,
 )
 from passerelle.gateway.rpc_turns import compose_message
+from passerelle.runtime.common.calls import Call, Caller
 
 _READ: Final = (Scope.READ_TASKS,)
 _WRITE: Final = (Scope.WRITE_TASKS,)

@@ -12,7 +12,7 @@ from passerelle.gateway.rpc_forms import StartTaskParams, SubmitTurnParams
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
-    from passerelle.gateway.rpc_call import Caller
+    from passerelle.runtime.common.calls import Caller
 
 
 def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:

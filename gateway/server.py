@@ -24,7 +24,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.connections import ConnectionTable
 from passerelle.gateway.prompt_server import PromptServer
 from passerelle.gateway.request_path import settle_protocol
-from passerelle.gateway.version import SERVER
+from passerelle.runtime.common.version import SERVER
 
 T = TypeVar("T")
 Drain = Callable[[], Awaitable[None]]

@@ -12,9 +12,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field, field_validator
 
 from passerelle.channels.limits import Limits
-from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.logs import LogFormat, LogLevel
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_approvals import ApprovalSettings
 from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, ProxySettings
@@ -28,6 +25,9 @@ from passerelle.gateway.settings_spans import SpanSettings
 from passerelle.gateway.settings_store import StoreSection, StoreUrl
 from passerelle.gateway.settings_tls import TlsSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
+from passerelle.runtime.common.durations import Duration, parse_duration
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.observability.logs import LogFormat, LogLevel
 
 HEARTBEAT_SLACK_S: Final = 10.0
 

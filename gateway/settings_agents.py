@@ -13,17 +13,17 @@ from passerelle.a2a_mapping.acceptance import MOST_CONDITIONS
 from passerelle.core.agent_name import name_tenant
 from passerelle.core.json import JsonObject
 from passerelle.core.retry import RETRIED, Retryable
-from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.peers.interface import PREFERENCE, Choice, Security
-from passerelle.gateway.peers.signatures import (
+from passerelle.gateway.settings_acceptance import AcceptanceCondition
+from passerelle.gateway.settings_limits import LimitSettings, PriceSettings
+from passerelle.gateway.settings_section import Name, Section, WebUrl
+from passerelle.peers.interface import PREFERENCE, Choice, Security
+from passerelle.peers.signatures import (
     DEFAULT_ALGORITHMS,
     CardAlgorithm,
     SignaturePolicy,
 )
-from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings_acceptance import AcceptanceCondition
-from passerelle.gateway.settings_limits import LimitSettings, PriceSettings
-from passerelle.gateway.settings_section import Name, Section, WebUrl
+from passerelle.runtime.common.durations import Duration, parse_duration
+from passerelle.runtime.common.secret import Secret
 
 Tenant: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~-]{0,62}$")]
 _TAKEN: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
-from passerelle.gateway.devices.assurance import Demand
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_section import Name, Section, WebUrl
-from passerelle.gateway.targets.notifier import Notifier
+from passerelle.permission_bridge.devices.assurance import Demand
 from passerelle.permission_bridge.quiet import QuietHours
+from passerelle.runtime.common.secret import Secret
+from passerelle.webhooks.notifier import Notifier
 
 _TIME: Final = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 _PREFIX: Final = "whsec_"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from passerelle.gateway.limits.bounds import Bounds
+from passerelle.runtime.limits.bounds import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.gateway.limits.account import Quota
-    from passerelle.gateway.limits.prices import Price
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_callers import CallerSettings
+    from passerelle.runtime.limits.account import Quota
+    from passerelle.runtime.limits.prices import Price
 
 
 def list_callers(settings: Settings) -> Iterator[tuple[str, CallerSettings]]:

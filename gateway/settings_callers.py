@@ -11,10 +11,10 @@ from pydantic_core import CoreSchema
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.principal import Scope
-from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.forwarding import AddressHeader
 from passerelle.gateway.settings_limits import LimitSettings, QuotaSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
+from passerelle.runtime.common.durations import Duration, parse_duration
 
 DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
 GRANT_PATTERN: Final = r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.payloads.limit import LimitChanged, Limited
-from passerelle.gateway.limits.bounds import Bounds
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_bounds import list_bounds, list_quotas
+from passerelle.runtime.limits.bounds import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

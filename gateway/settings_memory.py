@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from passerelle.gateway.memory.machine import LEAST, choose_budget, read_memory
 from passerelle.gateway.settings_section import Section
+from passerelle.runtime.memory.machine import LEAST, choose_budget, read_memory
 
 
 class MemorySettings(Section):

@@ -7,10 +7,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.outputs.policy import OutputTerms
+from passerelle.delegation.runs.outputs.policy import OutputTerms
 from passerelle.gateway.settings_section import Name, Section
 from passerelle.gateway.settings_webhooks import AllowedOrigin
+from passerelle.runtime.common.durations import Duration, parse_duration
 
 _MIB = 1024 * 1024
 

@@ -14,10 +14,6 @@ from passerelle.core.agent_name import name_tenant
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
-from passerelle.gateway.peers.config import PeerConfig, Tls
-from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
-from passerelle.gateway.peers.origin import origin_of
-from passerelle.gateway.peers.signatures import CardTrust
 from passerelle.gateway.settings_agents import (
     AgentAuth,
     AgentSettings,
@@ -25,6 +21,10 @@ from passerelle.gateway.settings_agents import (
     CardSignature,
     read_secret,
 )
+from passerelle.peers.config import PeerConfig, Tls
+from passerelle.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
+from passerelle.peers.origin import origin_of
+from passerelle.peers.signatures import CardTrust
 
 
 def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerConfig:

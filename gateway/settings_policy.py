@@ -11,8 +11,6 @@ from passerelle.core.errors import ConfigInvalid, InvalidInput
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import AudienceDevices, GrantScope, Quorum, Risk
 from passerelle.core.payloads.governance import HookPoint
-from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.hooks.calling import find_callable
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.permission_bridge.approvers import (
     CALLER,
@@ -25,6 +23,7 @@ from passerelle.permission_bridge.approvers import (
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms, OnError
+from passerelle.permission_bridge.hooks.calling import find_callable
 from passerelle.permission_bridge.rules import (
     UNCONDITIONAL,
     Effect,
@@ -36,6 +35,7 @@ from passerelle.permission_bridge.rules import (
     is_unconditional,
     make_policy,
 )
+from passerelle.runtime.common.durations import Duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.private_file import load_or_mint
-from passerelle.gateway.sealing import KEY_FILE, SETTING, make_sealer, mint_key, read_keys
-from passerelle.gateway.secret import Secret
-from passerelle.gateway.signing.keys import load_signing_key
-from passerelle.gateway.signing.signer import JWKS_PATH, Signer
-from passerelle.gateway.targets.addresses import WebhookRules
-from passerelle.gateway.targets.push_headers import Authority
-from passerelle.gateway.targets.webhooks import Webhooks
+from passerelle.runtime.common.private_file import load_or_mint
+from passerelle.runtime.common.sealing import KEY_FILE, SETTING, make_sealer, mint_key, read_keys
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.common.signing.keys import load_signing_key
+from passerelle.runtime.common.signing.signer import JWKS_PATH, Signer
+from passerelle.webhooks.addresses import WebhookRules
+from passerelle.webhooks.push_headers import Authority
+from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from passerelle.core.ports.chance import Clock
-    from passerelle.gateway.sealing import Draw, Sealer
     from passerelle.gateway.settings import Settings
+    from passerelle.runtime.common.sealing import Draw, Sealer
 
 
 def load_sealer(settings: Settings, data_dir: Path, draw: Draw) -> Sealer | None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_section import Section
+from passerelle.runtime.common.durations import Duration, parse_duration
+from passerelle.runtime.common.secret import Secret
 from passerelle.store.info import StoreDurability
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.spans import Spans
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.version import VERSION
+from passerelle.runtime.observability.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

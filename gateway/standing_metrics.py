@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
 
-from passerelle.gateway.memory.room import Kind
+from passerelle.runtime.memory.room import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.gateway.assembly import Gateway
-    from passerelle.gateway.memory.room import MemoryRoom
-    from passerelle.gateway.metrics import Metrics
-    from passerelle.gateway.peers.breaker import Mode
-    from passerelle.gateway.peers.registry import PeerRegistry
+    from passerelle.peers.breaker import Mode
+    from passerelle.peers.registry import PeerRegistry
+    from passerelle.runtime.memory.room import MemoryRoom
+    from passerelle.runtime.observability.metrics import Metrics
 
 _MODES: Final[Mapping[Mode, int]] = {"closed": 0, "trial": 1, "open": 2}
 _NONE, _STALE, _FRESH = 0, 1, 2

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from passerelle.control.catalogue import Catalogue
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.control.catalogue import Catalogue
-from passerelle.gateway.delegation.patience import Patience
-from passerelle.gateway.devices.assurance import Demand
-from passerelle.gateway.devices.entrance import Entrance
-from passerelle.gateway.hooks.calling import HookCaller
-from passerelle.gateway.hooks.hearing import Hooks
-from passerelle.gateway.outputs.policy import OutputPolicy
-from passerelle.gateway.rulebook import Rulebook
+from passerelle.delegation.runs.outputs.policy import OutputPolicy
+from passerelle.delegation.runs.patience import Patience
+from passerelle.permission_bridge.devices.assurance import Demand
+from passerelle.permission_bridge.devices.entrance import Entrance
+from passerelle.permission_bridge.governing.rulebook import Rulebook
+from passerelle.permission_bridge.hooks.calling import HookCaller
+from passerelle.permission_bridge.hooks.hearing import Hooks
+from passerelle.runtime.common.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
-    from passerelle.gateway.control.glimpse import Glimpse
-    from passerelle.gateway.delegation.peer_terms import PeerTerms
-    from passerelle.gateway.limits.spending import Spending
-    from passerelle.gateway.targets.notifier import Notifier
-    from passerelle.gateway.targets.sender import WebhookSender
+    from passerelle.delegation.runs.peer_terms import PeerTerms
     from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.limits.spending import Spending
+    from passerelle.runtime.records.glimpse import Glimpse
     from passerelle.store.store import Store
+    from passerelle.webhooks.notifier import Notifier
+    from passerelle.webhooks.sender import WebhookSender
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from passerelle.core.errors import PasserelleError
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.principal import OWNER
 from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.control.home import Home
-from passerelle.gateway.logs import configure_logs
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_changes import list_limit_changes
 from passerelle.gateway.settings_outputs import read_output_terms
 from passerelle.gateway.settings_peers import make_peer_configs
+from passerelle.runtime.observability.logs import configure_logs
+from passerelle.runtime.records.home import Home
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitChanged

@@ -7,16 +7,16 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from passerelle.channels.asyncapi import render_frame_schema
-from passerelle.channels.wire import CLIENT_CODECS, SERVER_CODECS
+from passerelle.protocol.wire import CLIENT_CODECS, SERVER_CODECS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.channels.frame_codec import FrameCodec, Member
+    from passerelle.protocol.frame_codec import FrameCodec, Member
 
 _INTRODUCTION: Final = """# Frames of the channel
 
-Drawn from [channels/frames.py](../../channels/frames.py); `make generate` writes it. [channels.md](channels.md) has the
+Drawn from [protocol/frames.py](../../protocol/frames.py); `make generate` writes it. [channels.md](channels.md) has the
 rules, [channel-frames.schema.json](channel-frames.schema.json) the same as JSON Schema, and a gateway serves
 `/v1/asyncapi.json`. A member in italics may be absent.
 """

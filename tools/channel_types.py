@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from passerelle.channels.cursor import GapReason
-from passerelle.channels.wire import CLIENT_CODECS, SERVER_CODECS
+from passerelle.protocol.cursor import GapReason
+from passerelle.protocol.wire import CLIENT_CODECS, SERVER_CODECS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from passerelle.channels.frame_codec import FrameCodec
+    from passerelle.protocol.frame_codec import FrameCodec
 
-_INTRODUCTION: Final = """// Drawn from channels/frames.py; `make generate` writes it.
+_INTRODUCTION: Final = """// Drawn from protocol/frames.py; `make generate` writes it.
 
 export type JsonObject = { [name: string]: any };
 """

@@ -19,10 +19,10 @@ PURE = (
     "core/",
     "a2a_mapping/",
     "channels/session",
-    "channels/cursor.py",
-    "channels/frames.py",
-    "channels/frame_codec.py",
-    "channels/members.py",
+    "protocol/cursor.py",
+    "protocol/frames.py",
+    "protocol/frame_codec.py",
+    "protocol/members.py",
     "permission_bridge/policy",
 )
 PURE_FLOOR = 100.0

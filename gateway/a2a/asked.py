@@ -23,8 +23,8 @@ from passerelle.gateway.a2a.frame_forms import end_with_turn
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.version import Version
+    from passerelle.channels.stream_frame import Frames
     from passerelle.core.json import Json, JsonObject
-    from passerelle.gateway.control.stream_frame import Frames
 
 _CURRENT_NAMES: Final = frozenset(method.value for method in Method)
 

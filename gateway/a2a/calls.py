@@ -39,11 +39,11 @@ from passerelle.gateway.a2a.reply import HOLE
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
-from passerelle.gateway.control.long_content import LongTaskError
-from passerelle.gateway.memory.room import Drawn
-from passerelle.gateway.peers.carried import carry_on, list_confirmed
-from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
-from passerelle.gateway.secret import Secret
+from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
+from passerelle.runtime.common.carried import carry_on, list_confirmed
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.memory.room import Drawn
+from passerelle.runtime.records.long_content import LongTaskError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.reading import Reading
     from passerelle.gateway.a2a.reply import Reply
-    from passerelle.gateway.control.long_content import LongContent
-    from passerelle.gateway.memory.room import MemoryRoom
+    from passerelle.runtime.memory.room import MemoryRoom
+    from passerelle.runtime.records.long_content import LongContent
 
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports.chance import Clock
     from passerelle.gateway.settings import Settings
-    from passerelle.gateway.signing.signer import Signer
+    from passerelle.runtime.common.signing.signer import Signer
 
 CACHE_CONTROL: Final = "public, max-age=300, stale-while-revalidate=60"
 

@@ -43,10 +43,10 @@ from passerelle.gateway.a2a.visits import NO_OPERATION, Visits
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 from passerelle.gateway.connections import note_authenticated
-from passerelle.gateway.correlation import Requests
-from passerelle.gateway.limits.seats import StreamSeats
-from passerelle.gateway.memory.room import MemoryRoom
-from passerelle.gateway.spans import end_request
+from passerelle.runtime.limits.seats import StreamSeats
+from passerelle.runtime.memory.room import MemoryRoom
+from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.observability.spans import end_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.auth.authenticator import Doorkeeper
-    from passerelle.gateway.limits.gate import Gate
-    from passerelle.gateway.metrics import Metrics
-    from passerelle.gateway.spans import Spans
+    from passerelle.runtime.limits.gate import Gate
+    from passerelle.runtime.observability.metrics import Metrics
+    from passerelle.runtime.observability.spans import Spans
 
 BODY_LIMIT_BYTES: Final = 1_048_576
 _BELOW: Final = f"{AGENTS}/"

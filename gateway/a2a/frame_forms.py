@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.a2a_mapping.v0_3.forms import Form
-    from passerelle.gateway.control.stream_frame import Frames, StreamFrame
+    from passerelle.channels.stream_frame import Frames, StreamFrame
 
 _PIECE = b'{"artifactUpdate"'
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from passerelle.a2a_mapping.version import Version
-    from passerelle.gateway.memory.room import Drawn
+    from passerelle.runtime.memory.room import Drawn
 
 JSON: Final = "application/json"
 FREE_BYTES: Final = 1_048_576

@@ -14,6 +14,7 @@ from passerelle.a2a_mapping.inbound import read_list, read_send, read_task
 from passerelle.a2a_mapping.pauses import read_await_approval
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT
+from passerelle.channels.stream_end import StreamEnd
 from passerelle.core.commands import (
     CancelAccepted,
     CancelTask,
@@ -26,10 +27,9 @@ from passerelle.core.commands import (
 from passerelle.core.errors import Draining, NotFound, UnsupportedOperation
 from passerelle.core.principal import Scope
 from passerelle.core.record import value
-from passerelle.gateway.control.stream_end import StreamEnd
-from passerelle.gateway.limits.gate import UNBOUND
-from passerelle.gateway.limits.seats import StreamSeats
-from passerelle.gateway.rpc_call import require_operation
+from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.limits.gate import UNBOUND
+from passerelle.runtime.limits.seats import StreamSeats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.a2a_mapping.version import Version
+    from passerelle.channels.stream_frame import Followed, Followers
     from passerelle.core.commands import Wait
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
+    from passerelle.delegation.runs.commands import Told
     from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Judge, Waits
-    from passerelle.gateway.control.stream_frame import Followed, Followers
-    from passerelle.gateway.delegation.commands import Told
-    from passerelle.gateway.limits.gate import Gate
+    from passerelle.runtime.limits.gate import Gate
 
 Streaming: TypeAlias = Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK]
 PushMethod: TypeAlias = Literal[

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.incoming import Incoming
     from passerelle.gateway.a2a.paths import Spot, Target
-    from passerelle.gateway.secret import Secret
+    from passerelle.runtime.common.secret import Secret
 
 
 @value

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.envelopes import ErrorAnswer
     from passerelle.core.json import JsonObject
     from passerelle.gateway.a2a.offer import Offer
-    from passerelle.gateway.control.long_content import LongContent
+    from passerelle.runtime.records.long_content import LongContent
 
 RETRY_AFTER_S: Final = 1
 _TRY_LATER: Final = frozenset({429, 503})

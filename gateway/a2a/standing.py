@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.errors import CallerError, NotFound, RemoteError, Unauthenticated
 from passerelle.core.record import value
 from passerelle.gateway.a2a.operations import SCOPES
-from passerelle.gateway.rpc_call import require_operation, require_scope
+from passerelle.runtime.common.calls import require_operation, require_scope
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.rpc import Method

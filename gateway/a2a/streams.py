@@ -21,18 +21,18 @@ from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.reply import HOLE
-from passerelle.gateway.control.long_content import CHUNK_BYTES
-from passerelle.gateway.control.missing_content import MissingContent
-from passerelle.gateway.correlation import explain_fault
+from passerelle.runtime.observability.correlation import explain_fault
+from passerelle.runtime.records.long_content import CHUNK_BYTES
+from passerelle.runtime.records.missing_content import MissingContent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from starlette.types import Send
 
+    from passerelle.channels.stream_frame import Frames, StreamFrame
     from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.control.long_content import LongContent
-    from passerelle.gateway.control.stream_frame import Frames, StreamFrame
+    from passerelle.runtime.records.long_content import LongContent
 
 KEEP_ALIVE_S: Final = 15.0
 COMMENT: Final = b": keep-alive\n"

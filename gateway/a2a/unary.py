@@ -25,9 +25,9 @@ from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
 from passerelle.gateway.a2a.incoming import CallerLeftError
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
-from passerelle.gateway.limits.gate import UNBOUND
-from passerelle.gateway.peers.carried import carry_on
-from passerelle.gateway.rpc_call import require_operation
+from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.limits.gate import UNBOUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.visits import Visits
     from passerelle.gateway.a2a.waits import Judge
     from passerelle.gateway.auth.authenticator import Doorkeeper
-    from passerelle.gateway.correlation import Requests
-    from passerelle.gateway.limits.gate import Entered
+    from passerelle.runtime.limits.gate import Entered
+    from passerelle.runtime.observability.correlation import Requests
 
 
 _logger: Final = structlog.get_logger("passerelle")

@@ -15,14 +15,14 @@ import structlog
 
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.refusals import veil
-from passerelle.gateway.correlation import explain_fault
-from passerelle.gateway.spans import end_request
+from passerelle.runtime.observability.correlation import explain_fault
+from passerelle.runtime.observability.spans import end_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from passerelle.gateway.metrics import Metrics
-    from passerelle.gateway.spans import Spans
+    from passerelle.runtime.observability.metrics import Metrics
+    from passerelle.runtime.observability.spans import Spans
 
 NO_OPERATION: Final = "none"
 

@@ -13,8 +13,8 @@ from passerelle.gateway.auth.key_sources import HttpKeySource
 from passerelle.gateway.auth.keys import KeyRing
 from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.auth.tokens import Issuer, Tokens
-from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.screening import Screen
+from passerelle.peers.sessions import PeerSessions
+from passerelle.runtime.common.screening import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.gateway.auth.authenticator import Doorkeeper
-    from passerelle.gateway.devices.device_lists import DeviceLists
-    from passerelle.gateway.secret import Secret
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_callers import IssuerSettings
+    from passerelle.permission_bridge.devices.device_lists import DeviceLists
+    from passerelle.runtime.common.secret import Secret
 
 
 class Access:

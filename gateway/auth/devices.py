@@ -10,7 +10,7 @@ from passerelle.core.errors import Unauthenticated
 from passerelle.core.ids import read_shard
 from passerelle.core.principal import Principal
 from passerelle.gateway.connections import note_authenticated
-from passerelle.gateway.devices.pairing import TOKEN_PREFIX, hash_token
+from passerelle.permission_bridge.devices.pairing import TOKEN_PREFIX, hash_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.credentials import Credentials
     from passerelle.core.payloads.device import Device
     from passerelle.gateway.auth.authenticator import Doorkeeper
-    from passerelle.gateway.devices.device_lists import DeviceLists
+    from passerelle.permission_bridge.devices.device_lists import DeviceLists
 
 _UNKNOWN = "the token is not that of a device, or the device was revoked"
 _LIMIT = 128

@@ -11,8 +11,8 @@ import orjson
 from passerelle.core.errors import IssuerUnavailable
 
 if TYPE_CHECKING:
-    from passerelle.gateway.peers.sessions import PeerSessions
     from passerelle.gateway.settings_callers import IssuerSettings
+    from passerelle.peers.sessions import PeerSessions
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 _LIMIT_BYTES: Final = 262_144

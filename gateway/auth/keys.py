@@ -15,8 +15,8 @@ from passerelle.core.ids import encode_base32
 from passerelle.core.ports.chance import Ids
 from passerelle.core.principal import OWNER, Principal
 from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import ClientSettings
+from passerelle.runtime.common.secret import Secret
 
 _TOKEN_CHARACTERS: Final = 52
 _NOBODY: Final = (bytes(32), None)

@@ -16,10 +16,10 @@ from passerelle.gateway.auth.owner import (
     OwnerPlace,
     load_owner_token,
 )
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.news_following import NewsFollowing
-from passerelle.gateway.sealing import SETTING
 from passerelle.gateway.settings_secrets import load_sealer, name_setting
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.news_following import NewsFollowing
+from passerelle.runtime.common.sealing import SETTING
 from passerelle.store.data_directory import make_data_directory
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ConfigInvalid, Conflict
 from passerelle.gateway.auth.keys import mint_token
-from passerelle.gateway.private_file import load_or_mint, read_private, replace_private
-from passerelle.gateway.secret import Secret
+from passerelle.runtime.common.private_file import load_or_mint, read_private, replace_private
+from passerelle.runtime.common.secret import Secret
 from passerelle.store.owner_tokens import SealedToken
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.ports.chance import Ids
-    from passerelle.gateway.sealing import Sealer
+    from passerelle.runtime.common.sealing import Sealer
     from passerelle.store.owner_tokens import RedisOwnerTokens
 
 OWNER_FILE: Final = "owner-token"

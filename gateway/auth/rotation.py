@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.auth.opening import find_place
 from passerelle.gateway.auth.owner import rotate_owner_token
-from passerelle.gateway.sealing import SETTING
+from passerelle.runtime.common.sealing import SETTING
 from passerelle.store.engine import EmbeddedEngine, find_running
 from passerelle.store.engine_process import EngineSettings
 from passerelle.store.engine_stamp import read_stamp
@@ -17,8 +17,8 @@ from passerelle.store.store import Store, StoreSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from passerelle.gateway.secret import Secret
     from passerelle.gateway.settings import Settings
+    from passerelle.runtime.common.secret import Secret
 
 
 async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[Secret, Path]:

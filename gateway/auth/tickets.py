@@ -16,7 +16,7 @@ from passerelle.core.credentials import Credentials
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
 from passerelle.core.record import record
 from passerelle.gateway.auth.keys import mint_token
-from passerelle.gateway.sealing import Sealer, make_sealer
+from passerelle.runtime.common.sealing import Sealer, make_sealer
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids

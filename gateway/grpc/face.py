@@ -19,6 +19,7 @@ from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.v0_3.cards import spell_card
 from passerelle.a2a_mapping.version import HEADER, judge_version
+from passerelle.channels.stream_frame import unpack
 from passerelle.core.errors import (
     Draining,
     InvalidInput,
@@ -34,14 +35,13 @@ from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.visits import Visits
-from passerelle.gateway.control.stream_frame import unpack
-from passerelle.gateway.correlation import Requests
 from passerelle.gateway.grpc.metadata import Head, read_head, refuse_repeated
-from passerelle.gateway.grpc.status import Refusal, render_refusal
-from passerelle.gateway.grpc.wire import to_json, to_message
-from passerelle.gateway.peers.carried import carry_on, list_confirmed
-from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
-from passerelle.gateway.secret import Secret
+from passerelle.peers.grpc.status import Refusal, render_refusal
+from passerelle.peers.grpc.wire import to_json, to_message
+from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
+from passerelle.runtime.common.carried import carry_on, list_confirmed
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.observability.correlation import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.operations import Operations, Streaming
     from passerelle.gateway.a2a.visits import Visit
     from passerelle.gateway.grpc.metadata import Context
-    from passerelle.gateway.grpc.methods import Row, Service
+    from passerelle.peers.grpc.methods import Row, Service
 
 TENANT: Final = "tenant"
 

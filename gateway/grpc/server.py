@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.grpc.methods import SERVICES
+from passerelle.peers.grpc.methods import SERVICES
 
 if TYPE_CHECKING:
     from passerelle.gateway.grpc.face import GrpcFace

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.channels.asyncapi import render_asyncapi
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.version import VERSION
 
 PATH: Final = "/v1/asyncapi.json"
 

@@ -18,7 +18,7 @@ from passerelle.core.ports.uploads import UPLOADED
 from passerelle.core.principal import Scope
 from passerelle.core.record import record
 from passerelle.gateway.http.bodies import read_bytes
-from passerelle.gateway.rpc_call import require_scope
+from passerelle.runtime.common.calls import require_scope
 from passerelle.store.digests import is_digest
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Authenticator
     from passerelle.core.ports.uploads import Uploads
     from passerelle.core.principal import Principal
+    from passerelle.delegation.runs.outputs.policy import OutputPolicy
     from passerelle.gateway.auth.credentials import CredentialReader
-    from passerelle.gateway.limits.gate import Gate
-    from passerelle.gateway.outputs.policy import OutputPolicy
+    from passerelle.runtime.limits.gate import Gate
 
 PATH: Final = "/v1/blobs/{sha256}"
 _AT_ONCE: Final = 8

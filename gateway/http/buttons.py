@@ -15,10 +15,10 @@ from starlette.routing import Route
 from passerelle.core.codec import from_bytes
 from passerelle.core.principal import Scope
 from passerelle.core.record import record
-from passerelle.gateway.devices.action_tokens import TOKEN_LIMIT, make_answer
 from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.rpc import render_result
-from passerelle.gateway.rpc_call import require_scope
+from passerelle.permission_bridge.devices.action_tokens import TOKEN_LIMIT, make_answer
+from passerelle.runtime.common.calls import require_scope
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import CommandService
     from passerelle.core.principal import Principal
-    from passerelle.gateway.devices.action_tokens import ActionTokens
+    from passerelle.permission_bridge.devices.action_tokens import ActionTokens
 
 BODY_LIMIT_BYTES: Final = TOKEN_LIMIT + 512
 PATH: Final = "/v1/approvals/answers"

@@ -16,15 +16,15 @@ from starlette.routing import Route
 
 from passerelle.a2a_mapping.body import read_object
 from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge
+from passerelle.delegation.runs.callbacks import PATH
 from passerelle.gateway.auth.credentials import read_bearer
-from passerelle.gateway.callbacks import PATH
 from passerelle.gateway.http.bodies import read_bytes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from passerelle.core.json import JsonObject
-    from passerelle.gateway.callbacks import CallbackEdge
+    from passerelle.delegation.runs.callbacks import CallbackEdge
 
 BODY_LIMIT_BYTES: Final = 1_048_576
 _TOKEN: Final = "X-A2A-Notification-Token"  # noqa: S105  the name of a header

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway import metrics
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.version import VERSION
+from passerelle.runtime.observability import metrics
 
 UNREADY: Final = 503
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.gateway.http import asyncapi, openapi
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.version import VERSION
 
 LINKS: Final = {
     "health": ("/healthz", "whether the process lives"),

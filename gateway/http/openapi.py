@@ -20,8 +20,8 @@ from passerelle.gateway.http.v1 import (
     VERSION_HEADER,
     Operation,
 )
-from passerelle.gateway.rpc_call import IDEMPOTENCY_KEY_LIMIT, KEY_HEADER
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.calls import IDEMPOTENCY_KEY_LIMIT, KEY_HEADER
+from passerelle.runtime.common.version import VERSION
 
 PATH: Final = "/v1/openapi.json"
 _REF: Final = "#/components/schemas/{model}"

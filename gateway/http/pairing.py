@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from passerelle.gateway.devices.pairing import Pairing
+    from passerelle.permission_bridge.devices.pairing import Pairing
 
 BODY_LIMIT_BYTES: Final = 2_048
 _NO_STORE: Final = {"Cache-Control": "no-store"}

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.admission import name_channel
-from passerelle.channels.frames import Gap as GapFrame
-from passerelle.channels.frames import Mode, Snapshot, Subscribe, Subscribed
 from passerelle.channels.inputs import Told
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.story import LinkStory, Over
@@ -21,17 +19,19 @@ from passerelle.channels.telling import Telling
 from passerelle.core.codec import to_bytes
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.times import format_ms
+from passerelle.protocol.frames import Gap as GapFrame
+from passerelle.protocol.frames import Mode, Snapshot, Subscribe, Subscribed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from passerelle.channels.closing import CloseCode
-    from passerelle.channels.cursor import Cursor
     from passerelle.channels.position import Gap
     from passerelle.channels.services import LinkFacts
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Channels
     from passerelle.core.principal import Principal
+    from passerelle.protocol.closing import CloseCode
+    from passerelle.protocol.cursor import Cursor
 
 PROTOCOL: Final = "passerelle.v1+sse"
 NAMELESS: Final = "sse"

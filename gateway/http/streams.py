@@ -18,8 +18,6 @@ import orjson
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.cursor import Cursor, parse_cursor
 from passerelle.channels.fanout import count_deliveries
 from passerelle.channels.pages import Page
 from passerelle.channels.position import Gap, Live, ReplayBounds
@@ -35,7 +33,9 @@ from passerelle.core.errors import (
     Unauthenticated,
 )
 from passerelle.gateway.http.stream_link import NAMELESS
-from passerelle.gateway.limits.seats import StreamSeats
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.cursor import Cursor, parse_cursor
+from passerelle.runtime.limits.seats import StreamSeats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -14,7 +14,7 @@ from passerelle.core.principal import Scope
 from passerelle.core.record import record
 from passerelle.gateway.auth.tickets import TICKET_MS
 from passerelle.gateway.http.bodies import read_json
-from passerelle.gateway.rpc_call import require_scope
+from passerelle.runtime.common.calls import require_scope
 
 if TYPE_CHECKING:
     from starlette.requests import Request

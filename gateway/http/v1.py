@@ -26,13 +26,13 @@ from passerelle.core.ports.chance import Ids
 from passerelle.gateway.a2a.extensions import read_metadata
 from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.auth.devices import find_list
-from passerelle.gateway.control.ahead import forget_ahead
 from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.http.problem import render_problem
-from passerelle.gateway.limits.gate import Gate
-from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc import ANSWERING, CALLS, call
-from passerelle.gateway.rpc_call import KEY_HEADER, Call, Caller
+from passerelle.runtime.common.calls import KEY_HEADER, Call, Caller
+from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.limits.gate import Gate
+from passerelle.runtime.records.ahead import forget_ahead
 
 DEVICE_HEADER: Final = "Passerelle-Device"
 DEVICE_LIMIT: Final = 128

@@ -27,9 +27,9 @@ from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.visits import Visits
-from passerelle.gateway.correlation import Requests
-from passerelle.gateway.peers.carried import carry_on
-from passerelle.gateway.rpc_call import check_key, require_operation, require_scope
+from passerelle.runtime.common.calls import check_key, require_operation, require_scope
+from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.observability.correlation import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
-from passerelle.channels.reverse_frames import Registered
 from passerelle.core.errors import (
     Forbidden,
     InvalidInput,
@@ -23,22 +22,23 @@ from passerelle.core.errors import (
     StoreUnavailable,
 )
 from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered
-from passerelle.gateway.reverse.cards import BroughtCards
-from passerelle.gateway.reverse.local import Served
+from passerelle.peers.reverse.cards import BroughtCards
+from passerelle.peers.reverse.local import Served
+from passerelle.protocol.reverse_frames import Registered
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
-    from passerelle.channels.reverse_frames import Register
     from passerelle.channels.reverse_link import AgentLink
     from passerelle.channels.reverse_side import Leave
     from passerelle.core.ports.agents import AgentNews
     from passerelle.core.principal import Principal
-    from passerelle.gateway.peers.registry import PeerRegistry
-    from passerelle.gateway.reverse.dialling import Dialling
     from passerelle.gateway.reverse.routing import Routing
+    from passerelle.peers.registry import PeerRegistry
+    from passerelle.peers.reverse.dialling import Dialling
+    from passerelle.protocol.reverse_frames import Register
 
 HOLD_MS: Final = 45_000
 """How long a link counts whose instance says nothing more."""

@@ -11,8 +11,8 @@ from passerelle.gateway.reverse.host import Host
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.gateway.peers.registry import PeerRegistry
     from passerelle.gateway.reverse.routing import Routing
+    from passerelle.peers.registry import PeerRegistry
 
 
 @asynccontextmanager

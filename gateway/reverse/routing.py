@@ -32,26 +32,26 @@ from passerelle.core.peer import Unreached
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
-from passerelle.gateway.control.task_fields import OWNER, read_driver
-from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
-from passerelle.gateway.delegation.failing import Ended, end_run
-from passerelle.gateway.delegation.inputs import ASK
-from passerelle.gateway.delegation.letting_go import FIRST_LOOK_MS, ROW, let_go
-from passerelle.gateway.delegation.refusal import explain
-from passerelle.gateway.delegation.run import RunMovedError
-from passerelle.gateway.delegation.sending import is_kept_back
+from passerelle.delegation.runs.failing import Ended, end_run
+from passerelle.delegation.runs.inputs import ASK
+from passerelle.delegation.runs.letting_go import FIRST_LOOK_MS, ROW, let_go
+from passerelle.delegation.runs.refusal import explain
+from passerelle.delegation.runs.run import RunMovedError
+from passerelle.delegation.runs.sending import is_kept_back
+from passerelle.runtime.records.task_fields import OWNER, read_driver
+from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from passerelle.control.service import Service
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
-    from passerelle.gateway.control.service import Service
-    from passerelle.gateway.delegation.driver import Driver
-    from passerelle.gateway.delegation.step import Step
-    from passerelle.gateway.reverse.dialling import Dialling
+    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.step import Step
+    from passerelle.peers.reverse.dialling import Dialling
 
 VISIBILITY_MS: Final = 10_000
 """A claimed row that is left comes due again after this time."""

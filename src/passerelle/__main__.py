@@ -1,6 +1,6 @@
 """``python -m passerelle`` is the same command as ``passerelle``."""
 
-from passerelle.gateway.cli import main
+from passerelle.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.times import format_ms
-from passerelle.gateway.clock import SystemClock
+from passerelle.runtime.common.clock import SystemClock
 from tests.chaos.approvals_pauses import read_pause
 from tests.chaos.approvals_plan import HELD_BACK, OWN, WORDS, Death, Errand
 from tests.support.asking import ask_leave

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.engine_process import EngineSettings, build_command
 from tests.chaos.approvals_agent import AGENT, QUIET, VAULT, AskingAgent

@@ -29,7 +29,7 @@ import yaml
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.chaos.plan import GATEWAYS, LASTING
 from tests.chaos.site import KEY, AgentProcess
 from tests.chaos.store_view import StoreView

@@ -18,7 +18,7 @@ import httpx
 import orjson
 import yaml
 
-from passerelle.gateway.demo.processes import GatewayProcess, start
+from passerelle.demo.processes import GatewayProcess, start
 from tests.chaos.site import ROOT
 from tests.support.waiting import wait_until
 

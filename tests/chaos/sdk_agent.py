@@ -9,8 +9,8 @@ import sys
 import orjson
 import uvicorn
 
-from passerelle.gateway.demo.peers.report import ReportAgent
-from passerelle.gateway.demo.peers.serving import HOST, make_app
+from passerelle.demo.peers.report import ReportAgent
+from passerelle.demo.peers.serving import HOST, make_app
 from passerelle.gateway.server import bind
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.gateway.demo.checks import StoryBroken, wait_for
-from passerelle.gateway.demo.devices import open_device
+from passerelle.demo.checks import StoryBroken, wait_for
+from passerelle.demo.devices import open_device
 from tests.chaos.callers import Cut, Refused, read_results
 from tests.chaos.plan import GATEWAYS, Way
 from tests.chaos.site import KEY
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.gateway.demo.devices import Device
+    from passerelle.demo.devices import Device
     from tests.chaos.callers import Caller, Told
     from tests.chaos.proofs import Truth
     from tests.chaos.records import Records

@@ -23,7 +23,7 @@ import yaml
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import Child, GatewayProcess, start
+from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.store.engine_binary import find_engine
 from tests.chaos.plan import GATEWAYS, LASTING, SDK
 from tests.chaos.store_view import StoreView

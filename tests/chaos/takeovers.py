@@ -22,7 +22,7 @@ import orjson
 
 from passerelle.core.status import ENDED
 from passerelle.core.times import parse_ms
-from passerelle.gateway.duties.leases import LEASE_MS
+from passerelle.delegation.duties.leases import LEASE_MS
 from tests.chaos.plan import GATEWAYS
 
 if TYPE_CHECKING:

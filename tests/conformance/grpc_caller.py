@@ -13,7 +13,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 
-from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status
+from passerelle.peers.grpc.status import DETAILS_KEY, parse_status
 from tests.conformance.callers import GRPC, Answer, Caller, Json, Refusal, Stream
 
 _Calling: TypeAlias = grpc.aio.UnaryStreamCall[Message, Message]

@@ -21,9 +21,9 @@ import grpc.aio
 import httpx
 import orjson
 
+from passerelle.demo.processes import GatewayProcess, start
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.demo.processes import GatewayProcess, start
-from passerelle.gateway.secret import Secret
+from passerelle.runtime.common.secret import Secret
 from tests.conformance.callers import (
     GRPC,
     HTTP_JSON,

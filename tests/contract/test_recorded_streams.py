@@ -12,7 +12,7 @@ import pytest
 from passerelle.core.codec import to_wire
 from passerelle.core.json import Json
 from passerelle.core.status import ENDED, WAITING
-from passerelle.gateway.peers.config import PeerConfig
+from passerelle.peers.config import PeerConfig
 from tests.support.engine import Server
 from tests.support.house import House, open_house
 from tests.support.recording import RECORDINGS, Recording, load_recordings, play

@@ -14,7 +14,7 @@ import grpc.aio
 import httpx
 import yaml
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.conversations.axes import INTERFACES, JAVASCRIPT, PLAIN, SDK_0_3, SDK_1, Case
 from tests.conversations.caller import Conversant
 from tests.conversations.plain_agent import run_plain_agent

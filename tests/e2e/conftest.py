@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.support.loops import SHARED, Backend
 from tests.support.processes import AGENT, Caller, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer

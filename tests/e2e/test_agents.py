@@ -10,8 +10,8 @@ from typing import Final
 import httpx
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
-from passerelle.gateway.exit_status import ExitStatus
+from passerelle.cli.exit_status import ExitStatus
+from passerelle.demo.processes import GatewayProcess
 from tests.support.processes import AGENT
 from tests.support.scripted_peer import ScriptedPeer
 

@@ -13,9 +13,9 @@ import httpx
 import orjson
 import pytest
 
+from passerelle.cli.exit_status import ExitStatus
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
-from passerelle.gateway.exit_status import ExitStatus
+from passerelle.demo.processes import GatewayProcess
 from tests.support.command import run_command
 from tests.support.paired_device import PairedDevice
 from tests.support.processes import Caller

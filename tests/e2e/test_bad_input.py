@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.e2e.conftest import UNREACHABLE
 from tests.support.processes import AGENT, Caller, count_stored, open_caller
 from tests.support.raw_channel import RawChannel, open_channel

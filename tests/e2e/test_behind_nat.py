@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from passerelle.channels.reverse_client import ReverseAgent
+from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.demo.processes import Child, GatewayProcess, start
-from passerelle.gateway.secret import Secret
+from passerelle.runtime.common.secret import Secret
 from passerelle.store.engine_binary import find_engine
 from tests.integration.callers.rig import KEY as SECRET_KEY
 from tests.integration.callers.rig import describe

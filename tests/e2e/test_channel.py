@@ -14,12 +14,12 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from passerelle.channels.client import ChannelClient
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.core.event_type import EventType
 from passerelle.core.json import Json, JsonObject
-from passerelle.gateway.demo.devices import Device, open_device
-from passerelle.gateway.demo.network import open_network
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.devices import Device, open_device
+from passerelle.demo.network import open_network
+from passerelle.demo.processes import GatewayProcess
+from passerelle.protocol.frames import SUBPROTOCOL
 from tests.support.processes import AGENT, Caller, count_stored, read_stored
 from tests.support.raw_channel import open_channel
 from tests.support.scripted_peer import ScriptedPeer

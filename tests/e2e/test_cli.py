@@ -13,10 +13,10 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
+from passerelle.cli.main import app
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.cli import app
-from passerelle.gateway.secret import Secret
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.common.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
@@ -99,7 +99,7 @@ def test_help_of_each_verb_has_a_short_line_and_an_example_of_itself() -> None:
 
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     program = (
-        "import sys, passerelle.gateway.cli\n"
+        "import sys, passerelle.cli.main\n"
         "heavy = {'pydantic', 'uvicorn', 'starlette', 'redis', 'aiohttp', 'a2a'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )

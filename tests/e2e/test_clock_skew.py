@@ -13,7 +13,7 @@ import pytest
 
 from passerelle.core.json import JsonObject
 from passerelle.core.times import parse_ms
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import Server, ask, run_server
 from tests.support.processes import (

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from passerelle.core.json import Json
-from passerelle.gateway.delegation.spill import CAP
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
+from passerelle.runtime.records.spill import CAP
 from tests.support.processes import Caller, read_entries, read_stored
 from tests.support.scripted_behaviours import BIG_ARTIFACT_CHARS, BIG_STATUS_CHARS
 from tests.support.scripted_peer import ScriptedPeer

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from passerelle.gateway.demo.processes import GatewayProcess
+    from passerelle.demo.processes import GatewayProcess
 
 pytestmark = pytest.mark.anyio
 LIMIT: Final = 256

@@ -18,9 +18,9 @@ from typing import cast
 import httpx
 import pytest
 
-from passerelle.gateway.demo import story
-from passerelle.gateway.demo.checks import Checks, StoryBroken, wait_for
-from passerelle.gateway.demo.stage import Stage
+from passerelle.demo import story
+from passerelle.demo.checks import Checks, StoryBroken, wait_for
+from passerelle.demo.stage import Stage
 from tests.support.processes import Answer
 from tests.support.waiting import block_until
 

@@ -15,18 +15,18 @@ from typer.core import TyperGroup
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.dialects.registry import detect
-from passerelle.channels.closing import CloseCode, is_retryable
 from passerelle.channels.counts import ChannelCounts
-from passerelle.channels.cursor import DISCARDS_STATE, GapReason
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.hub import Hub
+from passerelle.cli.main import app
 from passerelle.core.json import JsonObject
 from passerelle.gateway.channel_metrics import ChannelMetrics
-from passerelle.gateway.cli import app
 from passerelle.gateway.connection_settings import ConnectionMetrics
 from passerelle.gateway.connections import ConnectionTable
-from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.settings_source import Sources, read_settings
+from passerelle.protocol.closing import CloseCode, is_retryable
+from passerelle.protocol.cursor import DISCARDS_STATE, GapReason
+from passerelle.runtime.observability.metrics import Metrics
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS: Final = (

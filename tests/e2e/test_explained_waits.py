@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.support.command import run_command
 from tests.support.processes import Caller
 from tests.support.scripted_peer import HttpAnswer, ScriptedPeer

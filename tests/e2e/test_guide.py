@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess, run_peers
+from passerelle.demo.processes import GatewayProcess, run_peers
 from tests.support.processes import run_gateway
 from tests.support.waiting import block_until, wait_until
 

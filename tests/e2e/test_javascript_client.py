@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from passerelle.gateway.demo.network import open_network
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.network import open_network
+from passerelle.demo.processes import GatewayProcess
 from tests.support.javascript import Puppet, Stage, open_stage
 from tests.support.loops import Backend
 from tests.support.processes import AGENT, Answer, Caller, open_caller, read_stored, run_gateway

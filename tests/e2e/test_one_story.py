@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.channels.client import ChannelClient
 from passerelle.core.json import Json, JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.http.v1 import OPERATIONS
 from tests.support.command import run_command
 from tests.support.processes import AGENT, Caller, open_caller, read_stored

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.support.asking import ask_leave
 from tests.support.processes import Answer, Caller, read_stored
 from tests.support.raw_channel import open_channel

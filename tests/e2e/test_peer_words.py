@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.support.processes import Answer, Caller, read_stored
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.scripted_tasks import Turn

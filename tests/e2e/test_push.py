@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.support.processes import AGENT, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until

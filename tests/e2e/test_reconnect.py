@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.channels.cursor import parse_cursor
+from passerelle.protocol.cursor import parse_cursor
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import ask, run_server
 from tests.support.processes import (

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.secret import Secret
+from passerelle.runtime.common.secret import Secret
 from tests.support.processes import AGENT, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until

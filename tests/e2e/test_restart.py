@@ -10,7 +10,7 @@ from typing import Final
 import httpx
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess, read_port, start
+from passerelle.demo.processes import GatewayProcess, read_port, start
 from tests.support.processes import (
     AGENT,
     find_engine_pid,

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from passerelle.gateway.demo.devices import open_device
+from passerelle.demo.devices import open_device
 from tests.support.processes import AGENT, Answer, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until

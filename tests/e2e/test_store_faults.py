@@ -14,7 +14,7 @@ import httpx
 import orjson
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import ask
 from tests.support.processes import (

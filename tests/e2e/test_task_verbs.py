@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
-from passerelle.gateway.exit_status import ExitStatus
+from passerelle.cli.exit_status import ExitStatus
+from passerelle.demo.processes import GatewayProcess
 from tests.support.command import Done, run_command
 from tests.support.processes import AGENT
 from tests.support.scripted_peer import ScriptedPeer

@@ -24,9 +24,9 @@ from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from passerelle.a2a_mapping.extensions import INTERFACES
-from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.gateway.demo.processes import Child, read_port, start
-from passerelle.gateway.grpc.methods import V1
+from passerelle.demo.processes import Child, read_port, start
+from passerelle.peers.grpc.methods import V1
+from passerelle.protocol.frames import SUBPROTOCOL
 from tests.support.processes import AGENT
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.tls import Authority, weaken

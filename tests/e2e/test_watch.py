@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
-from passerelle.gateway.exit_status import ExitStatus
+from passerelle.cli.exit_status import ExitStatus
+from passerelle.demo.processes import GatewayProcess
 from tests.support.command import run_command
 from tests.support.processes import AGENT, Caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer

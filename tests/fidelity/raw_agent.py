@@ -14,7 +14,7 @@ import httpx
 import orjson
 from aiohttp import web
 
-from passerelle.gateway.demo.processes import start
+from passerelle.demo.processes import start
 from tests.fidelity.interactions import INTERACTIONS, QUESTION, Interaction
 
 _BY_NAME = {one.name: one for one in INTERACTIONS}

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, cast
 import httpx
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.conversations.forms import inner
 from tests.fidelity.interactions import INTERACTIONS, Interaction
 from tests.fidelity.raw_agent import RawPeer, run_raw_agent

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from passerelle.cli.check import CheckReport, run_check
 from passerelle.core.json import JsonObject
-from passerelle.gateway.check import CheckReport, run_check
-from passerelle.gateway.clock import SystemClock
 from passerelle.gateway.settings_source import Sources
+from passerelle.runtime.common.clock import SystemClock
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.sdk_agent import run_sdk_agent
 

@@ -12,12 +12,12 @@ import structlog
 
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import ConfigInvalid, Conflict, Unauthenticated
-from passerelle.gateway import news_following
 from passerelle.gateway.auth.opening import find_place, open_access
 from passerelle.gateway.auth.owner import rotate_owner_token
 from passerelle.gateway.auth.rotation import run_rotation
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import Settings
+from passerelle.runtime.common import news_following
+from passerelle.runtime.common.secret import Secret
 from passerelle.store import keys
 from passerelle.store.owner_tokens import SealedToken
 from passerelle.store.store import Store, StoreSettings

@@ -17,7 +17,7 @@ from passerelle.a2a_mapping.dialects.pause import Reply
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.core.json import JsonObject
 from passerelle.core.prompt import PeerAnswer
-from passerelle.gateway.demo.peers.report import Pace, read_pace
+from passerelle.demo.peers.report import Pace, read_pace
 
 # A whole answer, as a test reads it: keys that are missing fail the test by themselves.
 Answer = dict[str, Any]
@@ -26,7 +26,7 @@ URI = "urn:passerelle:ext:permission:1"
 
 @contextlib.contextmanager
 def _run(name: str) -> Generator[httpx.Client]:
-    command = [sys.executable, "-m", f"passerelle.gateway.demo.peers.{name}", "--port", "0"]
+    command = [sys.executable, "-m", f"passerelle.demo.peers.{name}", "--port", "0"]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as process,
         contextlib.ExitStack() as at_the_end,
@@ -189,7 +189,7 @@ def test_the_pace_of_a_report_is_bounded(text: str, pace: Pace) -> None:
 def test_a_taken_port_is_refused_with_a_reason() -> None:
     with _run("echo") as client:
         port = str(client.base_url.port)
-        command = [sys.executable, "-m", "passerelle.gateway.demo.peers.echo", "--port", port]
+        command = [sys.executable, "-m", "passerelle.demo.peers.echo", "--port", port]
         second = subprocess.run(command, capture_output=True, timeout=120, check=False)
         assert second.returncode != 0
         assert b"in use" in second.stderr

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.gateway.server import Listener, Server, bind, stop_on_signals
-from passerelle.gateway.version import SERVER
+from passerelle.runtime.common.version import SERVER
 from tests.support.waiting import wait_until
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Unknown, Unreached
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.metrics import Metrics
-from passerelle.gateway.peers.breaker import FAILURES
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.standing_metrics import watch_agents
+from passerelle.peers.breaker import FAILURES
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.registry import PeerRegistry
+from passerelle.runtime.common.clock import SystemClock
+from passerelle.runtime.observability.metrics import Metrics
 from tests.support.scripted_peer import ScriptedPeer
 
 pytestmark = pytest.mark.anyio

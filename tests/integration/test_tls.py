@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from passerelle.cli.check import run_check
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.check import run_check
-from passerelle.gateway.clock import SystemClock
 from passerelle.gateway.server import Listener, Server, bind
 from passerelle.gateway.server_tls import ServerTls, trust_own_certificate
 from passerelle.gateway.settings_source import Sources
 from passerelle.gateway.settings_tls import TlsSettings
+from passerelle.runtime.common.clock import SystemClock
 from tests.support.tls import Authority, weaken
 
 pytestmark = pytest.mark.anyio

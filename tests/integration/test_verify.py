@@ -9,6 +9,7 @@ from typing import cast
 import orjson
 import pytest
 
+from passerelle.cli.verify import run_verify, verify_store
 from passerelle.core.batch import (
     Appended,
     Batch,
@@ -26,12 +27,11 @@ from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.duties.settling import Settling
+from passerelle.delegation.duties.settling import Settling
+from passerelle.delegation.verification.rebuild import find_difference
+from passerelle.delegation.verification.report import VerifyReport
 from passerelle.gateway.settings import Settings
-from passerelle.gateway.verification.rebuild import find_difference
-from passerelle.gateway.verification.report import VerifyReport
-from passerelle.gateway.verify import run_verify, verify_store
+from passerelle.runtime.common.clock import SystemIds
 from passerelle.store import keys
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_binary import find_engine

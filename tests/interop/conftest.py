@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import JAVASCRIPT, PYTHON_0_3, require
 from tests.interop.puppets import Puppet, open_puppet, run_agent
 from tests.support.loops import SHARED, Backend

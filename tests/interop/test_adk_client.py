@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import aiohttp
 import pytest
 
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import ADK, require
 from tests.interop.puppets import run_agent
 from tests.support.loops import SHARED, Backend

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import ADK, PYTHON_0_3, require
 from tests.interop.puppets import run_agent
 from tests.support.loops import SHARED, Backend

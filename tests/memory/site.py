@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 import yaml
 
-from passerelle.gateway.demo.processes import GatewayProcess, start
+from passerelle.demo.processes import GatewayProcess, start
 from tests.memory.agent import NAME
 from tests.support.waiting import wait_until
 

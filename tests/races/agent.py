@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.times import format_ms
-from passerelle.gateway.clock import SystemClock
+from passerelle.runtime.common.clock import SystemClock
 from tests.races.plan import LIFE_MS, OPTIONS, Story
 from tests.support.scripted_peer import ScriptedPeer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.status import ENDED
-from passerelle.gateway.duties.due import VISIBILITY_MS
+from passerelle.delegation.duties.due import VISIBILITY_MS
 from tests.chaos.records import open_records
 from tests.chaos.store_view import StoreView
 from tests.support.waiting import wait_until

@@ -14,7 +14,7 @@ import aiohttp
 import yaml
 
 from passerelle.channels.client import ChannelClient
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.races.agent import NAME, Cashier
 from tests.races.plan import GATEWAYS, RACERS

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.json import JsonObject
-from passerelle.gateway.verify import verify_store
 from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import Instance, Rig, open_rig

@@ -32,8 +32,8 @@ import structlog
 from passerelle.channels.limits import Limits
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.gateway.metrics import Metrics
-from passerelle.gateway.outages import Outages
+from passerelle.runtime.observability.metrics import Metrics
+from passerelle.runtime.observability.outages import Outages
 from passerelle.store.retention import Archived
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.channels.rig import BackEnd, Rig, serve

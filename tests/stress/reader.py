@@ -15,7 +15,7 @@ from typing import Final
 from passerelle.channels.client import ChannelClient, ChannelStopped, StreamClosed
 from passerelle.channels.client_cursors import MemoryCursors
 from passerelle.channels.client_items import Event, Gap, GapChoice, Item, Offline, Snapshot, Status
-from passerelle.channels.closing import CloseCode
+from passerelle.protocol.closing import CloseCode
 from tests.support.waiting import wait_until
 
 AGAIN_S: Final = 0.1

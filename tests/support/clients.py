@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from passerelle.core.principal import Scope
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import DEFAULT_SCOPES, ClientSettings, GrantSettings, Kind
+from passerelle.runtime.common.secret import Secret
 
 
 def make_client(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 from unittest.mock import patch
 
-from passerelle.gateway.cli import main
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.cli.main import main
+from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.settings_source import PREFIX
 
 

@@ -12,7 +12,7 @@ from passerelle.core.principal import Principal
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.rpc import call
-from passerelle.gateway.rpc_call import Caller
+from passerelle.runtime.common.calls import Caller
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
 

@@ -15,8 +15,8 @@ import orjson
 
 from passerelle.channels.client import ChannelClient
 from passerelle.channels.client_items import Connected, Event, Gap, GapChoice, Item
-from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.demo.processes import GatewayProcess
+from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import ask, run_server
 from tests.support.processes import (

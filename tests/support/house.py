@@ -20,6 +20,8 @@ from typing import Final, cast
 import orjson
 
 from passerelle.channels.hub import Hub, HubSettings
+from passerelle.control.catalogue import Catalogue
+from passerelle.control.service import Service
 from passerelle.core.batch import EntityKind, EntityRef, Incarnation
 from passerelle.core.commands import (
     ActionAnswered,
@@ -42,22 +44,20 @@ from passerelle.core.ports.log import Entry
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.catalogue import Catalogue
-from passerelle.gateway.control.service import Service
-from passerelle.gateway.control.task_fields import OWNER
-from passerelle.gateway.control.writes import Terms, Written
-from passerelle.gateway.delegation.deadlines import Deadlines
-from passerelle.gateway.delegation.patience import Patience
-from passerelle.gateway.delegation.peer_terms import PeerTerms
-from passerelle.gateway.delegation.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
-from passerelle.gateway.memory.room import MemoryRoom
-from passerelle.gateway.outputs.policy import OutputPolicy
+from passerelle.delegation.runs.deadlines import Deadlines
+from passerelle.delegation.runs.outputs.policy import OutputPolicy
+from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
 from passerelle.gateway.parts import make_service
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.surroundings import Surroundings
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.memory.room import MemoryRoom
+from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store import keys
 from passerelle.store.blob_stores import BlobStore
 from passerelle.store.connection import pack

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.demo.processes import SETTING, Child
+from passerelle.demo.processes import SETTING, Child
 from passerelle.store.parent_guard import die_with_parent
 
 _READY: Final = b"ready\n"
@@ -69,7 +69,7 @@ class ForkedLife:
 
 @dataclass(slots=True)
 class Nursery:
-    """The process that forks; ``start`` stands in for that of ``gateway.demo.processes``."""
+    """The process that forks; ``start`` stands in for that of ``demo.processes``."""
 
     process: subprocess.Popen[bytes]
 

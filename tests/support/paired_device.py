@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from passerelle.core.canonical import canonicalize
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.device import KeyAlgorithm
-from passerelle.gateway.clock import SystemClock
+from passerelle.runtime.common.clock import SystemClock
 
 
 def encode(raw: bytes) -> str:

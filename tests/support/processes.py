@@ -18,10 +18,10 @@ import orjson
 import yaml
 
 from passerelle.core.json import JsonObject
+from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.auth.owner import OWNER_FILE
-from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.runtime.common.clock import SystemIds
 from tests.support.engine import ask
 from tests.support.waiting import wait_until
 

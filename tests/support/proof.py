@@ -10,7 +10,7 @@ from passerelle.core.events import Event, VendorPayload, check_scope, decode_eve
 from passerelle.core.ports.log import Entry, EventLog, StreamKind, StreamRef
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.contents import Contents
+from passerelle.runtime.records.contents import Contents
 
 SNAPSHOT_CAP: Final = 16 * 1024
 

@@ -11,8 +11,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin, Subprotocol
 
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.core.json import JsonObject
+from passerelle.protocol.frames import SUBPROTOCOL
 
 # A frame as a test reads it: members that are missing fail the test by themselves.
 ServerFrame = dict[str, Any]

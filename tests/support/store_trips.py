@@ -18,8 +18,8 @@ from typing import Final
 import pytest
 
 from passerelle.channels.connection import Connection
-from passerelle.gateway.delegation.driver import Driver
-from passerelle.gateway.duties.relay import Relay
+from passerelle.delegation.duties.relay import Relay
+from passerelle.delegation.runs.driver import Driver
 from passerelle.gateway.http import v1
 from passerelle.store.batcher import Batcher
 from passerelle.store.connection import Reply

@@ -21,10 +21,18 @@ PACKAGES = (
     "a2a_mapping",
     "agent_cards",
     "channels",
+    "cli",
+    "control",
     "core",
+    "delegation",
+    "demo",
     "gateway",
+    "peers",
     "permission_bridge",
+    "protocol",
+    "runtime",
     "store",
+    "webhooks",
 )
 ORIGINS = ("tree", "sdist")
 BUILD_WITHIN_S = 300

@@ -1,4 +1,4 @@
-// Drawn from channels/frames.py; `make generate` writes it.
+// Drawn from protocol/frames.py; `make generate` writes it.
 
 export type JsonObject = { [name: string]: any };
 

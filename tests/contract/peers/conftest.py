@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from passerelle.core.peer import Peer
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.registry import PeerRegistry
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.sdk_agent import run_sdk_agent
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from passerelle.gateway.memory.budget import Budget
-from passerelle.gateway.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
-from passerelle.gateway.peers.connection_pool import ConnectionPool
-from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.peers.whole_answer import FREE_BYTES, GaveWay
-from passerelle.gateway.peers.wire import Reply
+from passerelle.peers.connection_pool import ConnectionPool
+from passerelle.peers.sessions import PeerSessions
+from passerelle.peers.whole_answer import FREE_BYTES, GaveWay
+from passerelle.peers.wire import Reply
+from passerelle.runtime.memory.budget import Budget
+from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -128,7 +128,7 @@ def patch_time(ahead_s: float) -> Generator[None]:
     """Has the room see a later time."""
     with pytest.MonkeyPatch.context() as patch:
         now = time.monotonic
-        patch.setattr("passerelle.gateway.memory.room.time.monotonic", lambda: now() + ahead_s)
+        patch.setattr("passerelle.runtime.memory.room.time.monotonic", lambda: now() + ahead_s)
         yield
 
 

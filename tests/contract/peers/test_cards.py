@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.errors import InvalidAgentResponse, PeerUnavailable
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Peer, Refused, Unreached
-from passerelle.gateway.peers.config import PeerConfig
+from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import say
 from tests.support.scripted_peer import HttpAnswer, ScriptedPeer

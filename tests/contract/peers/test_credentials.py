@@ -18,10 +18,10 @@ from passerelle.core.errors import ConfigInvalid, PeerUnavailable
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Closed, Refused, Unreached
 from passerelle.core.trace import Trace
-from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS, TRACE, carry_on
-from passerelle.gateway.peers.config import PeerConfig, Tls
-from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
-from passerelle.gateway.secret import Secret
+from passerelle.peers.config import PeerConfig, Tls
+from passerelle.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
+from passerelle.runtime.common.carried import AUTHORIZATION, EXTENSIONS, TRACE, carry_on
+from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.loopback_server import end_runner

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.gateway.outputs.fetcher import Away, Fetched, Fetcher, Gone
-from passerelle.gateway.targets.addresses import WebhookRules
+from passerelle.delegation.runs.outputs.fetcher import Away, Fetched, Fetcher, Gone
+from passerelle.webhooks.addresses import WebhookRules
 from tests.support.file_server import File, FileServer
 from tests.support.names import Inside
 

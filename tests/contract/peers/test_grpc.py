@@ -28,10 +28,10 @@ from a2a.types import (
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Answered, Peer, Refused, Unknown, Unreached
 from passerelle.core.trace import read_trace
-from passerelle.gateway.peers.carried import TRACE
-from passerelle.gateway.peers.config import PeerConfig, Tls
-from passerelle.gateway.peers.credential import Bearer
-from passerelle.gateway.secret import Secret
+from passerelle.peers.config import PeerConfig, Tls
+from passerelle.peers.credential import Bearer
+from passerelle.runtime.common.carried import TRACE
+from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say, task_of
 from tests.support.scripted_peer import ScriptedPeer

@@ -9,8 +9,8 @@ import pytest
 
 from passerelle.core.json import Json
 from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
-from passerelle.gateway.peers.breaker import FAILURES, PAUSE_MS
-from passerelle.gateway.peers.config import PeerConfig
+from passerelle.peers.breaker import FAILURES, PAUSE_MS
+from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.scripted_peer import HttpAnswer, ScriptedPeer

@@ -20,12 +20,12 @@ from passerelle.core.peer import (
     Unreached,
 )
 from passerelle.core.trace import read_trace
-from passerelle.gateway.peers.assembly import Connections, make_peer
-from passerelle.gateway.peers.carried import TRACE
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.credential import Bearer
-from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.secret import Secret
+from passerelle.peers.assembly import Connections, make_peer
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.credential import Bearer
+from passerelle.peers.sessions import PeerSessions
+from passerelle.runtime.common.carried import TRACE
+from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import Clients, HandClock
 from tests.contract.peers.test_peer_suite import read_all, say, state_of, task_of, texts_of
 from tests.support.scripted_behaviours import BIG_ARTIFACT_CHARS, BIG_INTEGER

@@ -6,10 +6,10 @@ import pytest
 
 from passerelle.core.errors import ConfigInvalid, NotFound
 from passerelle.core.peer import Answered, Unreached
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.credential import Bearer
-from passerelle.gateway.peers.registry import PeerRegistry
-from passerelle.gateway.secret import Secret
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.credential import Bearer
+from passerelle.peers.registry import PeerRegistry
+from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import HandClock
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.scripted_peer import ScriptedPeer

@@ -13,8 +13,8 @@ import pytest
 from aiohttp import ClientConnectorError, web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.screening import REFUSED_ERRNO, Screen
+from passerelle.peers.sessions import PeerSessions
+from passerelle.runtime.common.screening import REFUSED_ERRNO, Screen
 from tests.support.loopback_server import end_runner
 from tests.support.tls import Authority
 

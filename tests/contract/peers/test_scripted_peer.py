@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Answered, Closed, Peer, Refused, Unknown
-from passerelle.gateway.peers.config import PeerConfig
+from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import (
     read_all,

@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.json import Json, JsonObject
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.registry import PeerRegistry
-from passerelle.gateway.peers.signatures import CardTrust, SignaturePolicy
-from passerelle.gateway.signing.keys import mint_signing_key, read_signing_key
-from passerelle.gateway.signing.signer import Signer
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.registry import PeerRegistry
+from passerelle.peers.signatures import CardTrust, SignaturePolicy
+from passerelle.runtime.common.signing.keys import mint_signing_key, read_signing_key
+from passerelle.runtime.common.signing.signer import Signer
 from tests.support.scripted_peer import ScriptedPeer, make_card
 
 pytestmark = pytest.mark.anyio

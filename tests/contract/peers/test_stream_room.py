@@ -14,12 +14,12 @@ from aiohttp import web
 
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Peer, StreamOutcome, Unknown
-from passerelle.gateway.memory.budget import Budget
-from passerelle.gateway.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
-from passerelle.gateway.peers.breaker import FAILURES
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.registry import PeerRegistry
-from passerelle.gateway.peers.whole_answer import GAVE_WAY
+from passerelle.peers.breaker import FAILURES
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.registry import PeerRegistry
+from passerelle.peers.whole_answer import GAVE_WAY
+from passerelle.runtime.memory.budget import Budget
+from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
 from tests.contract.peers.conftest import HandClock
 from tests.contract.peers.test_answer_room import patch_time
 from tests.contract.peers.test_peer_suite import say

@@ -14,28 +14,28 @@ import orjson
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.hub import Hub, HubSettings
+from passerelle.control.service import Service
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.principal import Scope
+from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.peer_terms import PeerTerms
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.auth.authenticator import know_keys
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.service import Service
-from passerelle.gateway.delegation.patience import Patience
-from passerelle.gateway.delegation.peer_terms import PeerTerms
-from passerelle.gateway.memory.room import MemoryRoom
-from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.parts import make_service
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.registry import PeerRegistry
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings_callers import GrantSettings
 from passerelle.gateway.surroundings import Surroundings
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.memory.room import MemoryRoom
+from passerelle.runtime.observability.metrics import Metrics
 from passerelle.store.store import Store, StoreSettings
 from tests.support.clients import make_client
 from tests.support.engine import Server as Engine

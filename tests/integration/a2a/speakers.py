@@ -22,8 +22,8 @@ from passerelle.a2a_mapping.v0_3.objects import read_task
 from passerelle.a2a_mapping.v0_3.responses import read_response
 from passerelle.a2a_mapping.version import Version
 from passerelle.core.json import JsonObject
-from passerelle.gateway.grpc.methods import SERVICES
-from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status
+from passerelle.peers.grpc.methods import SERVICES
+from passerelle.peers.grpc.status import DETAILS_KEY, parse_status
 from tests.integration.a2a.rig import OWNER, read_events
 
 STREAMS = frozenset({Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK})

@@ -12,7 +12,7 @@ import structlog
 
 from passerelle.core.json import JsonObject
 from passerelle.gateway.a2a.face import FaceSettings
-from passerelle.gateway.logs import configure_logs
+from passerelle.runtime.observability.logs import configure_logs
 from tests.integration.a2a.rig import CLIENTS, OWNER, Rig, run_rig
 from tests.support.engine import Server
 

@@ -9,8 +9,8 @@ import pytest
 
 from passerelle.gateway.a2a.face import FaceSettings
 from passerelle.gateway.a2a.incoming import FREE_BYTES
-from passerelle.gateway.memory.budget import Budget
-from passerelle.gateway.memory.room import MemoryRoom
+from passerelle.runtime.memory.budget import Budget
+from passerelle.runtime.memory.room import MemoryRoom
 from tests.integration.a2a.rig import run_rig
 from tests.support.engine import Server
 from tests.support.waiting import wait_until

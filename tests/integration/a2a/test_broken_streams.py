@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from passerelle.core.json import Json
-from passerelle.gateway.delegation.peer_terms import PeerTerms
-from passerelle.gateway.peers.config import PeerConfig
+from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.peers.config import PeerConfig
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.support.old_agent import run_old_agent
 from tests.support.scripted_tasks import Turn

@@ -13,7 +13,7 @@ from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.gateway.a2a.cards import CardOptions
 from passerelle.gateway.a2a.edge import OPEN_EDGE
 from passerelle.gateway.a2a.face import FaceSettings
-from passerelle.gateway.peers.interface import Reach, read_offer
+from passerelle.peers.interface import Reach, read_offer
 from tests.integration.a2a.rig import Rig, run_rig
 from tests.support.engine import Server
 

@@ -20,10 +20,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from passerelle.gateway.grpc.face import GrpcFace
-from passerelle.gateway.grpc.methods import V1
 from passerelle.gateway.grpc.server import start_grpc
-from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status
-from passerelle.gateway.spans import Spans
+from passerelle.peers.grpc.methods import V1
+from passerelle.peers.grpc.status import DETAILS_KEY, parse_status
+from passerelle.runtime.observability.spans import Spans
 from tests.integration.a2a.rig import OWNER, Answer, Rig
 
 pytestmark = pytest.mark.anyio

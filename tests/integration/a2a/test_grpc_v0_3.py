@@ -15,8 +15,8 @@ from a2a.types import a2a_pb2 as a2a
 from a2a.utils.errors import TaskNotFoundError
 
 from passerelle.gateway.grpc.face import GrpcFace
-from passerelle.gateway.grpc.methods import V0_3
 from passerelle.gateway.grpc.server import start_grpc
+from passerelle.peers.grpc.methods import V0_3
 from tests.integration.a2a.rig import OWNER, Rig
 from tests.integration.a2a.test_v0_3 import ask
 

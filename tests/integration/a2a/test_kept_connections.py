@@ -15,12 +15,12 @@ import pytest
 from passerelle.gateway.a2a.offer import KnowsHeads
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers
 from passerelle.gateway.auth.keys import KeyRing
-from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.correlation import Requests
 from passerelle.gateway.edges import FaceFirst
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import Settings
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.observability.correlation import Requests
 from tests.integration.a2a.rig import OWNER
 
 if TYPE_CHECKING:

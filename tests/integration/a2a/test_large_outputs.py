@@ -10,9 +10,9 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.core.json import JsonObject
-from passerelle.gateway.control.missing_content import MISSING
-from passerelle.gateway.delegation.peer_terms import PeerTerms
-from passerelle.gateway.delegation.volume import LARGE_BYTES, OutputLimits
+from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.volume import LARGE_BYTES, OutputLimits
+from passerelle.runtime.records.missing_content import MISSING
 from passerelle.store.blobs import DirectoryBlobs
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.support.scripted_tasks import Turn

@@ -14,7 +14,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import OWNER, Principal
-from passerelle.gateway.control.references import MAX_REFERENCES
+from passerelle.runtime.records.references import MAX_REFERENCES
 from tests.integration.a2a.rig import Answer, Rig, run_rig
 from tests.support.engine import Server
 from tests.support.scripted_peer import ScriptedPeer

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.channels.cursor import parse_cursor
 from passerelle.core.commands import GetRecord
 from passerelle.core.principal import OWNER
 from passerelle.gateway.a2a.face import FaceSettings
+from passerelle.protocol.cursor import parse_cursor
 from passerelle.store.retention import Archived, Trimmed
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.a2a.rig import Event, Rig, read_events, run_rig

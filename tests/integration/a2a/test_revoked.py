@@ -20,7 +20,7 @@ from passerelle.gateway.auth.authenticator import Callers, KnownCallers
 from passerelle.gateway.auth.keys import KeyRing
 from passerelle.gateway.grpc.face import GrpcFace
 from passerelle.gateway.grpc.server import start_grpc
-from passerelle.gateway.secret import Secret
+from passerelle.runtime.common.secret import Secret
 from tests.integration.a2a.rig import OWNER, Answer, Rig, run_rig
 from tests.integration.a2a.test_grpc import LOOPBACK, Wire, read_details, read_frame
 from tests.support.clients import make_client

@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from passerelle.core.json import JsonObject
+from passerelle.delegation.runs.peer_terms import PeerTerms
 from passerelle.gateway.a2a.unary import UnaryCalls
-from passerelle.gateway.correlation import REQUEST
-from passerelle.gateway.delegation.peer_terms import PeerTerms
+from passerelle.runtime.observability.correlation import REQUEST
 from tests.integration.a2a.rig import OWNER, Answer, Rig
 from tests.integration.a2a.test_revoked import quick, revoke
 from tests.support.scripted_tasks import Turn

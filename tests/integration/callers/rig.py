@@ -20,11 +20,11 @@ from passerelle.gateway.assembly import Gateway, open_gateway
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.gateway.auth.opening import open_access
-from passerelle.gateway.control.home import name_home
 from passerelle.gateway.edges import make_edges
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings import Settings
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.records.home import name_home
 from tests.support.engine import ask
 from tests.support.scripted_peer import ScriptedPeer
 

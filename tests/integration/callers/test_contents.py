@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from passerelle.core.canonical import canonicalize
-from passerelle.gateway.control.subjects import LIMIT_BYTES
+from passerelle.permission_bridge.answers.subjects import LIMIT_BYTES
 from passerelle.permission_bridge.views import compute_digest
 from tests.integration.callers.test_policy_verbs import run
 from tests.integration.devices.asking import BOB, PEOPLE, PERMISSION, bearer, list_pending

@@ -9,8 +9,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.gateway import collector
+from passerelle.protocol.frames import SUBPROTOCOL
+from passerelle.runtime.common import collector
 from tests.integration.callers.rig import Rig
 
 pytestmark = pytest.mark.anyio

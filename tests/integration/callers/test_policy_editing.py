@@ -11,12 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from passerelle.cli.exit_status import find_exit_status
+from passerelle.cli.main import app
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway import news_following
-from passerelle.gateway.cli import app
-from passerelle.gateway.control.policy_editing import HOME, PolicyEditing
-from passerelle.gateway.exit_status import find_exit_status
+from passerelle.permission_bridge.governing.policy_editing import HOME, PolicyEditing
+from passerelle.runtime.common import news_following
 from passerelle.store import keys
 from tests.support.engine import ask
 from tests.support.proof import prove_session

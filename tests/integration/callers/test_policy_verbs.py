@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from passerelle.cli.exit_status import find_exit_status
+from passerelle.cli.main import app
 from passerelle.core.approval_commands import FailReturn
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway.cli import app
-from passerelle.gateway.exit_status import find_exit_status
 from tests.integration.delegation.test_policy import asks
 from tests.support.waiting import wait_until
 

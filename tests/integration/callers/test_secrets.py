@@ -20,12 +20,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.cli.check import run_check
 from passerelle.core.json import JsonObject
-from passerelle.gateway.check import run_check
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.logs import configure_logs
 from passerelle.gateway.settings_source import Sources
+from passerelle.protocol.frames import SUBPROTOCOL
+from passerelle.runtime.common.clock import SystemClock
+from passerelle.runtime.observability.logs import configure_logs
 from tests.integration.callers.rig import Instance, Rig
 from tests.support.engine import ask
 from tests.support.waiting import wait_until

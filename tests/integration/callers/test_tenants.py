@@ -13,8 +13,8 @@ from a2a.types import a2a_pb2 as a2a
 
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.face import GrpcFace
-from passerelle.gateway.grpc.methods import V1
 from passerelle.gateway.grpc.server import start_grpc
+from passerelle.peers.grpc.methods import V1
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject

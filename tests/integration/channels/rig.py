@@ -23,7 +23,6 @@ from starlette.types import ASGIApp
 from passerelle.channels.client import ChannelClient
 from passerelle.channels.client_cursors import Cursors
 from passerelle.channels.client_items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
-from passerelle.channels.cursor import GapReason
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.hub import Hub, HubSettings
@@ -55,6 +54,7 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.withdrawal import WithdrawalReason
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.prompt_server import PromptServer
+from passerelle.protocol.cursor import GapReason
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store

@@ -20,7 +20,6 @@ from websockets.typing import Origin, Subprotocol
 from passerelle.a2a_mapping.members import object_at
 from passerelle.channels.client import CallRefused, ChannelStopped, UnknownOutcome
 from passerelle.channels.client_items import Live, Lost, Offline, Status, Stopped, Won
-from passerelle.channels.frames import SERVER_ONLY_TYPES, SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
 from passerelle.core.credentials import Credentials
@@ -33,6 +32,7 @@ from passerelle.core.errors import (
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
+from passerelle.protocol.frames import SERVER_ONLY_TYPES, SUBPROTOCOL
 from passerelle.store.store import Store
 from tests.integration.channels.rig import (
     ADA,

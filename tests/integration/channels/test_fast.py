@@ -15,12 +15,12 @@ from starlette.types import Scope
 from passerelle.channels.connection import Connection
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.channels.story import Over
 from passerelle.channels.transport import Socket
 from passerelle.core.credentials import Credentials
 from passerelle.core.principal import Principal
+from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.store.store import Store
 from tests.integration.channels.rig import (
     OVER_BOTH,

@@ -14,9 +14,9 @@ import pytest
 from passerelle.channels.client import GapError, StreamClosed
 from passerelle.channels.client_cursors import FileCursors, MemoryCursors
 from passerelle.channels.client_items import Connected, Event, Gap, Item, Live
-from passerelle.channels.cursor import GapReason
 from passerelle.channels.limits import Limits
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.protocol.cursor import GapReason
 from passerelle.store.retention import Archived, Held, Trimmed
 from passerelle.store.store import Store
 from tests.integration.channels.rig import BOB, OVER_BOTH, Application, Rig, serve

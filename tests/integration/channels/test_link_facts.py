@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from passerelle.channels.limits import Limits
+from passerelle.channels.links import ROW, LinkFacts
 from passerelle.core.batch import Incarnation
 from passerelle.core.events import decode_event
 from passerelle.core.ids import Shard
@@ -19,11 +20,10 @@ from passerelle.core.json import JsonObject
 from passerelle.core.payloads.channel import ChannelConnected
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
-from passerelle.gateway.control.home import Home, name_home
-from passerelle.gateway.control.recoveries import Recoveries
-from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
-from passerelle.gateway.duties.leases import choose_duties
-from passerelle.gateway.links import ROW, LinkFacts
+from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.delegation.duties.leases import choose_duties
+from passerelle.runtime.records.home import Home, name_home
+from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, Rig, serve

@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from passerelle.channels.admission import Admission, admit
-from passerelle.channels.frames import Hello
 from passerelle.channels.limits import Limits
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.protocol.frames import Hello
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, BOB, Rig, serve
 from tests.integration.channels.test_connection import HELLO, Raw, hear, hear_close, raw, tell

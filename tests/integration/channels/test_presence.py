@@ -12,12 +12,12 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.presence import Presence
+from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.store.presence import RedisPresences
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, Rig, serve

@@ -14,12 +14,12 @@ import pytest
 import structlog
 
 from passerelle.channels.client_cursors import MemoryCursors
-from passerelle.channels.cursor import GapReason, parse_cursor
 from passerelle.channels.limits import Limits
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.gateway.metrics import Metrics
-from passerelle.gateway.outages import Outages
+from passerelle.protocol.cursor import GapReason, parse_cursor
+from passerelle.runtime.observability.metrics import Metrics
+from passerelle.runtime.observability.outages import Outages
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.channels.rig import Application, Rig, serve
 from tests.integration.channels.test_following import follow

@@ -13,11 +13,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from passerelle.channels.client import ChannelClient
-from passerelle.channels.frames import SUBPROTOCOL, Welcome
 from passerelle.channels.limits import Limits
-from passerelle.channels.wire import encode_server
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.principal import Scope
+from passerelle.protocol.frames import SUBPROTOCOL, Welcome
+from passerelle.protocol.wire import encode_server
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA
 from tests.integration.channels.test_credentials import run

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from passerelle.channels.cursor import end_of, parse_cursor
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import BadCursor, NotFound, StreamGap
 from passerelle.core.json import JsonObject
@@ -20,7 +19,8 @@ from passerelle.core.link_requests import (
 from passerelle.core.payloads.channel import Resumption
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
-from passerelle.gateway.control.recoveries import Recoveries
+from passerelle.protocol.cursor import end_of, parse_cursor
+from passerelle.runtime.records.recoveries import Recoveries
 from tests.support.house import ADA, BOB, House
 
 pytestmark = pytest.mark.anyio

@@ -10,6 +10,9 @@ import orjson
 import pytest
 
 from passerelle.channels.services import parse_stream_name
+from passerelle.cli.verify import verify_store
+from passerelle.control import giving
+from passerelle.control.channel_access import ServiceAccess
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListTasks
@@ -26,9 +29,6 @@ from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.standing import UNSEEN
 from passerelle.core.status import Status
-from passerelle.gateway.control import giving
-from passerelle.gateway.control.channel_access import ServiceAccess
-from passerelle.gateway.verify import verify_store
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB
 from tests.support.waiting import wait_until

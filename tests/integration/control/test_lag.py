@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import structlog
 
+from passerelle.cli.verbs.task_text import list_tasks
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.status import Status
-from passerelle.gateway.control.lag import BEHIND_MS
-from passerelle.gateway.duties.relay import Relay
-from passerelle.gateway.verbs.task_text import list_tasks
+from passerelle.delegation.duties.relay import Relay
+from passerelle.runtime.records.lag import BEHIND_MS
 from tests.support.desk import Desk
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from passerelle.core.batch import Again, Appended, Batch
 from passerelle.core.errors import StoreUnavailable, Wrote
 from passerelle.core.ids import Shard
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.writes import Writes
-from passerelle.gateway.metrics import Metrics
-from passerelle.gateway.outages import Outages
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.observability.metrics import Metrics
+from passerelle.runtime.observability.outages import Outages
+from passerelle.runtime.records.writes import Writes
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, event, make_place, operation
 from tests.support.engine import ask, redis_on_path, run_server

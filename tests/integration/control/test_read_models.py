@@ -9,6 +9,8 @@ from typing import Any, Final, get_args
 
 import pytest
 
+from passerelle.cli.verify import verify_store
+from passerelle.control.models import LOOKED_AT
 from passerelle.core import machine
 from passerelle.core import task as tasks
 from passerelle.core.batch import EntityKind, EntityRef
@@ -26,10 +28,8 @@ from passerelle.core.status import ENDED, WAITING, Status
 from passerelle.core.task_commands import ReportProgress
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
-from passerelle.gateway.control.models import LOOKED_AT
-from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.rpc import CALLS
-from passerelle.gateway.verify import verify_store
+from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store.retention import Archived, Trimmed
 from tests.support.desk import Desk
 from tests.support.house import BOB, QUICK

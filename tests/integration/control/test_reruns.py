@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from passerelle.a2a_mapping.resume import ResumeWish
-from passerelle.channels.cursor import Cursor
 from passerelle.core.commands import CancelTask, GetTask, ListTasks, TurnAccepted
 from passerelle.core.errors import (
     InvalidInput,
@@ -24,6 +23,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
+from passerelle.protocol.cursor import Cursor
 from tests.support.desk import Desk
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Turn

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from passerelle.cli.verify import verify_store
+from passerelle.control import cancelling
 from passerelle.core import machine
 from passerelle.core.batch import Batch
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
@@ -16,8 +18,6 @@ from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control import cancelling
-from passerelle.gateway.verify import verify_store
 from tests.integration.control.stories import is_known
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until

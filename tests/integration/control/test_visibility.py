@@ -13,7 +13,7 @@ from passerelle.core.ids import TaskId, expose
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status, Visibility
 from passerelle.gateway.rpc import call
-from passerelle.gateway.rpc_call import Caller
+from passerelle.runtime.common.calls import Caller
 from tests.support.desk import Desk
 from tests.support.house import ADA
 from tests.support.waiting import wait_until

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.status import Status
-from passerelle.gateway.memory.budget import Budget, Lack
-from passerelle.gateway.memory.room import DEFAULT_BYTES, MemoryRoom
-from passerelle.gateway.peers.whole_answer import FREE_BYTES
+from passerelle.peers.whole_answer import FREE_BYTES
+from passerelle.runtime.memory.budget import Budget, Lack
+from passerelle.runtime.memory.room import DEFAULT_BYTES, MemoryRoom
 from tests.support.engine import Server
 from tests.support.house import open_house
 from tests.support.scripted_tasks import Turn

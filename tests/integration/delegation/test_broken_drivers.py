@@ -16,9 +16,9 @@ from passerelle.core.peer import StreamOutcome
 from passerelle.core.ports.chance import Clock
 from passerelle.core.record import change
 from passerelle.core.status import Status
-from passerelle.gateway.control.writes import Terms
-from passerelle.gateway.delegation.driver import Driver
-from passerelle.gateway.delegation.streaming import follow
+from passerelle.delegation.runs.driver import Driver
+from passerelle.delegation.runs.streaming import follow
+from passerelle.runtime.records.writes import Terms
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
 

@@ -19,7 +19,7 @@ from passerelle.core.status import Status
 from passerelle.core.task import decide
 from passerelle.core.task_commands import RequestCancel
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.writes import Terms
+from passerelle.runtime.records.writes import Terms
 from tests.integration.delegation.test_endings import state_of
 from tests.support.house import ADA, House, task_of
 from tests.support.scripted_peer import HttpAnswer

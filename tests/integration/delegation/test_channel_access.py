@@ -8,11 +8,11 @@ import pytest
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import StreamName
+from passerelle.control.channel_access import ServiceAccess, ServiceSnapshots
+from passerelle.control.service import Service
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
-from passerelle.gateway.control.channel_access import ServiceAccess, ServiceSnapshots
-from passerelle.gateway.control.service import Service
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import pytest
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import NotFound
 from passerelle.core.json import JsonObject
-from passerelle.gateway.delegation import commands
-from passerelle.gateway.delegation.runs import Runs
+from passerelle.delegation.runs import commands
+from passerelle.delegation.runs.runs import Runs
 from tests.support.house import ADA, House, task_of
 from tests.support.waiting import wait_until
 

@@ -14,7 +14,7 @@ from passerelle.core.errors import NotCancelable, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
-from passerelle.gateway.delegation.attending import ask
+from passerelle.delegation.runs.attending import ask
 from tests.support.house import ADA, House
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn

@@ -23,15 +23,15 @@ from passerelle.core.policy_requests import (
     SetBypass,
 )
 from passerelle.core.status import Status
-from passerelle.gateway.control.home import name_home
 from passerelle.permission_bridge.rules import GrantTerms, Rule, make_policy
+from passerelle.runtime.records.home import name_home
 from tests.integration.delegation.test_policy import asks, read_answer
 from tests.support.house import ADA, BOB
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.json import JsonObject
-    from passerelle.gateway.control.granting import Granting
+    from passerelle.permission_bridge.answers.granting import Granting
     from tests.support.house import House
 
 pytestmark = pytest.mark.anyio

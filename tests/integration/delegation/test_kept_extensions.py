@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.json import Json
 from passerelle.core.status import Status
-from passerelle.gateway.peers.carried import carry_on
+from passerelle.runtime.common.carried import carry_on
 from tests.support.house import House
 from tests.support.scripted_peer import make_card
 from tests.support.waiting import wait_until

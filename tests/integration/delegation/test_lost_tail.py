@@ -15,9 +15,9 @@ from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.writes import Terms, Written
-from passerelle.gateway.delegation.driver import Driver
-from passerelle.gateway.delegation.step import Step
+from passerelle.delegation.runs.driver import Driver
+from passerelle.delegation.runs.step import Step
+from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store import keys
 from tests.support.engine import Server, ask
 from tests.support.house import House, task_of

@@ -7,6 +7,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.batch import Batch
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.events import Event
@@ -16,8 +17,7 @@ from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.task import TaskCompleted
 from passerelle.core.status import Status
 from passerelle.core.task_record import KEPT_ARTIFACTS
-from passerelle.gateway.delegation import artifacts
-from passerelle.gateway.verify import verify_store
+from passerelle.delegation.runs import artifacts
 from tests.support.desk import Desk
 from tests.support.house import House, task_of
 from tests.support.proof import SNAPSHOT_CAP

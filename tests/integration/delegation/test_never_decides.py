@@ -16,8 +16,8 @@ from passerelle.core.errors import ActionClosed, Forbidden, StaleAnswer
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.status import Status
 from passerelle.core.times import format_ms
-from passerelle.gateway.clock import SystemClock
 from passerelle.permission_bridge.views import compute_digest
+from passerelle.runtime.common.clock import SystemClock
 from tests.support.asking import ask_leave, read_answer
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Turn

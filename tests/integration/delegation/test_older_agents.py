@@ -8,7 +8,7 @@ import pytest
 
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.status import Status
-from passerelle.gateway.peers.config import PeerConfig
+from passerelle.peers.config import PeerConfig
 from tests.support.house import House
 from tests.support.sdk_agent import run_sdk_agent
 from tests.support.waiting import wait_until

@@ -16,7 +16,7 @@ from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import change
 from passerelle.core.status import Status
-from passerelle.gateway.delegation.run import Run
+from passerelle.delegation.runs.run import Run
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from passerelle.core.ids import Shard, compose_id, place
-from passerelle.gateway.control.lag import RELAY
+from passerelle.runtime.records.lag import RELAY
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from tests.integration.delegation.test_listing_cost import CountingLog

@@ -21,9 +21,14 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import Trace
-from passerelle.gateway.control import plain_turns
-from passerelle.gateway.control.places import list_places
-from passerelle.gateway.control.plain_turns import (
+from passerelle.delegation.runs import plain_answers, plain_turns
+from passerelle.delegation.runs.plain_answers import (
+    AnswerForm,
+    Shape,
+    rehearse_answer,
+    rehearse_result,
+)
+from passerelle.delegation.runs.plain_turns import (
     Form,
     PlainTurn,
     PlainTurns,
@@ -32,18 +37,12 @@ from passerelle.gateway.control.plain_turns import (
     make_form,
     rehearse,
 )
-from passerelle.gateway.control.plan import Delegation
-from passerelle.gateway.control.turn_opening import Opened
-from passerelle.gateway.control.turns import Turns
-from passerelle.gateway.delegation import plain_answers
-from passerelle.gateway.delegation.plain_answers import (
-    AnswerForm,
-    Shape,
-    rehearse_answer,
-    rehearse_result,
-)
-from passerelle.gateway.delegation.run import Run
-from passerelle.gateway.peers.agent import AgentPeer
+from passerelle.delegation.runs.plan import Delegation
+from passerelle.delegation.runs.run import Run
+from passerelle.delegation.runs.turn_opening import Opened
+from passerelle.delegation.runs.turns import Turns
+from passerelle.peers.agent import AgentPeer
+from passerelle.runtime.records.places import list_places
 from passerelle.store.connection import pack, unpack
 from tests.support.faults import FaultyLog
 from tests.support.house import ADA, House
@@ -152,7 +151,7 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
         learnt.plans.append(plan)
         return await open_turn(turns, who, command, plan)
 
-    monkeypatch.setattr("passerelle.gateway.delegation.sending.take", see_take)
+    monkeypatch.setattr("passerelle.delegation.runs.sending.take", see_take)
     monkeypatch.setattr(PlainTurns, "open", see_open)
     await house.talk("echo hi")
     assert learnt.runs[0].filled is not None, "the plainest turn of all is filled in"

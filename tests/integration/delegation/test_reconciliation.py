@@ -18,9 +18,9 @@ from passerelle.core.record import change
 from passerelle.core.status import Status
 from passerelle.core.task import scope_of
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.writes import Terms, Written
-from passerelle.gateway.delegation.habits import Habits
-from passerelle.gateway.delegation.run import Run
+from passerelle.delegation.runs.habits import Habits
+from passerelle.delegation.runs.run import Run
+from passerelle.runtime.records.writes import Terms, Written
 from tests.integration.delegation.test_endings import state_of
 from tests.support.house import House, task_of
 from tests.support.scripted_peer import HttpAnswer

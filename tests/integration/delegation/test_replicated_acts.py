@@ -12,7 +12,7 @@ import structlog
 from passerelle.core.commands import GetAction
 from passerelle.core.ids import Shard
 from passerelle.core.status import Status
-from passerelle.gateway.replica_watch import ReplicaWatch, describe_replicas
+from passerelle.runtime.common.replica_watch import ReplicaWatch, describe_replicas
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.replicas import RedisReplicas
 from passerelle.store.replication import ReplicationView

@@ -16,8 +16,8 @@ from passerelle.core.commands import TurnAccepted
 from passerelle.core.event_type import EventType
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
-from passerelle.gateway.delegation.driver import Driver
-from passerelle.gateway.delegation.volume import OutputLimits
+from passerelle.delegation.runs.driver import Driver
+from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server
 from tests.support.house import ADA, BOB, House, open_house
 from tests.support.scripted_tasks import Frame, RemoteTask, Script, Turn

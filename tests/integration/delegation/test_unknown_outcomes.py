@@ -17,7 +17,7 @@ from passerelle.core.status import Status
 from passerelle.core.task import decide
 from passerelle.core.task_commands import UpdateTask
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.writes import Terms
+from passerelle.runtime.records.writes import Terms
 from tests.integration.delegation.test_endings import joined
 from tests.support.faults import Moment
 from tests.support.house import ADA, House, task_of

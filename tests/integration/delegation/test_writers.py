@@ -21,7 +21,7 @@ from passerelle.core.status import Status
 from passerelle.core.task import decide, scope_of
 from passerelle.core.task_commands import UpdateTask
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.writes import Terms, Written
+from passerelle.runtime.records.writes import Terms, Written
 from tests.support.house import ADA, House, task_of
 from tests.support.waiting import wait_until
 
@@ -52,7 +52,7 @@ async def test_second_of_two_writers_over_the_same_read_is_refused(house: House)
 async def test_who_names_a_task_twice_stands_once_in_the_line_of_its_driver(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("passerelle.gateway.control.writes._LINE_S", 3_600.0)
+    monkeypatch.setattr("passerelle.runtime.records.writes._LINE_S", 3_600.0)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     task, writes = task_of(accepted), house.service.writes

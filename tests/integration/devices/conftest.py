@@ -12,5 +12,5 @@ _LATER_MS = 20 * 60_000
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told of a question is what the test has come due, however slow the machine is."""
-    monkeypatch.setattr("passerelle.gateway.control.action_rows.UNSEEN_MS", _LATER_MS)
+    monkeypatch.setattr("passerelle.permission_bridge.answers.action_rows.UNSEEN_MS", _LATER_MS)
     monkeypatch.setattr("passerelle.store.bundles.WINDOW_MS", _LATER_MS)

@@ -6,8 +6,8 @@ import orjson
 import pytest
 import websockets
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.json import JsonObject
-from passerelle.gateway.verify import verify_store
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import (
     ADA,

@@ -9,10 +9,10 @@ import orjson
 import pytest
 import websockets
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.json import JsonObject
 from passerelle.core.times import format_ms
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.verify import verify_store
+from passerelle.runtime.common.clock import SystemClock
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, asks, bearer, make_answer, say
 from tests.support.paired_device import PairedDevice, sign_decision

@@ -4,9 +4,9 @@ from typing import cast
 
 import pytest
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
-from passerelle.gateway.verify import verify_store
 from passerelle.store import keys
 from passerelle.store.bundles import HeldPush
 from tests.integration.callers.rig import Instance, Rig

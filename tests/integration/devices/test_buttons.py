@@ -8,12 +8,12 @@ from typing import cast
 import httpx
 import pytest
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.errors import CredentialExpired, Unauthenticated
 from passerelle.core.json import JsonObject
-from passerelle.gateway.clock import StoppedClock, SystemIds
-from passerelle.gateway.devices.action_tokens import LIFE_MS, ActionTokens
-from passerelle.gateway.sealing import make_sealer
-from passerelle.gateway.verify import verify_store
+from passerelle.permission_bridge.devices.action_tokens import LIFE_MS, ActionTokens
+from passerelle.runtime.common.clock import StoppedClock, SystemIds
+from passerelle.runtime.common.sealing import make_sealer
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, read, say
 from tests.integration.devices.test_forwarding import PushService, push, start, subscribe

@@ -106,8 +106,8 @@ async def test_pages_of_closed_questions_meet_while_others_end(rig: Rig) -> None
 async def test_page_looks_through_so_many_and_leads_on(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("passerelle.gateway.control.question_lists._MOST_LOOKED", 2)
-    monkeypatch.setattr("passerelle.gateway.control.question_lists._AT_ONCE", 2)
+    monkeypatch.setattr("passerelle.permission_bridge.answers.question_lists._MOST_LOOKED", 2)
+    monkeypatch.setattr("passerelle.permission_bridge.answers.question_lists._AT_ONCE", 2)
     at = await rig.start(clients=[ADA])
     wanted = await ask(at, "high")
     ended = [await close(at, wanted, "no")]

@@ -18,8 +18,8 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.task_requests import PauseTask, ResumeTask
-from passerelle.gateway.delegation.driver import Driver
-from passerelle.gateway.delegation.patience import Patience
+from passerelle.delegation.runs.driver import Driver
+from passerelle.delegation.runs.patience import Patience
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, ask, bearer, make_answer, say
@@ -104,7 +104,7 @@ async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
             first.append(instance)
         return frozenset(ALL_SHARDS) if first == [instance] else frozenset()
 
-    monkeypatch.setattr("passerelle.gateway.duties.leases.choose_duties", choose)
+    monkeypatch.setattr("passerelle.delegation.duties.leases.choose_duties", choose)
     monkeypatch.setattr("passerelle.gateway.assembly.Patience", lambda: _UNHURRIED)
     started = [await rig.start(clients=[ADA]) for _ in range(3)]
     town = Town(rig, *started)

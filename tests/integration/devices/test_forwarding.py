@@ -13,10 +13,10 @@ import orjson
 import pytest
 import websockets
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.verify import verify_store
+from passerelle.runtime.common.clock import SystemClock
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, read, say
 from tests.support.engine import ask as command

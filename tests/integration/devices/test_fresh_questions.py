@@ -14,7 +14,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.duties.relay import Relay
+from passerelle.delegation.duties.relay import Relay
 from passerelle.gateway.late_duties import LateDuties
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import (
@@ -66,7 +66,7 @@ def first_relays(monkeypatch: pytest.MonkeyPatch) -> None:
             first.append(instance)
         return frozenset(ALL_SHARDS) if first == [instance] else frozenset()
 
-    monkeypatch.setattr("passerelle.gateway.duties.leases.choose_duties", choose)
+    monkeypatch.setattr("passerelle.delegation.duties.leases.choose_duties", choose)
 
 
 async def start(rig: Rig, **settings: object) -> Instance:
@@ -182,7 +182,7 @@ async def test_a_list_does_not_wait_for_a_relay_that_stands_still(
         return 0.0
 
     monkeypatch.setattr(Relay, "pass_on", stand)
-    monkeypatch.setattr("passerelle.gateway.control.inbox_arrivals.WAIT_S", 0.05)
+    monkeypatch.setattr("passerelle.runtime.records.inbox_arrivals.WAIT_S", 0.05)
     at = await start(rig)
     await have_asked(at)
     assert await list_pending(at, "ada") == []

@@ -6,12 +6,12 @@ from typing import cast
 import httpx
 import pytest
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.due import DueRow
 from passerelle.core.times import parse_ms
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.verify import verify_store
+from passerelle.runtime.common.clock import SystemClock
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, read, say
 from tests.integration.devices.test_forwarding import (

@@ -6,7 +6,7 @@ import hmac
 
 import pytest
 
-from passerelle.gateway.targets import breaker
+from passerelle.webhooks import breaker
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
 from tests.integration.devices.test_forwarding import wait_told

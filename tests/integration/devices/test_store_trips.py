@@ -17,7 +17,7 @@ import pytest
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
-from passerelle.gateway.delegation.patience import Patience
+from passerelle.delegation.runs.patience import Patience
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, asks, bearer, make_answer, say

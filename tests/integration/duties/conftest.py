@@ -14,9 +14,9 @@ import structlog
 
 from passerelle.core.batch import EntityRef
 from passerelle.core.ids import Shard
-from passerelle.gateway.control.writes import Writes
-from passerelle.gateway.duties.due import Handler
-from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.delegation.duties.due import Handler
+from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.runtime.records.writes import Writes
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.duties.story import make_writes
 from tests.support.engine import Server, engine_server, started_legs

@@ -48,8 +48,8 @@ from passerelle.core.task_commands import (
 )
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, OpenThread, SubmitMessage, ThreadRecord
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.writes import Refusal, Terms, Writes, Written
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.records.writes import Refusal, Terms, Writes, Written
 from passerelle.store.store import Store
 from tests.support.approvals import make_request
 

@@ -12,9 +12,9 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import LeaseWish
-from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.duties.due import MOST_AT_ONCE, Handler
-from passerelle.gateway.duties.settling import Settling
+from passerelle.delegation.duties.due import MOST_AT_ONCE, Handler
+from passerelle.delegation.duties.settling import Settling
+from passerelle.runtime.common.clock import SystemIds
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances
 from tests.support.engine import ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.gateway.duties.leases import choose_duties
+from passerelle.delegation.duties.leases import choose_duties
 from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances

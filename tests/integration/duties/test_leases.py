@@ -13,7 +13,7 @@ from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.leases import LeaseWish, TakenOver
-from passerelle.gateway.duties.leases import choose_duties
+from passerelle.delegation.duties.leases import choose_duties
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instances
 from tests.integration.duties.story import Story, make_writes

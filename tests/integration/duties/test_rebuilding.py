@@ -12,12 +12,12 @@ from typing import cast
 
 import pytest
 
+from passerelle.cli.verify import verify_store
 from passerelle.core.batch import EntityRef
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import PARTS, Part
-from passerelle.gateway.verification.report import DERIVED
-from passerelle.gateway.verify import verify_store
+from passerelle.delegation.verification.report import DERIVED
 from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.gateway.duties.rounds import Rounds
+from passerelle.delegation.duties.rounds import Rounds
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

@@ -19,8 +19,8 @@ from passerelle.core.ports.leases import Alive, LeaseWish
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_commands import ObserveStatus
-from passerelle.gateway.control.writes import Body, Refusal, Writes, Written
-from passerelle.gateway.duties.takeover import TakeOver
+from passerelle.delegation.duties.takeover import TakeOver
+from passerelle.runtime.records.writes import Body, Refusal, Writes, Written
 from passerelle.store.due import LEASE_BACK_MS
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from passerelle.core.peer import Answered, Closed, Refused, Unreached
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.limits.bounds import Bounds, Rate
-from passerelle.gateway.limits.limiter import Limiter
-from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.peers.config import PeerConfig
+from passerelle.peers.registry import PeerRegistry
+from passerelle.runtime.common.clock import SystemClock
+from passerelle.runtime.limits.bounds import Bounds, Rate
+from passerelle.runtime.limits.limiter import Limiter
 from passerelle.store.store import Store
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.scripted_peer import ScriptedPeer

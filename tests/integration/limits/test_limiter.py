@@ -11,10 +11,10 @@ import pytest
 
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.principal import Principal
-from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.limits.bounds import Bounds, Rate, Refused
-from passerelle.gateway.limits.gate import Gate
-from passerelle.gateway.limits.limiter import Limiter
+from passerelle.runtime.common.clock import SystemClock
+from passerelle.runtime.limits.bounds import Bounds, Rate, Refused
+from passerelle.runtime.limits.gate import Gate
+from passerelle.runtime.limits.limiter import Limiter
 from tests.support.batches import operation
 from tests.support.waiting import wait_until
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ports.limits import Draw, Granted
-    from passerelle.gateway.limits.gate import Entered
-    from passerelle.gateway.limits.limit import Limit
+    from passerelle.runtime.limits.gate import Entered
+    from passerelle.runtime.limits.limit import Limit
     from passerelle.store.store import Store
 
 pytestmark = pytest.mark.anyio

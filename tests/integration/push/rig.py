@@ -18,13 +18,13 @@ from passerelle.core.principal import Scope
 from passerelle.gateway.assembly import Gateway, open_gateway
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token
-from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.edges import make_edges
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.secret import Secret
 from passerelle.store import keys
 from passerelle.store.targets import Target
 from tests.support.clients import make_client

@@ -15,9 +15,9 @@ import pytest
 
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
-from passerelle.gateway.callbacks import PER_SECOND
-from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.delegation.patience import Patience
+from passerelle.delegation.runs.callbacks import PER_SECOND
+from passerelle.delegation.runs.patience import Patience
+from passerelle.runtime.common.clock import SystemIds
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
 from tests.support.waiting import wait_until

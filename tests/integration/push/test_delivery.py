@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from passerelle.channels.cursor import parse_cursor
 from passerelle.core.batch import EntityKind
 from passerelle.core.commands import SetPushConfig
 from passerelle.core.principal import OWNER
 from passerelle.core.push import PushConfig
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_webhooks import WebhookSettings
-from passerelle.gateway.targets import retries
-from passerelle.gateway.targets.sender import WebhookSender
+from passerelle.protocol.cursor import parse_cursor
+from passerelle.runtime.common.secret import Secret
 from passerelle.store.replication import ReplicationView
 from passerelle.store.retention import Archived, Trimmed
+from passerelle.webhooks import retries
+from passerelle.webhooks.sender import WebhookSender
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
 from tests.support.names import Inside

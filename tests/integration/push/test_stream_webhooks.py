@@ -15,10 +15,10 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.payloads.channel import ChannelMessage
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import OWNER
-from passerelle.gateway.control.home import name_home
-from passerelle.gateway.targets import retries, stream
+from passerelle.runtime.records.home import name_home
 from passerelle.store import keys
 from passerelle.store.targets import Target
+from passerelle.webhooks import retries, stream
 from tests.integration.push.rig import Rig
 from tests.support.engine import ask
 from tests.support.waiting import wait_until

@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.channels.client_items import ChannelStopped
 from passerelle.core.json import JsonObject
-from passerelle.gateway.reverse.local import Served
+from passerelle.peers.reverse.local import Served
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import NAME, Answer, Caller, Rig, read_texts
 from tests.support.waiting import wait_until

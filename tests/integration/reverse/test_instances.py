@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from passerelle.channels.frames import Refusal
-from passerelle.channels.reverse_frames import AnswerFrame, Item
 from passerelle.channels.reverse_link import AgentLink
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.gateway.control.task_fields import read_driver
-from passerelle.gateway.control.writes import Writes
-from passerelle.gateway.reverse.transport import WINDOW
+from passerelle.peers.reverse.transport import WINDOW
+from passerelle.protocol.frames import Refusal
+from passerelle.protocol.reverse_frames import AnswerFrame, Item
+from passerelle.runtime.records.task_fields import read_driver
+from passerelle.runtime.records.writes import Writes
 from passerelle.store.agents import RedisAgents
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import Answer, Caller, Rig, read_texts

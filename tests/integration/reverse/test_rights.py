@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.gateway.taking_over import take_over
+from passerelle.protocol.frames import SUBPROTOCOL
 from tests.integration.callers.rig import Instance, describe
 from tests.integration.reverse.rig import CLIENTS, NAME, Caller, Rig, find_url, read_texts
 from tests.integration.reverse.test_drops import await_links, find_served

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.replies import ArtifactReply, StatusReply, TaskReply
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import RemotePause
 from passerelle.core.peer import Answered
-from passerelle.gateway.peers.jsonrpc import JsonRpc
+from passerelle.peers.jsonrpc import JsonRpc
 
 SEEN: Final = cast(
     "JsonObject",

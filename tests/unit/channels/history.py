@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from passerelle.channels.cursor import Cursor, extend_chain, start_chain
 from passerelle.core.ports.log import Entry, Head
+from passerelle.protocol.cursor import Cursor, extend_chain, start_chain
 
 
 def envelope(sequence: int, event_id: str, kind: str, task: str | None) -> bytes:

@@ -11,16 +11,16 @@ import pytest
 from passerelle.channels.client_asks import Asks, Reply
 from passerelle.channels.client_items import AnswersCut, CallRefused, ChannelStopped, Stopped
 from passerelle.channels.client_link import Link
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Answer, Call, ClientFrame, Failure
-from passerelle.channels.reverse_frames import (
+from passerelle.core.json import JsonObject
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Answer, Call, ClientFrame, Failure
+from passerelle.protocol.reverse_frames import (
     CallPiece,
     Piece,
     StopAsking,
     StreamItem,
     TakeMore,
 )
-from passerelle.core.json import JsonObject
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

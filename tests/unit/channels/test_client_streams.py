@@ -7,8 +7,8 @@ import pytest
 from passerelle.channels.client_followed import QUEUED_ITEMS
 from passerelle.channels.client_items import ChannelStopped, Stopped, StreamClosed
 from passerelle.channels.client_streams import Streams
-from passerelle.channels.cursor import Cursor, GapReason
-from passerelle.channels.frames import (
+from passerelle.protocol.cursor import Cursor, GapReason
+from passerelle.protocol.frames import (
     Ack,
     Event,
     Gap,

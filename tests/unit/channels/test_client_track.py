@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from passerelle.channels import client_items as items
 from passerelle.channels.client_track import Track
-from passerelle.channels.cursor import Cursor, GapReason
-from passerelle.channels.frames import Event, Gap, Live, Snapshot, Subscribe, Subscribed
+from passerelle.protocol.cursor import Cursor, GapReason
+from passerelle.protocol.frames import Event, Gap, Live, Snapshot, Subscribe, Subscribed
 
 NAME = "session:se_1"
 EPOCH = "0000000a"

@@ -12,10 +12,10 @@ import pytest
 from passerelle.channels import client_items as items
 from passerelle.channels.client_answers import read_refusal, read_result
 from passerelle.channels.client_track import Track
-from passerelle.channels.closing import is_retryable
-from passerelle.channels.cursor import parse_cursor
-from passerelle.channels.wire import decode_server, encode_client
 from passerelle.core.errors import BadCursor
+from passerelle.protocol.closing import is_retryable
+from passerelle.protocol.cursor import parse_cursor
+from passerelle.protocol.wire import decode_server, encode_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

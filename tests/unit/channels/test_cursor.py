@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.channels.cursor import (
+from passerelle.core.errors import BadCursor
+from passerelle.core.ports.log import Head
+from passerelle.protocol.cursor import (
     Broken,
     Cursor,
     GapReason,
@@ -22,8 +24,6 @@ from passerelle.channels.cursor import (
     verify,
     verify_again,
 )
-from passerelle.core.errors import BadCursor
-from passerelle.core.ports.log import Head
 from tests.unit.channels.history import History, renamed
 
 EPOCHS = st.from_regex(r"[0-9a-f]{8}", fullmatch=True)

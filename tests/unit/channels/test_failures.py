@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 
-from passerelle.channels.closing import CloseCode, fit_reason, is_retryable
 from passerelle.channels.failures import end_connection, refuse_call
 from passerelle.core import errors
 from passerelle.core.errors import (
@@ -21,6 +20,7 @@ from passerelle.core.errors import (
     Unauthenticated,
 )
 from passerelle.core.json import JsonObject
+from passerelle.protocol.closing import CloseCode, fit_reason, is_retryable
 
 CLASSES = [
     kind

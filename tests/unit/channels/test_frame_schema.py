@@ -13,16 +13,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from passerelle.channels.asyncapi import render_asyncapi, render_frame_schema
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import ClientFrame, Failure, Refusal, ServerFrame
-from passerelle.channels.wire import (
+from passerelle.core.json import JsonObject
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import ClientFrame, Failure, Refusal, ServerFrame
+from passerelle.protocol.wire import (
     CLIENT_CODECS,
     SERVER_CODECS,
     decode_client,
     encode_client,
     encode_server,
 )
-from passerelle.core.json import JsonObject
 from tests.unit.channels.test_frames import CLIENT_FRAMES, JSON, MEMBERS, SERVER_FRAMES
 
 SCHEMA = render_frame_schema()

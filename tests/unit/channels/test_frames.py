@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.channels.cursor import Cursor, GapReason, Linked
-from passerelle.channels.frames import (
+from passerelle.core.json import JsonObject
+from passerelle.core.ports.log import Entry
+from passerelle.protocol.cursor import Cursor, GapReason, Linked
+from passerelle.protocol.frames import (
     SERVER_ONLY_TYPES,
     Ack,
     Answer,
@@ -40,7 +42,7 @@ from passerelle.channels.frames import (
     Welcome,
     Withdrawn,
 )
-from passerelle.channels.reverse_frames import (
+from passerelle.protocol.reverse_frames import (
     AgentCall,
     CallPiece,
     Credit,
@@ -57,7 +59,7 @@ from passerelle.channels.reverse_frames import (
     Unregister,
     Unregistered,
 )
-from passerelle.channels.wire import (
+from passerelle.protocol.wire import (
     build_event,
     build_item,
     decode_client,
@@ -67,8 +69,6 @@ from passerelle.channels.wire import (
     pack_messages,
     split_message,
 )
-from passerelle.core.json import JsonObject
-from passerelle.core.ports.log import Entry
 
 CURSOR = Cursor("6a77b89f", 1042, "d1b96cc6")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.handshake import judge_handshake
+from passerelle.protocol.frames import SUBPROTOCOL
 
 DESK = b"https://desk.example"
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from passerelle.channels.cursor import Cursor, GapReason
 from passerelle.channels.hub import Hub, HubSettings, Start
 from passerelle.channels.pages import Page
 from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
@@ -18,6 +17,7 @@ from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, derive_id
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.protocol.cursor import Cursor, GapReason
 from tests.support.waiting import wait_until
 from tests.unit.channels.history import History
 from tests.unit.channels.streams import STREAM, TASK, GatedLog, HeldHints

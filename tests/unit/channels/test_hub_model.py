@@ -15,13 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from passerelle.channels.cursor import Cursor, GapReason
 from passerelle.channels.hub import From, Hub, HubSettings, Start
 from passerelle.channels.pages import Page
 from passerelle.channels.position import Gap, Live, Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView, View, shows
 from passerelle.core.ports.log import Entry
+from passerelle.protocol.cursor import Cursor, GapReason
 from tests.unit.channels.history import History
 from tests.unit.channels.streams import STREAM, TASK, GatedLog, HeldHints
 

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 import orjson
 import pytest
 
-from passerelle.channels.frames import Answer, Call, Failure, Refusal
 from passerelle.channels.outbox import Outbox
 from passerelle.channels.reverse_asks import MAX_CALL_CHARS, AgentAsk, AskingSide
-from passerelle.channels.reverse_frames import (
+from passerelle.channels.reverse_link import PIECE_CHARS
+from passerelle.core.errors import NotFound
+from passerelle.core.json import JsonObject
+from passerelle.core.principal import Principal
+from passerelle.protocol.frames import Answer, Call, Failure, Refusal
+from passerelle.protocol.reverse_frames import (
     CallPiece,
     Piece,
     StopAsking,
     StreamItem,
     TakeMore,
 )
-from passerelle.channels.reverse_link import PIECE_CHARS
-from passerelle.channels.wire import decode_server, split_message
-from passerelle.core.errors import NotFound
-from passerelle.core.json import JsonObject
-from passerelle.core.principal import Principal
+from passerelle.protocol.wire import decode_server, split_message
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

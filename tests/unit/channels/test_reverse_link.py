@@ -6,18 +6,6 @@ import asyncio
 
 import pytest
 
-from passerelle.channels.frames import Refusal
-from passerelle.channels.reverse_frames import (
-    AgentCall,
-    CallPiece,
-    Credit,
-    Done,
-    Failed,
-    HostFrame,
-    Item,
-    Piece,
-    StopWaiting,
-)
 from passerelle.channels.reverse_link import (
     MAX_ANSWER_BYTES,
     PIECE_CHARS,
@@ -30,6 +18,18 @@ from passerelle.channels.reverse_link import (
     Refused,
 )
 from passerelle.core.json import JsonObject
+from passerelle.protocol.frames import Refusal
+from passerelle.protocol.reverse_frames import (
+    AgentCall,
+    CallPiece,
+    Credit,
+    Done,
+    Failed,
+    HostFrame,
+    Item,
+    Piece,
+    StopWaiting,
+)
 
 pytestmark = pytest.mark.anyio
 

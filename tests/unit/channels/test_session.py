@@ -9,34 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.cursor import Cursor, GapReason
-from passerelle.channels.frames import (
-    Ack,
-    Answer,
-    AskSnapshot,
-    Call,
-    ClientBeat,
-    ClientFrame,
-    Drain,
-    Expiry,
-    Failure,
-    Gap,
-    Hello,
-    Live,
-    Refusal,
-    Renew,
-    Role,
-    SayPresence,
-    ServerBeat,
-    ShowPresence,
-    Snapshot,
-    Subscribe,
-    Subscribed,
-    Unsubscribe,
-    Unsubscribed,
-    Welcome,
-)
 from passerelle.channels.inputs import (
     AckJudged,
     Admitted,
@@ -68,7 +40,38 @@ from passerelle.channels.outputs import (
     StoreAcks,
     TakeSnapshot,
 )
-from passerelle.channels.reverse_frames import (
+from passerelle.channels.session import ACCEPTS, step
+from passerelle.channels.session_state import Phase, State, start
+from passerelle.channels.session_time import next_tick_s
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.cursor import Cursor, GapReason
+from passerelle.protocol.frames import (
+    Ack,
+    Answer,
+    AskSnapshot,
+    Call,
+    ClientBeat,
+    ClientFrame,
+    Drain,
+    Expiry,
+    Failure,
+    Gap,
+    Hello,
+    Live,
+    Refusal,
+    Renew,
+    Role,
+    SayPresence,
+    ServerBeat,
+    ShowPresence,
+    Snapshot,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    Welcome,
+)
+from passerelle.protocol.reverse_frames import (
     AgentFrame,
     Done,
     Failed,
@@ -79,9 +82,6 @@ from passerelle.channels.reverse_frames import (
     TakeMore,
     Unregister,
 )
-from passerelle.channels.session import ACCEPTS, step
-from passerelle.channels.session_state import Phase, State, start
-from passerelle.channels.session_time import next_tick_s
 
 EPOCH = "0000000a"
 NAME = "session:se_1"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.channels.closing import CloseCode
-from passerelle.channels.cursor import Cursor, GapReason
-from passerelle.channels.frames import (
+from passerelle.channels.inputs import Told
+from passerelle.channels.story import Began, EndReason, LinkStory, Over, Repaired, TakenUp
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.cursor import Cursor, GapReason
+from passerelle.protocol.frames import (
     Gap,
     Live,
     Mode,
@@ -16,8 +18,6 @@ from passerelle.channels.frames import (
     Subscribed,
     Unsubscribed,
 )
-from passerelle.channels.inputs import Told
-from passerelle.channels.story import Began, EndReason, LinkStory, Over, Repaired, TakenUp
 
 ONE, TWO = "session:se_1", "session:se_2"
 

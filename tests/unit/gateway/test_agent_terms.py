@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from passerelle.core.facts import RetryPolicy
+from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.peer_terms import PeerTerms
 from passerelle.gateway.agent_terms import AgentTerms
-from passerelle.gateway.delegation.patience import Patience
-from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.settings import Settings
 
 

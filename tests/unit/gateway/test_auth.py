@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from passerelle.cli.exit_status import ExitStatus, find_exit_status
 from passerelle.core.credentials import Credentials, digest_token
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
 from passerelle.core.principal import OWNER, Scope
@@ -21,15 +22,14 @@ from passerelle.gateway.auth.devices import DeviceCallers
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.keys import KeyRing, hash_key, mint_token
 from passerelle.gateway.auth.owner import load_owner_token
-from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.devices.pairing import TOKEN_PREFIX
-from passerelle.gateway.exit_status import ExitStatus, find_exit_status
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import ClientSettings
+from passerelle.permission_bridge.devices.pairing import TOKEN_PREFIX
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client
 
 if TYPE_CHECKING:
-    from passerelle.gateway.devices.device_lists import DeviceLists
+    from passerelle.permission_bridge.devices.device_lists import DeviceLists
 
 pytestmark = pytest.mark.anyio
 

@@ -18,10 +18,10 @@ from passerelle.gateway.connections import (
     find_most,
     note_authenticated,
 )
-from passerelle.gateway.descriptors import Descriptors
 from passerelle.gateway.forwarding import Proxies
 from passerelle.gateway.settings import ChannelSettings, GrpcSettings, Settings
 from passerelle.gateway.settings_limits import ConnectionSettings
+from passerelle.runtime.common.descriptors import Descriptors
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 

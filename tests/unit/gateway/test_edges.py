@@ -6,9 +6,9 @@ from typing import Literal
 import pytest
 
 from passerelle.a2a_mapping import errors as a2a_errors
+from passerelle.cli import exit_status
+from passerelle.cli.exit_status import ExitStatus, find_exit_status
 from passerelle.core import errors
-from passerelle.gateway import exit_status
-from passerelle.gateway.exit_status import ExitStatus, find_exit_status
 from passerelle.gateway.http import problem
 
 

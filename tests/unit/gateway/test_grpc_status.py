@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passerelle.core.errors import Limited
-from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status, render_refusal
+from passerelle.peers.grpc.status import DETAILS_KEY, parse_status, render_refusal
 
 
 def test_limit_says_when_to_come_back_in_words_of_grpc() -> None:

@@ -27,7 +27,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import Decision
 from passerelle.core.principal import Principal, Scope
 from passerelle.gateway.rpc import CALLS, call
-from passerelle.gateway.rpc_call import Caller
+from passerelle.runtime.common.calls import Caller
 from tests.support.scripted_service import ScriptedService
 
 OWNER = Principal(id="owner", kind="person", scopes=frozenset(Scope))

@@ -6,12 +6,12 @@ import pytest
 from pydantic import ValidationError
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.limits.bounds import Bounds, Rate
-from passerelle.gateway.peers.config import PeerConfig, Tls
-from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
+from passerelle.peers.config import PeerConfig, Tls
+from passerelle.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.limits.bounds import Bounds, Rate
 
 
 def test_agent_without_anything_has_the_defaults_of_the_client() -> None:

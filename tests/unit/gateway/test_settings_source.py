@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.durations import Duration
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_source import Sources, load_settings, read_settings
+from passerelle.runtime.common.durations import Duration
 
 HASH = "0" * 64
 

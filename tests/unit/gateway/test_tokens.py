@@ -20,7 +20,7 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.gateway.auth.jwks import FRESH_MS, PAUSE_MS, STALE_MS, KeySet, read_keys
 from passerelle.gateway.auth.key_sources import read_discovery
 from passerelle.gateway.auth.tokens import Issuer, Tokens
-from passerelle.gateway.clock import SystemClock
+from passerelle.runtime.common.clock import SystemClock
 from tests.support.identity import ISSUER, Private, ec_key, ed_key, issuer, publish, rsa_key, sign
 from tests.support.waiting import wait_until
 

@@ -12,7 +12,6 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.approval import Quorum
 from passerelle.core.payloads.governance import StatedRule
 from passerelle.core.times import format_ms
-from passerelle.gateway.rulebook import Rulebook
 from passerelle.permission_bridge.approvers import Tier, make_step
 from passerelle.permission_bridge.cases import (
     About,
@@ -22,6 +21,7 @@ from passerelle.permission_bridge.cases import (
     PeerAsks,
 )
 from passerelle.permission_bridge.edited_rules import lay, read_rules
+from passerelle.permission_bridge.governing.rulebook import Rulebook
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.policy_view import show_policy
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Effect, Mode, Rule, make_policy

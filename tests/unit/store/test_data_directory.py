@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from passerelle.cli.exit_status import ExitStatus, find_exit_status, find_hints
 from passerelle.core.errors import ConfigInvalid, EngineFailed
-from passerelle.gateway.exit_status import ExitStatus, find_exit_status, find_hints
 from passerelle.store.data_directory import lock_directory, make_data_directory
 from passerelle.store.engine_stamp import EngineStamp, write_stamp
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from passerelle.cli.exit_status import find_hints
 from passerelle.core.errors import EngineFailed
-from passerelle.gateway.exit_status import find_hints
 from passerelle.store.engine_binary import EngineBinary, EngineName, Version
 from passerelle.store.engine_stamp import (
     EngineStamp,

@@ -9,19 +9,19 @@ import httpx
 import pytest
 
 from passerelle.a2a_mapping.resume import ResumeWish
+from passerelle.channels.stream_end import StreamEnd
+from passerelle.channels.stream_frame import Followed, Frames, StreamFrame
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Peer
 from passerelle.core.principal import Principal
+from passerelle.delegation.runs.commands import Told
 from passerelle.gateway.a2a.face import FaceParts, make_face
 from passerelle.gateway.a2a.operations import Turn
 from passerelle.gateway.auth.authenticator import OpenAuthenticator
-from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.stream_end import StreamEnd
-from passerelle.gateway.control.stream_frame import Followed, Frames, StreamFrame
-from passerelle.gateway.delegation.commands import Told
-from passerelle.gateway.metrics import Metrics
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.observability.metrics import Metrics
 from tests.support.scripted_service import ScriptedService
 
 pytestmark = pytest.mark.anyio

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from starlette.types import Message
 from structlog.testing import capture_logs
 
+from passerelle.channels.stream_frame import Frames, StreamFrame
 from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.long_json import LongJson, Slice
 from passerelle.gateway.a2a.bindings import Binding, HttpBinding, RpcBinding
 from passerelle.gateway.a2a.streams import COMMENT, EventStream
-from passerelle.gateway.control.long_content import CHUNK_BYTES, LongContent
-from passerelle.gateway.control.stream_frame import Frames, StreamFrame
+from passerelle.runtime.records.long_content import CHUNK_BYTES, LongContent
 from passerelle.store.blobs import DirectoryBlobs
 from tests.support.waiting import wait_until
 

@@ -7,7 +7,7 @@ from passerelle.channels.asyncapi import render_asyncapi
 from passerelle.gateway.http.asyncapi import make_asyncapi_route
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings import Settings
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.version import VERSION
 
 
 @pytest.mark.anyio

@@ -10,9 +10,9 @@ from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.index import make_index_route
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.settings import Settings
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.version import VERSION
+from passerelle.runtime.observability.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,6 @@ from httpx import ASGITransport, AsyncClient
 
 from passerelle.core.json import Json
 from passerelle.gateway.auth.authenticator import OpenAuthenticator
-from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.openapi import make_openapi_route, render_openapi
 from passerelle.gateway.http.site import make_site
@@ -15,7 +14,8 @@ from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.gateway.settings import Settings
-from passerelle.gateway.version import VERSION
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.version import VERSION
 from tests.support.scripted_service import ScriptedService
 
 DOCUMENT: dict[str, Any] = render_openapi()

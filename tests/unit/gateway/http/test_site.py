@@ -11,12 +11,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.correlation import Requests
 from passerelle.gateway.edges import FaceFirst
 from passerelle.gateway.http.problem import FaultGuard
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings import Settings
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.observability.correlation import Requests
 
 if TYPE_CHECKING:
     from passerelle.gateway.a2a.face import Face

@@ -14,12 +14,12 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import ActionClosed, StoreUnavailable
 from passerelle.gateway.auth.authenticator import know_keys
-from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.http.bodies import BODY_LIMIT_BYTES
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import OPERATIONS, Operation, make_v1_routes
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import Settings
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client
 from tests.support.scripted_service import ScriptedService
 from tests.unit.gateway.test_rpc import ACCEPTED, DECISION

@@ -1,0 +1,86 @@
+"""What a follower yields: one frame as its callers see it, and where it stands in the stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from passerelle.channels.views import read_header
+from passerelle.core.events import GENERATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.runtime.records.long_content import LongContent
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFrame:
+    """One A2A StreamResponse as JSON bytes, and the cursor after it.
+
+    ``envelope`` is the event that the frame was cut from; a Task that was read as a whole has none, and says itself
+    how much of it was ``seen``. ``forms`` is shared by all readers of the event. ``is_marked``: it says how its task is
+    followed on, also to a reader that has not activated the resume extension.
+    """
+
+    data: bytes
+    cursor: str
+    envelope: bytes = b""
+    seen: int = 0
+    is_marked: bool = False
+    long: LongContent | None = None
+    """The whole of a frame that is not held; then ``data`` is only how it begins."""
+    forms: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
+
+    @property
+    def generation(self) -> int:
+        """How many events of its task callers have seen with this one; 0 where nobody counted."""
+        if not self.envelope:
+            return self.seen
+        generation = read_header(self.envelope).get(GENERATION)
+        return generation if isinstance(generation, int) else 0
+
+    async def load(self) -> StreamFrame:
+        """The same with all of its data, for whoever has to change its form. Raises StoreUnavailable."""
+        if self.long is None:
+            return self
+        return replace(self, data=await self.long.read_whole(), long=None)
+
+    def form(self, name: str, make: Callable[[StreamFrame], bytes]) -> bytes:
+        """Another form of the frame: made for the first reader that asks, and kept for the others."""
+        made = self.forms.get(name)
+        if made is None:
+            made = self.forms[name] = make(self)
+        return made
+
+
+Frames: TypeAlias = AsyncGenerator[list[StreamFrame], None]
+"""Frames in order, as many at once as are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """An opened follower. ``resumed``: whether a cursor was honoured, None where none was to be."""
+
+    batches: Frames
+    resumed: bool | None = None
+    awaits: list[str] = field(default_factory=list[str])
+    """Turns whose answer the reader waits for: one that the agent does not take ends the stream with its error."""
+
+    @property
+    def frames(self) -> AsyncGenerator[StreamFrame, None]:
+        """The same, one by one."""
+        return unpack(self.batches)
+
+
+Followers: TypeAlias = AbstractAsyncContextManager[Followed]
+
+
+async def unpack(batches: Frames) -> AsyncGenerator[StreamFrame, None]:
+    """The same frames, one by one."""
+    async with aclosing(batches):
+        async for batch in batches:
+            for frame in batch:
+                yield frame

@@ -1,0 +1,239 @@
+"""``passerelle check``: validates a configuration, reaches every agent in it, says what is wrong and where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from passerelle.core.errors import (
+    ConfigInvalid,
+    IssuerUnavailable,
+    PasserelleError,
+    PeerUnavailable,
+)
+from passerelle.core.ports.chance import Clock
+from passerelle.core.principal import EVERY_AGENT
+from passerelle.gateway.auth.jwks import read_keys
+from passerelle.gateway.auth.key_sources import HttpKeySource
+from passerelle.gateway.channel_port import require_extra
+from passerelle.gateway.server_tls import load_server_tls
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_agents import AgentSettings
+from passerelle.gateway.settings_callers import IssuerSettings
+from passerelle.gateway.settings_peers import make_peer_configs
+from passerelle.gateway.settings_secrets import load_sealer, load_signer
+from passerelle.gateway.settings_source import Sources, read_settings
+from passerelle.gateway.store_opening import LOSSES
+from passerelle.peers.agent import AgentPeer
+from passerelle.peers.interface import Security, is_unsaid
+from passerelle.peers.registry import PeerRegistry
+from passerelle.peers.sessions import PeerSessions
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.screening import Screen
+from passerelle.store.blob_stores import open_blobs
+from passerelle.store.store import Store
+
+STORE_S = 10.0
+CARD_S = 10.0
+"""Longest wait for one card, whatever the configuration says."""
+_SPOKEN: Final[Mapping[Security, str]] = {"plaintext": "plain text", "tls": "TLS"}
+NO_AGENTS = (
+    "no agent is configured; add one:\n"
+    "  agents:\n"
+    "    - name: echo\n"
+    "      url: http://127.0.0.1:9001"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """``faults`` make the check fail; ``lines`` are what was found in order."""
+
+    lines: tuple[str, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """The last line."""
+        count = len(self.faults)
+        return "check: ok" if not count else f"check: {count} fault{'s' if count > 1 else ''}"
+
+
+async def run_check(sources: Sources, clock: Clock) -> CheckReport:
+    """Reads the configuration as ``serve`` would, then reaches store, identity providers, and the card of each agent.
+
+    Nothing is written but a probe into ``blobs``, which is removed. No agent is sent a message. A configuration with
+    faults is not tried out.
+
+    Raises:
+        ConfigInvalid: the file cannot be read as YAML at all.
+    """
+    reading = read_settings(sources)
+    named = str(reading.config) if reading.config else "no file, defaults and environment only"
+    lines = [f"configuration: {named}", *(f"notice: {notice}" for notice in reading.notices)]
+    if reading.settings is None or reading.faults:
+        return CheckReport(tuple(lines), tuple(str(fault) for fault in reading.faults))
+    try:
+        load_signer(reading.settings)
+        load_server_tls(reading.settings)
+        require_extra(reading.settings)
+    except ConfigInvalid as error:
+        return CheckReport(tuple(lines), (error.message,))
+    settings = reading.settings
+    found = [
+        *_try_secret_key(settings),
+        *await _reach_store(settings),
+        *await _try_blobs(settings),
+        *await _reach_issuers(settings),
+        *await _reach_agents(settings, sources, clock),
+    ]
+    lines += [line for line, reached in found if reached]
+    if not settings.agents:
+        lines.append(f"notice: {NO_AGENTS}")
+    return CheckReport(tuple(lines), tuple(line for line, reached in found if not reached))
+
+
+_UNSEALED: Final = (
+    "notice: no secret_key: push notifications with secrets stay off, and each data directory has an owner token of "
+    "its own"
+)
+
+
+def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:
+    if settings.secret_key is None and settings.secret_key_file is None:
+        if settings.redis_url is None:
+            return []
+        return [(_UNSEALED, True)]
+    try:
+        load_sealer(settings, settings.data_dir, SystemIds().draw)
+    except ConfigInvalid as error:
+        return [(error.message, False)]
+    return [("secret_key: can be used", True)]
+
+
+async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
+    """A server only; the embedded engine is not started beside a gateway that may run."""
+    if settings.redis_url is None:
+        return []
+    try:
+        async with asyncio.timeout(STORE_S):
+            url, durability = settings.redis_url.get_secret_value(), settings.store.durability
+            primaries = await Store.examine(url, durability)
+    except (PasserelleError, TimeoutError, OSError) as error:
+        reason = str(error) if isinstance(error, PasserelleError) else "it does not answer"
+        return [(f"redis_url: {reason}", False)]
+    count = f"{primaries} {'primary' if primaries == 1 else 'primaries'}"
+    return [
+        (f"redis_url: reached, {count}", True),
+        (f"store.durability: {durability} can lose: {LOSSES[durability]}", True),
+    ]
+
+
+async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
+    """Only a place that was named: the folder of the data directory is made by the first start."""
+    if settings.blobs is None:
+        return []
+    try:
+        await open_blobs(settings.blobs).probe()
+    except ConfigInvalid as error:
+        return [(error.message, False)]
+    return [(f"blobs: {settings.blobs} can be written and read", True)]
+
+
+async def _reach_issuers(settings: Settings) -> list[tuple[str, bool]]:
+    trusted, screened = PeerSessions(), PeerSessions(screen=Screen())
+    try:
+        return list(
+            await asyncio.gather(
+                *(_reach_issuer(issuer, trusted, screened) for issuer in settings.issuers)
+            )
+        )
+    finally:
+        await trusted.close()
+        await screened.close()
+
+
+async def _reach_issuer(
+    issuer: IssuerSettings, trusted: PeerSessions, screened: PeerSessions
+) -> tuple[str, bool]:
+    try:
+        keys = read_keys(await HttpKeySource(issuer, trusted, screened).fetch())
+    except IssuerUnavailable as error:
+        return f"issuers.{issuer.name}: {error.message}", False
+    return f"issuers.{issuer.name}: reached, {len(keys)} keys", bool(keys)
+
+
+async def _reach_agents(
+    settings: Settings, sources: Sources, clock: Clock
+) -> list[tuple[str, bool]]:
+    registry = PeerRegistry((), clock)
+    called = [agent for agent in settings.agents if not agent.dials_in]
+    try:
+        registry.replace(make_peer_configs(called, sources.environ))
+        reached = await asyncio.gather(*(_reach(registry, agent) for agent in called))
+        return [*reached, *_judge_dialling(settings)]
+    except ConfigInvalid as error:
+        return [(error.message, False)]
+    finally:
+        await registry.close()
+
+
+def _judge_dialling(settings: Settings) -> Iterator[tuple[str, bool]]:
+    """An agent that dials in is there when it is; what can be wrong is that nobody may be it."""
+    for agent in settings.agents:
+        if not agent.dials_in:
+            continue
+        callers = {one.name: one.serves for one in settings.clients}
+        callers |= {one.name: one.serves for one in settings.issuers}
+        servers = [
+            name for name, serves in callers.items() if {agent.name, EVERY_AGENT} & {*serves}
+        ]
+        if servers:
+            yield f"agents.{agent.name}: dials in, as {', '.join(servers)}", True
+        elif settings.auth == "open":
+            yield f"agents.{agent.name}: dials in, as anybody", True
+        else:
+            reason = "only the owner may be it: no client has it in `serves`"
+            yield f"notice: agents.{agent.name}: dials in; {reason}", True
+
+
+async def _reach(registry: PeerRegistry, agent: AgentSettings) -> tuple[str, bool]:
+    try:
+        card = await asyncio.wait_for(registry.find(agent.name).describe(), CARD_S)
+    except TimeoutError:
+        return f"agents.{agent.name}: {agent.url} gave no card within {CARD_S:g} s", False
+    except PeerUnavailable as error:
+        url, reason = error.details.get("url", agent.url), error.details.get("reason")
+        return f"agents.{agent.name}: its card at {url} cannot be read: {reason}", False
+    except PasserelleError as error:
+        return f"agents.{agent.name}: {error.message}", False
+    if (fault := await _dial(registry.find(agent.name))) is not None:
+        return f"agents.{agent.name}: {fault}", False
+    streams = "streams" if card.streaming else "does not stream"
+    return f"agents.{agent.name}: reached, {card.protocol} at {card.endpoint}, {streams}", True
+
+
+async def _dial(peer: AgentPeer) -> str | None:
+    """What is wrong with the way to an agent over gRPC, whose card says nothing of it; a connection is opened."""
+    interface = await peer.choose()
+    if interface.binding != "GRPC":
+        return None
+    from passerelle.peers.grpc.channels import find_security  # noqa: PLC0415  an extra
+
+    config = peer.config
+    wanted: Security = "plaintext" if interface.origin.startswith("http:") else "tls"
+    spoken = await find_security(interface.origin, config.tls, config.connect_timeout_s)
+    if spoken == wanted:
+        return None
+    if spoken is None:
+        return f"no gRPC connection to {interface.url}, neither in plain text nor over TLS"
+    address = interface.origin.partition("://")[2]
+    said = f"gRPC at {interface.url} is {_SPOKEN[spoken]}, and {_SPOKEN[wanted]} is expected"
+    if not is_unsaid(interface):
+        return f"{said}: its card says so"
+    if interface.origin in config.origins:
+        scheme = "http" if spoken == "plaintext" else "https"
+        return f"{said}: put {scheme}://{address} into allowed_origins instead"
+    return f"{said}: set `grpc: {spoken}`"

@@ -1,0 +1,164 @@
+"""The control plane as the command line calls it: ``/v1`` of a gateway that runs, with the owner's token or another.
+
+A store is open in one place only, so commands that look at a running gateway ask it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+
+import httpx
+
+from passerelle.a2a_mapping.members import object_at, text_at, whole_at
+from passerelle.core.errors import (
+    ActionClosed,
+    CallerError,
+    ClosedState,
+    ConfigInvalid,
+    Forbidden,
+    RemoteError,
+    StaleAnswer,
+    Unauthenticated,
+    VersionMismatch,
+)
+from passerelle.gateway.auth.owner import OWNER_FILE
+from passerelle.gateway.server_tls import trust_own_certificate
+from passerelle.gateway.settings_source import TOKEN_VARIABLE, URL_VARIABLE
+from passerelle.runtime.common.calls import KEY_HEADER
+from passerelle.runtime.common.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from httpx._types import QueryParamTypes
+
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.gateway.settings import Settings
+
+TIMEOUT_S: Final = 30.0
+_CLOSED: Final = frozenset(get_args(ClosedState))
+_STALE: Final = frozenset({"stale_revision", "digest_mismatch"})
+
+
+@dataclass(frozen=True, slots=True)
+class ControlClient:
+    """Calls one gateway. Proxies of the environment are not asked, since a token travels along."""
+
+    url: str
+    token: Secret | None
+    tls: ssl.SSLContext | None = None
+    """None trusts what the system trusts."""
+
+    def get(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
+        """The answer of a query; a parameter that is a list is given once for each item."""
+        return self._call("GET", path, params=params)
+
+    def send(
+        self,
+        method: Literal["POST", "PUT", "PATCH", "DELETE"],
+        path: str,
+        body: JsonObject,
+        key: str | None = None,
+    ) -> JsonObject:
+        """The answer of a command, under an idempotency key."""
+        return self._call(method, path, body=body, headers={KEY_HEADER: key} if key else {})
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Json] | None = None,
+        body: JsonObject | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> JsonObject:
+        headers = {**(headers or {})}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
+        try:
+            with httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=self.tls or True) as http:
+                answer = http.request(
+                    method,
+                    f"{self.url}{path}",
+                    params=cast("QueryParamTypes | None", params),
+                    json=body,
+                    headers=headers,
+                )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise RemoteError(f"no gateway answers at {self.url}: {reason}") from None
+        return _read(answer)
+
+
+def open_client(
+    settings: Settings, url: str | None = None, token_env: str | None = None
+) -> ControlClient:
+    """A client for the gateway at ``url``, else for that of ``PASSERELLE_URL``, else for the one of the settings.
+
+    The token is that of the variable ``token_env``, else that of ``PASSERELLE_TOKEN``, else the owner's, where this
+    user can read it.
+
+    Raises:
+        ConfigInvalid: the variable is not set, or the owner token cannot be read.
+    """
+    url = url or os.environ.get(URL_VARIABLE) or None
+    if token_env is None and os.environ.get(TOKEN_VARIABLE):
+        token_env = TOKEN_VARIABLE
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  compared, never bound
+    scheme = "https" if settings.tls else "http"
+    target = url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    own = trust_own_certificate(settings.tls) if settings.tls and url is None else None
+    return ControlClient(target.rstrip("/"), _find_token(settings, token_env), own)
+
+
+def _find_token(settings: Settings, token_env: str | None) -> Secret | None:
+    if token_env is not None:
+        text = os.environ.get(token_env, "").strip()
+    elif settings.auth == "open":
+        return None
+    else:
+        text = _read_owner(settings.data_dir / OWNER_FILE)
+    if not text:
+        raise ConfigInvalid(token_env or OWNER_FILE, "holds no token; --token-env names a variable")
+    return Secret(text)
+
+
+def _read_owner(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        hint = f"see --token-env and {TOKEN_VARIABLE}"
+        raise ConfigInvalid(str(path), f"cannot be read: {error}; {hint}") from None
+
+
+def _read(answer: httpx.Response) -> JsonObject:
+    try:
+        content: object = answer.json()
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise RemoteError(f"{answer.url.host} does not answer as a gateway does")
+    answered = cast("JsonObject", content)
+    if answer.is_success:
+        return answered
+    detail = text_at(answered, "detail") or f"HTTP {answer.status_code}"
+    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+        raise Unauthenticated(detail)
+    if answer.status_code == HTTPStatus.FORBIDDEN:
+        raise Forbidden(detail)
+    code = text_at(answered, "code")
+    if code in _CLOSED:
+        raise ActionClosed(cast("ClosedState", code), object_at(answered, "winner"))
+    if code in _STALE:
+        raise StaleAnswer(cast("Literal['stale_revision', 'digest_mismatch']", code), "question")
+    if answered.get("code") == VersionMismatch.code:
+        raise VersionMismatch(
+            whole_at(answered, "expected") or 0, whole_at(answered, "actual") or 0
+        )
+    may_succeed_later = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS or answer.is_server_error
+    raise (RemoteError if may_succeed_later else CallerError)(detail)

@@ -1,0 +1,350 @@
+"""The command ``passerelle``: reads flags, calls one thing, ends in a status that a script can trust.
+
+What a command needs is imported inside it, so that ``--help`` and completion stay fast.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
+
+import typer
+
+from passerelle.cli.exit_status import ExitStatus, find_exit_status, find_hints
+from passerelle.cli.verbs.agents import agents
+from passerelle.cli.verbs.answers import answers
+from passerelle.cli.verbs.approvals import approvals
+from passerelle.cli.verbs.asking import asking
+from passerelle.cli.verbs.deliveries import deliveries
+from passerelle.cli.verbs.devices import devices
+from passerelle.cli.verbs.inbox import inbox_verb
+from passerelle.cli.verbs.mutes import mutes
+from passerelle.cli.verbs.rules import rules
+from passerelle.cli.verbs.sessions import sessions
+from passerelle.cli.verbs.task_changes import changes
+from passerelle.cli.verbs.tasks import tasks
+from passerelle.cli.verbs.watch import watch_verb
+from passerelle.core.errors import ActionClosed, ConfigInvalid, PasserelleError
+from passerelle.runtime.common.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.gateway.app import Addresses
+    from passerelle.gateway.auth.owner import OwnerToken
+    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings_source import Sources
+    from passerelle.runtime.common.secret import Secret
+
+INTERRUPTED: Final = 130
+
+app: Final = typer.Typer(
+    name="passerelle",
+    help="An A2A gateway and remote-channel bridge: it keeps the task, resumes exactly, and asks the person.",
+    epilog="Example: passerelle demo --once",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+owner_token: Final = typer.Typer(
+    name="token",
+    help="The token of the owner: rotate.",
+    epilog="Example: passerelle token rotate",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+tasks.add_typer(changes)
+tasks.add_typer(watch_verb)
+app.add_typer(tasks, name="tasks")
+app.add_typer(sessions, name="sessions")
+approvals.add_typer(answers)
+approvals.add_typer(asking)
+approvals.add_typer(mutes)
+approvals.add_typer(rules)
+approvals.add_typer(inbox_verb)
+app.add_typer(approvals, name="approvals")
+app.add_typer(devices, name="devices")
+app.add_typer(deliveries, name="deliveries")
+app.add_typer(agents)
+app.add_typer(owner_token)
+
+ConfigFlag = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="YAML file; else passerelle.yaml here, if it is there."),
+]
+DataDirFlag = Annotated[
+    Path | None, typer.Option(help="Folder of the embedded engine and of the owner token.")
+]
+RedisUrlFlag = Annotated[
+    str | None, typer.Option(help="A server or cluster in place of the embedded engine.")
+]
+SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
+
+
+def main() -> NoReturn:
+    """The console script. An error is one line and its hints on standard error, never a traceback."""
+    try:
+        status = int(app(standalone_mode=False) or ExitStatus.DONE)
+    except PasserelleError as error:
+        _complain(str(error), *find_hints(error), *_name_winner(error))
+        status = find_exit_status(error)
+    except typer.TyperException as error:
+        _complain(error.format_message(), "passerelle COMMAND --help says what there is")
+        status = ExitStatus.CALLER
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except Exception as error:  # noqa: BLE001  the top of the process: nothing above can tell
+        _complain(
+            f"fault: {type(error).__name__}: {error}", "PASSERELLE_LOG_LEVEL=debug shows where"
+        )
+        if os.environ.get("PASSERELLE_LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        status = ExitStatus.FAULT
+    sys.exit(status)
+
+
+@app.callback(invoke_without_command=True)
+def show(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """What stands before any command."""
+    if version:
+        print(f"passerelle {VERSION}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
+def serve(
+    config: ConfigFlag = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any [8080].")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port for A2A over gRPC, 0 for any; absent: no gRPC.")
+    ] = None,
+    channel_port: Annotated[
+        int | None,
+        typer.Option(help="Port for channels alone, 0 for any; absent: only beside the rest."),
+    ] = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    auth: Annotated[
+        Literal["keys", "open"] | None,
+        typer.Option(help="keys, or open: everybody is the owner, on loopback only [keys]."),
+    ] = None,
+) -> None:
+    """Run the gateway until SIGTERM or Ctrl-C."""
+    from passerelle.runtime.common.collector import collect_nothing
+
+    sources = _name_sources(
+        config,
+        host=host,
+        port=port,
+        redis_url=redis_url,
+        data_dir=data_dir,
+        auth=auth,
+        **{"grpc.port": grpc_port, "channels.port": channel_port},
+    )
+    with collect_nothing():
+        from passerelle.gateway.server import run
+        from passerelle.runtime.observability.logs import configure_logs
+
+        settings = _load(sources)
+        configure_logs(settings.log_level, settings.log_format)
+        # Imported once the settings hold: it is the most that any command loads.
+        from passerelle.gateway.app import run_gateway
+
+    announce = _make_announcement(settings)
+    run(run_gateway(settings, on_ready=announce, on_owner=_introduce_owner, sources=sources))
+
+
+@app.command(epilog="Example: passerelle demo --once")
+def demo(
+    once: Annotated[
+        bool, typer.Option("--once", help="Play the whole story, check it, and exit.")
+    ] = False,
+) -> None:
+    """Run a gateway with an embedded engine and sample agents."""
+    from passerelle.demo.story import run_demo
+    from passerelle.gateway.server import run
+
+    raise typer.Exit(run(run_demo(once=once)))
+
+
+@app.command(epilog="Example: passerelle check passerelle.yaml")
+def check(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file.")],
+) -> None:
+    """Validate a configuration and reach every agent in it."""
+    from passerelle.cli.check import run_check
+    from passerelle.gateway.server import run
+    from passerelle.runtime.common.clock import SystemClock
+
+    report = run(run_check(_name_sources(config), SystemClock()))
+    for line in (*report.lines, *(f"fault: {fault}" for fault in report.faults), report.summary):
+        print(line)
+    raise typer.Exit(ExitStatus.CALLER if report.faults else ExitStatus.DONE)
+
+
+@app.command(
+    epilog="Example: passerelle verify --session se_15f9fpy9yz1ffjcpyabe4qd0c063 --data-dir ./state"
+)
+def verify(
+    session: SessionFlag = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make read models and lists again, and compare.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write read models and lists that differ, too.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what --repair would write, and write nothing.")
+    ] = False,
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Replay the stored streams and compare them with the snapshots."""
+    from passerelle.cli.verify import run_verify
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    if dry_run and not repair:
+        raise typer.BadParameter("says what --repair would do: give both", param_hint="--dry-run")
+    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    looked = run_verify(settings, session, rebuild=rebuild or repair, repair=repair and not dry_run)
+    report = run(looked)
+    for line in (*(report.foretell() if dry_run else report.lines), report.summary):
+        print(line)
+    raise typer.Exit(ExitStatus.DONE if report.ok else ExitStatus.REMOTE)
+
+
+@app.command(epilog="Example: passerelle key orchestrator")
+def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> None:
+    """Make an API key; the key is shown once, the configuration keeps its hash."""
+    from passerelle.gateway.auth.keys import hash_key, mint_token
+    from passerelle.gateway.settings_section import NAME_PATTERN, NAME_RULE
+    from passerelle.runtime.common.clock import SystemIds
+
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise typer.BadParameter(f"should be {NAME_RULE}", param_hint="'name'")
+    token = mint_token(SystemIds())
+    print(f"key: {token.get_secret_value()}")
+    print("clients:")
+    print(f'  - {{name: {name}, key_hash: "{hash_key(token)}", may_call: ["*"]}}')
+
+
+@app.command(epilog="Example: passerelle signing-key keys/cards.pem")
+def signing_key(
+    file: Annotated[Path, typer.Argument(help="Where the key is kept; nothing is there yet.")],
+    algorithm: Annotated[
+        Literal["ES256", "EdDSA"], typer.Option(help="Kind of the key.")
+    ] = "ES256",
+) -> None:
+    """Make a key that signs agent cards and webhooks; the file is private, mode 0600."""
+    from passerelle.runtime.common.private_file import load_or_mint
+    from passerelle.runtime.common.signing.keys import load_signing_key, mint_signing_key
+
+    kept = load_or_mint(file, lambda: mint_signing_key(algorithm).get_secret_value())
+    if not kept.minted:
+        raise typer.BadParameter("is there already; a key is never replaced", param_hint="'file'")
+    made = load_signing_key(file)
+    print(f"kid: {made.kid}")
+    print("signing:")
+    print("  keys:")
+    print(f"    - {{file: {file}}}")
+
+
+@owner_token.command(epilog="Example: passerelle token rotate --config passerelle.yaml")
+def rotate(
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    key_lost: Annotated[
+        bool, typer.Option("--key-lost", help="The secret key of the token before is gone.")
+    ] = False,
+) -> None:
+    """Make another owner token, which gateways that run take from then on."""
+    from passerelle.gateway.auth.rotation import run_rotation
+    from passerelle.gateway.server import run
+    from passerelle.runtime.common.private_file import replace_private
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    token, path = run(run_rotation(settings, key_lost=key_lost))
+    _show_owner(token, path)
+    try:
+        replace_private(path, token.get_secret_value())
+    except OSError as error:
+        raise ConfigInvalid(str(path), f"the token counts, and cannot be kept: {error}") from None
+
+
+@owner_token.callback()
+def _group_token() -> None:
+    """The token of the owner: rotate."""
+
+
+def _name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
+    from passerelle.gateway.settings_source import Sources
+
+    return Sources(os.environ, Path.cwd(), config, flags)
+
+
+def _load(sources: Sources) -> Settings:
+    from passerelle.gateway.settings_source import load_settings
+
+    settings, notices = load_settings(sources)
+    for notice in notices:
+        print(f"passerelle: notice: {notice}", file=sys.stderr)
+    return settings
+
+
+def _introduce_owner(token: OwnerToken) -> None:
+    """Says the owner token on the start that made it, and never again."""
+    if token.minted:
+        _show_owner(token.secret, token.path)
+
+
+def _show_owner(token: Secret, path: Path) -> None:
+    print(f"owner token, shown this once and kept in {path}:", flush=True)
+    print(f"  {token.get_secret_value()}", flush=True)
+
+
+def _make_announcement(settings: Settings) -> Callable[[Addresses], None]:
+    from passerelle.cli.check import NO_AGENTS
+
+    def announce(addresses: Addresses) -> None:
+        print(f"passerelle {VERSION} at {addresses.url}", flush=True)
+        if addresses.grpc is not None:
+            print(f"  gRPC at {addresses.grpc}", flush=True)
+        if addresses.channels is not None:
+            print(f"  channels at {addresses.channels}", flush=True)
+        for agent in settings.agents:
+            print(f"  agent {agent.name}: {addresses.url}/agents/{agent.name}", flush=True)
+        if not settings.agents:
+            print(NO_AGENTS, flush=True)
+
+    return announce
+
+
+def _name_winner(error: PasserelleError) -> list[str]:
+    """Whoever comes late to a question learns who closed it (I7)."""
+    if not isinstance(error, ActionClosed):
+        return []
+    return [f"{name}: {said}" for name, said in error.winner.items() if said is not None]
+
+
+def _complain(message: str, *hints: str) -> None:
+    print(f"passerelle: error: {message}", file=sys.stderr)
+    for hint in hints:
+        print(f"passerelle: hint: {hint}", file=sys.stderr)

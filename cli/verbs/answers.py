@@ -1,0 +1,198 @@
+"""Verbs of ``passerelle approvals`` that answer: a question is shown in full, and decided."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.cli.verbs.approval_text import describe_audit, describe_question
+from passerelle.cli.verbs.link import Link, name_path
+from passerelle.cli.verbs.mutes import MuteFlag
+from passerelle.cli.verbs.verb import add_verb
+from passerelle.core.errors import Forbidden, StaleAnswer
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+
+_PATH: Final = "/v1/approvals"
+_WHOLE_BYTES: Final = 1024 * 1024
+_GRAVE: Final = frozenset({"high", "critical"})
+
+answers: Final = typer.Typer()
+
+QuestionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")]
+OptionFlag = Annotated[
+    str | None, typer.Option("--option", help="Id of the option, where there are several.")
+]
+CommentFlag = Annotated[str | None, typer.Option(help="Why; it is recorded.")]
+DigestFlag = Annotated[
+    str | None,
+    typer.Option(help="Only if the question still has this digest; nothing is asked back then."),
+]
+
+
+@add_verb(answers, "approvals show act_2f…")
+def show(link: Link, question: QuestionArgument) -> None:
+    """Show a question in full, with what may be chosen and what became of it."""
+    answer = link.read(name_path(_PATH, question))
+    link.tell(answer, describe_question(answer if link.as_json else _read_whole(link, answer)))
+
+
+@add_verb(answers, "approvals allow act_2f… --comment 'as agreed'")
+def allow(
+    link: Link,
+    question: QuestionArgument,
+    option: OptionFlag = None,
+    comment: CommentFlag = None,
+    digest: DigestFlag = None,
+) -> None:
+    """Say yes.
+
+    At high risk the whole question is shown and asked back; with --digest it is not.
+    """
+    view = link.read(name_path(_PATH, question))
+    _check_digest(view, digest)
+    if digest is None:
+        _ask_back(link, view)
+    _decide(link, view, option or _find_option(view, ("allow_once",)), comment)
+
+
+@add_verb(answers, "approvals deny act_2f…")
+def deny(
+    link: Link,
+    question: QuestionArgument,
+    option: OptionFlag = None,
+    comment: CommentFlag = None,
+    digest: DigestFlag = None,
+    mute: MuteFlag = None,
+) -> None:
+    """Say no."""
+    view = link.read(name_path(_PATH, question))
+    _check_digest(view, digest)
+    chosen = option or _find_option(view, ("reject_once", "reject_always", "cancel"))
+    _decide(link, view, chosen, comment, mute_min=mute)
+
+
+@add_verb(answers, "approvals answer act_2f… 'the blue one'")
+def answer(
+    link: Link,
+    question: QuestionArgument,
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="The answer.")],
+    option: OptionFlag = None,
+) -> None:
+    """Answer a question that wants words."""
+    view = link.read(name_path(_PATH, question))
+    chosen = option or _find_option(view, ("answer",))
+    _decide(link, view, chosen, None, {"text": words})
+
+
+@add_verb(answers, "approvals retry-return act_2f…", "retry-return")
+def retry_return(link: Link, question: QuestionArgument) -> None:
+    """Try an answer again that could not be delivered to the agent."""
+    told = link.post(name_path(_PATH, question, "return"))
+    link.tell(told, [f"{text_at(told, 'returnState')}  {question}"])
+
+
+@add_verb(answers, "approvals audit act_2f…")
+def audit(
+    link: Link,
+    question: Annotated[
+        str | None, typer.Argument(metavar="ID", help="A question; else what came of devices.")
+    ] = None,
+) -> None:
+    """Show every recorded fact of a question, and whether its record is whole."""
+    told = link.read("/v1/audit", {"actionId": question})
+    link.tell(told, describe_audit(told))
+    if text_at(object_at(told, "proof"), "state") == "broken":
+        raise typer.Exit(1)
+
+
+def sign_answer(link: Link, said: dict[str, Json], action: str) -> dict[str, Json]:
+    """The answer with the signature of this machine; as it is where this machine is no device."""
+    from passerelle.core.codec import from_wire
+    from passerelle.core.commands import RespondAction
+    from passerelle.core.signed_decision import compose_decision
+    from passerelle.permission_bridge.devices.own_device import load_own_device
+
+    own = load_own_device(link.load_settings().data_dir)
+    if own is None:
+        return said
+    command = from_wire(RespondAction, {**said, "actionId": action})
+    iat = time.time_ns() // 1_000_000  # noqa: TID251  the clock of the device, which is this one
+    value = own.sign(compose_decision(command, command.option_id, own.device_id, iat))
+    signature: dict[str, Json] = {"deviceId": own.device_id, "value": value, "iat": iat}
+    return {**said, "signature": signature}
+
+
+def _decide(
+    link: Link,
+    view: JsonObject,
+    option: str,
+    comment: str | None,
+    content: JsonObject | None = None,
+    mute_min: int | None = None,
+) -> None:
+    action = text_at(view, "actionId")
+    said: dict[str, Json] = {
+        "rev": view.get("rev"),
+        "digest": text_at(view, "digest"),
+        "optionId": option,
+        "decisionId": f"dec_{secrets.token_hex(16)}",
+        **({"comment": comment} if comment else {}),
+        **({"content": content} if content else {}),
+        **({"muteMinutes": mute_min} if mute_min else {}),
+    }
+    signed = sign_answer(link, said, action)
+    told = link.post(name_path(_PATH, action, "decision"), signed, key=str(said["decisionId"]))
+    link.tell(told, [_describe_outcome(told)])
+
+
+def _read_whole(link: Link, view: JsonObject) -> JsonObject:
+    """The question with all of its content, where it shows only the beginning; as it is where that is too large."""
+    subject = object_at(view, "subject")
+    size = subject.get("bytes")
+    if "contentDigest" not in subject or not isinstance(size, int) or size > _WHOLE_BYTES:
+        return view
+    whole = link.read(name_path(_PATH, text_at(view, "actionId"), "content"))
+    return {**view, "subject": {**subject, "content": object_at(whole, "content")}}
+
+
+def _describe_outcome(told: JsonObject) -> str:
+    outcome = text_at(told, "outcome")
+    if outcome == "vote_recorded":
+        return f"vote recorded: {told.get('votes')} of {told.get('need')}"
+    decision = object_at(told, "decision")
+    return f"{outcome}  {text_at(decision, 'outcome')}  {text_at(decision, 'decidedAt')}"
+
+
+def _check_digest(view: JsonObject, digest: str | None) -> None:
+    if digest is not None and text_at(view, "digest") != digest:
+        raise StaleAnswer("digest_mismatch", "--digest")
+
+
+def _ask_back(link: Link, view: JsonObject) -> None:
+    """A yes of consequence is said twice, and with the whole of it before one's eyes."""
+    if text_at(view, "risk") not in _GRAVE:
+        return
+    if not sys.stdin.isatty():
+        raise Forbidden("at high risk name the --digest that was read, or answer in a terminal")
+    if not link.as_json:
+        link.tell(view, describe_question(view))
+    if not typer.confirm("Allow this?", default=False, err=True):
+        raise typer.Abort
+
+
+def _find_option(view: JsonObject, kinds: tuple[str, ...]) -> str:
+    """The first option of the kinds, in their order."""
+    offered = objects_at(view, "options")
+    for kind in kinds:
+        for one in offered:
+            if text_at(one, "kind") == kind:
+                return text_at(one, "optionId")
+    names = ", ".join(f"{text_at(one, 'optionId')} ({text_at(one, 'kind')})" for one in offered)
+    raise typer.BadParameter(f"there is none of that kind; offered: {names}", param_hint="--option")

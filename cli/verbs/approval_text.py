@@ -1,0 +1,130 @@
+"""Questions as text: our own words first, and what the agent says apart and made harmless."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, Literal
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.cli.verbs.table import flatten, format_fields, format_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import JsonObject
+
+RiskWord = Literal["low", "medium", "high", "critical"]
+_TOLD: Final = (
+    *("act", "decision", "outcome", "state", "transport", "source", "reason"),
+    *("principal", "decidedBy", "deviceName", "optionId", "code"),
+)
+"""What a line of the audit says of a fact, where the fact says it."""
+
+
+def describe_question(view: JsonObject) -> Iterator[str]:
+    """All of a question, nothing cut."""
+    yield text_at(view, "title")
+    yield from format_fields(
+        [
+            ("id", text_at(view, "actionId")),
+            ("state", _describe_state(view)),
+            ("risk", _join(text_at(view, "risk"), texts_at(view, "riskReasons"))),
+            ("asked by", f"{text_at(view, 'askedBy')} {text_at(view, 'peer')}".strip()),
+            ("subject", _show(object_at(view, "subject"))),
+            ("task", text_at(view, "taskId")),
+            ("expires", text_at(view, "expiresAt")),
+            ("quorum", _describe_quorum(view)),
+            ("votes", _describe_votes(view)),
+            ("digest", text_at(view, "digest")),
+            ("policy", text_at(view, "policyVersion")),
+        ]
+    )
+    words = text_at(view, "peerMessage")
+    if words:
+        yield "the agent says:"
+        for line in words.splitlines():
+            yield f"  | {line}"
+    for option in objects_at(view, "options"):
+        yield f"[{text_at(option, 'optionId')}] {text_at(option, 'name')} ({text_at(option, 'kind')})"
+
+
+def describe_judgement(judged: JsonObject) -> Iterator[str]:
+    """What policy says, and what every source said."""
+    yield f"{text_at(judged, 'decision')} by {text_at(judged, 'source')}: {text_at(judged, 'reason')}"
+    rows = [
+        [text_at(step, "source"), text_at(step, "verdict"), flatten(text_at(step, "ref"))]
+        for step in objects_at(judged, "trail")
+    ]
+    yield from format_table(("SOURCE", "SAID", "WHICH"), rows)
+
+
+def describe_audit(told: JsonObject) -> Iterator[str]:
+    """A line for each fact, and what the record is worth."""
+    for one in objects_at(told, "facts"):
+        fact = object_at(one, "fact")
+        said = object_at(fact, "payload")
+        yield "  ".join(
+            [
+                str(one.get("sequence")),
+                text_at(fact, "timestamp"),
+                text_at(fact, "type"),
+                _summarize(said),
+                text_at(one, "sha256")[:16],
+            ]
+        )
+    proof = object_at(told, "proof")
+    if proof:
+        yield f"record: {text_at(proof, 'state')}, events to {proof.get('sequence')}, chain {text_at(proof, 'chain')}"
+    else:
+        yield "record: nothing yet"
+
+
+def _summarize(said: JsonObject) -> str:
+    decision = object_at(said, "decision")
+    holder = decision or said
+    words = [f"{name}={text_at(holder, name)}" for name in _TOLD if text_at(holder, name)]
+    return flatten(" ".join(words), 120)
+
+
+def _describe_state(view: JsonObject) -> str:
+    decision = object_at(view, "decision")
+    words = [text_at(view, "state")]
+    if decision:
+        words.append(f"by {text_at(decision, 'decidedBy')}")
+        words.append(text_at(decision, "deviceName"))
+        words.append(text_at(decision, "decidedAt"))
+    returned = text_at(view, "returnState")
+    if returned not in {"", "none"}:
+        words.append(f"answer {returned}")
+    return ", ".join(word for word in words if word)
+
+
+def _describe_quorum(view: JsonObject) -> str:
+    quorum = object_at(view, "quorum")
+    need = quorum.get("need")
+    words = [f"{need} must agree"] if isinstance(need, int) and need > 1 else []
+    if quorum.get("allowSelf") is False:
+        words.append("not whoever asks")
+    steps = view.get("audience")
+    if steps:
+        words.append(f"of {json.dumps(steps)}")
+    if view.get("audienceRoles"):
+        words.append(f"by the roles {json.dumps(view['audienceRoles'])}")
+    if view.get("audienceDevices"):
+        words.append(f"devices {json.dumps(view['audienceDevices'])}")
+    return ", ".join(words)
+
+
+def _describe_votes(view: JsonObject) -> str:
+    return ", ".join(
+        f"{text_at(vote, 'principal')}: {text_at(vote, 'optionId')}"
+        for vote in objects_at(view, "votes")
+    )
+
+
+def _show(subject: JsonObject) -> str:
+    return json.dumps(subject, ensure_ascii=False) if subject else ""
+
+
+def _join(word: str, reasons: list[str]) -> str:
+    return f"{word}: {'; '.join(reasons)}" if reasons else word

@@ -1,0 +1,180 @@
+"""``passerelle approvals``: questions, why they were asked, standing yeses, and rules tried on what was asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.cli.verbs.approval_text import RiskWord, describe_judgement
+from passerelle.cli.verbs.link import Link, name_path
+from passerelle.cli.verbs.table import flatten, format_fields, format_table
+from passerelle.cli.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import JsonObject
+
+_MOST: Final = 1_000
+_State = Literal[
+    "pending",
+    "closed",
+    "resolved",
+    "allowed",
+    "rejected",
+    "answered",
+    "answered_by_caller",
+    "expired",
+    "cancelled",
+    "superseded",
+]
+_Kind = Literal["permission", "input", "auth", "confirmation"]
+
+approvals: Final = typer.Typer(
+    help="Questions: answer them, watch them; standing yeses, and rules tried on what was asked.",
+    epilog="Example: passerelle approvals list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ActionArgument = Annotated[str, typer.Argument(metavar="QUESTION", help="Id of the question.")]
+
+
+@add_verb(approvals, "approvals list", "list")
+def list_pending(
+    link: Link,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 100,
+    kind: Annotated[_Kind | None, typer.Option(help="Those of a kind.")] = None,
+    risk: Annotated[RiskWord | None, typer.Option(help="Those from a risk on.")] = None,
+    task: Annotated[str | None, typer.Option(help="Those of a task.")] = None,
+    state: Annotated[_State, typer.Option(help="Open ones, or those that ended so.")] = "pending",
+    page: Annotated[str | None, typer.Option(help="Go on where a list ended.")] = None,
+) -> None:
+    """List the questions that wait for an answer, the newest first.
+
+    With --state those that ended, the last to end first.
+    """
+    asked = {"limit": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
+    answer = link.read("/v1/approvals", {**asked, "state": state})
+    token = text_at(answer, "nextPageToken")
+    if state == "pending":
+        link.tell(answer, _list(objects_at(answer, "pending"), token))
+    else:
+        link.tell(answer, _list_closed(objects_at(answer, "closed"), token))
+
+
+@add_verb(approvals, "approvals explain act_2f…")
+def explain(link: Link, question: ActionArgument) -> None:
+    """Say why a question was asked, and what became of it."""
+    answer = link.read(name_path("/v1/approvals", question, "explain"))
+    link.tell(answer, _explain(answer))
+
+
+@add_verb(approvals, "approvals grants")
+def grants(link: Link) -> None:
+    """List standing yeses with their uses, those that ended lately too."""
+    answer = link.read("/v1/grants")
+    link.tell(answer, _list_grants(answer))
+
+
+@add_verb(approvals, "approvals revoke gr_2f…", changes=True)
+def revoke(
+    link: Link,
+    grant: Annotated[str, typer.Argument(metavar="GRANT", help="As the list names it.")],
+) -> None:
+    """End a standing yes; what it has answered already stays answered."""
+    answer = link.delete(name_path("/v1/grants", grant))
+    link.tell(answer, [f"{text_at(answer, 'outcome')}  {grant}"])
+
+
+@add_verb(approvals, "approvals bypass --seconds 1800", changes=True)
+def bypass(
+    link: Link,
+    seconds: Annotated[
+        int, typer.Option(min=0, max=28_800, help="For how long; 0 ends it.")
+    ] = 3_600,
+) -> None:
+    """Have all allowed for a while, but for what is critical or destroys."""
+    answer = link.post("/v1/policy/bypass", {"seconds": seconds})
+    until = text_at(answer, "until")
+    link.tell(answer, [f"bypass until {until}" if until else "bypass is off"])
+
+
+def _list(found: list[JsonObject], token: str) -> Iterator[str]:
+    rows = [
+        [
+            text_at(one, "actionId"),
+            text_at(one, "risk"),
+            text_at(one, "expiresAt"),
+            flatten(text_at(one, "title")),
+        ]
+        for one in found
+    ]
+    yield from format_table(("QUESTION", "RISK", "EXPIRES", "TITLE"), rows)
+    yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
+    if token:
+        yield f"more: --page {token}"
+
+
+def _list_closed(found: list[JsonObject], token: str) -> Iterator[str]:
+    rows = [
+        [
+            text_at(one, "actionId"),
+            text_at(one, "state"),
+            text_at(object_at(one, "decision"), "decidedBy"),
+            text_at(object_at(one, "decision"), "decidedAt"),
+            flatten(text_at(one, "title")),
+        ]
+        for one in found
+    ]
+    yield from format_table(("QUESTION", "ENDED", "BY", "AT", "TITLE"), rows)
+    yield f"approvals: {len(found)} ended{' on this page' if token else ''}"
+    if token:
+        yield f"more: --page {token}"
+
+
+def _describe(view: JsonObject) -> Iterator[str]:
+    names = ("actionId", "state", "title", "actionType", "risk", "peer", "taskId", "expiresAt")
+    yield from format_fields([(name, text_at(view, name)) for name in names])
+    for option in objects_at(view, "options"):
+        yield f"option  {text_at(option, 'optionId')}: {text_at(option, 'name')}"
+    decision = object_at(view, "decision")
+    if decision:
+        said = (text_at(decision, name) for name in ("outcome", "cause", "decidedBy", "decidedAt"))
+        yield f"decided {'  '.join(said)}"
+
+
+def _explain(answer: JsonObject) -> Iterator[str]:
+    yield from _describe(object_at(answer, "action"))
+    judged = object_at(answer, "evaluation")
+    if judged:
+        yield ""
+        yield from describe_judgement(judged)
+    yield ""
+    for fact in objects_at(answer, "facts"):
+        yield f"{fact.get('sequence')}  {text_at(fact, 'at')}  {text_at(fact, 'type')}"
+
+
+def _list_grants(answer: JsonObject) -> Iterator[str]:
+    found = objects_at(answer, "grants")
+    rows = [
+        [
+            text_at(one, "grantId"),
+            text_at(one, "state"),
+            text_at(one, "scope"),
+            f"{one.get('uses', 0)}/{one.get('maxUses', '-')}",
+            text_at(one, "expiresAt"),
+            text_at(one, "peer") or "every agent",
+            text_at(one, "tool") or "the same subject",
+        ]
+        for one in found
+    ]
+    yield from format_table(("GRANT", "STATE", "WHERE", "USES", "EXPIRES", "AGENT", "WHAT"), rows)
+    until = text_at(answer, "bypassUntil")
+    if until:
+        yield f"bypass until {until}"
+    live = sum(text_at(one, "state") == "live" for one in found)
+    yield f"grants: {live} of {len(found)} hold"

@@ -1,0 +1,73 @@
+"""``passerelle deliveries``: webhooks whose deliveries fail, and another try for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.a2a_mapping.members import as_list, objects_at
+from passerelle.cli.verbs.link import Link
+from passerelle.cli.verbs.table import format_table
+from passerelle.cli.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import JsonObject
+
+_MOST: Final = 1000
+_COLUMNS: Final = ("state", "reason", "tries", "since", "url", "delivery")
+
+deliveries: Final = typer.Typer(
+    help="Webhooks whose deliveries fail, and another try for them.",
+    epilog="Example: passerelle deliveries list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@add_verb(deliveries, "deliveries list --json", "list")
+def show(
+    link: Link,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 100,
+) -> None:
+    """List webhooks that were given up (dead) or wait for another try (backoff)."""
+    answer = link.read("/v1/deliveries", {"limit": limit})
+    link.tell(answer, _list(objects_at(answer, "deliveries")))
+
+
+@add_verb(deliveries, "deliveries retry --all")
+def retry(
+    link: Link,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="DELIVERY...", help="As the list names them.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every one that was given up.")] = False,
+) -> None:
+    """Try failing webhooks again now, from what they have confirmed."""
+    if bool(names) == every:
+        raise typer.BadParameter("name deliveries, or give --all", param_hint="'DELIVERY'")
+    done = [
+        link.post("/v1/deliveries/retry", {"delivery": name}) for name in names or _name_dead(link)
+    ]
+    link.tell({"deliveries": as_list(done)}, _describe(done))
+
+
+def _name_dead(link: Link) -> list[str]:
+    listed = objects_at(link.read("/v1/deliveries", {"limit": _MOST}), "deliveries")
+    return [str(one["delivery"]) for one in listed if one["state"] == "dead"]
+
+
+def _list(found: list[JsonObject]) -> Iterator[str]:
+    rows = [[str(one.get(name, "")) for name in _COLUMNS] for one in found]
+    yield from format_table([name.upper() for name in _COLUMNS], rows)
+    dead = sum(one["state"] == "dead" for one in found)
+    yield f"deliveries: {len(found)} failing, {dead} of them given up"
+
+
+def _describe(done: list[JsonObject]) -> Iterator[str]:
+    for one in done:
+        yield f"{one['outcome']}  {one['delivery']}"
+    retried = sum(one["outcome"] == "retried" for one in done)
+    yield f"deliveries: {retried} tried again"

@@ -1,0 +1,196 @@
+"""``passerelle devices``: devices are paired, listed, renamed and revoked, and this machine is made one of them."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.cli.verbs.link import Link, name_path
+from passerelle.cli.verbs.table import flatten, format_table
+from passerelle.cli.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import Json, JsonObject
+
+_PATH: Final = "/v1/devices"
+_LOOK_S: Final = 1.0
+_PATIENCE_S: Final = 130.0
+_OPTIONS: Final = "allow_once"
+_RISK: Final = "medium"
+
+devices: Final = typer.Typer(
+    help="Devices: pair, confirm, list, rename, revoke.",
+    epilog="Example: passerelle devices pair phone",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the device.")]
+
+
+@add_verb(devices, "devices pair phone")
+def pair(
+    link: Link,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the device is called.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="A right that it gets; may be given again.")
+    ] = None,
+    *,
+    little: Annotated[
+        bool,
+        typer.Option("--watch", help="For a watch: a yes once, up to medium risk, and any no."),
+    ] = False,
+) -> None:
+    """Pair a device: show a code, wait for it, and compare six digits.
+
+    Without a terminal, or with --json, it prints the code and ends; `passerelle devices confirm` does the rest.
+    """
+    narrowed: dict[str, Json] = {"options": [_OPTIONS], "riskUpTo": _RISK} if little else {}
+    offer = link.post(f"{_PATH}/pair", {"name": name, "scopes": _as_json(scope), **narrowed})
+    device = text_at(offer, "deviceId")
+    if link.as_json or not sys.stdin.isatty():
+        link.tell(offer, [f"{device}  {text_at(offer, 'link')}"])
+        return
+    print(draw_code(text_at(offer, "link")))
+    print(f"code: {text_at(offer, 'code')}\nexpires: {text_at(offer, 'expiresAt')}")
+    digits = _wait_for_digits(link, device)
+    if not typer.confirm(f"The device shows {digits[:3]} {digits[3:]}?", default=False):
+        link.delete(name_path(_PATH, device))
+        print("passerelle: it was not paired", file=sys.stderr)
+        raise typer.Exit(2)
+    confirmed = link.post(name_path(_PATH, device, "confirm"), {"digits": digits})
+    link.tell(confirmed, _describe(object_at(confirmed, "device")))
+
+
+@add_verb(devices, "devices confirm dev_2f… 123456")
+def confirm(
+    link: Link,
+    device: DeviceArgument,
+    digits: Annotated[str, typer.Argument(metavar="DIGITS", help="As the device shows them.")],
+) -> None:
+    """Trust a device by the six digits that it shows."""
+    answer = link.post(name_path(_PATH, device, "confirm"), {"digits": digits.replace(" ", "")})
+    link.tell(answer, _describe(object_at(answer, "device")))
+
+
+@add_verb(devices, "devices add-this laptop", "add-this")
+def add_this(
+    link: Link,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What this machine is called.")],
+) -> None:
+    """Make this machine a device, whose answers are signed."""
+    from passerelle.core.device import compose_proof
+    from passerelle.permission_bridge.devices.own_device import (
+        make_key,
+        read_public,
+        save_own_device,
+        sign,
+    )
+
+    key = make_key()
+    code = text_at(link.post(f"{_PATH}/pair", {"name": name}), "code")
+    claim: dict[str, Json] = {"code": code, "publicKey": read_public(key), "algorithm": "Ed25519"}
+    claimed = link.post(f"{_PATH}/claim", claim)
+    device = text_at(claimed, "deviceId")
+    signature = sign(key, compose_proof(device, text_at(claimed, "nonce")))
+    proven = link.post(f"{_PATH}/prove", {"code": code, "signature": signature})
+    answer = link.post(name_path(_PATH, device, "confirm"), {"digits": text_at(proven, "digits")})
+    save_own_device(link.load_settings().data_dir, device, key)
+    link.tell(answer, _describe(object_at(answer, "device")))
+
+
+@add_verb(devices, "devices list", "list")
+def list_all(link: Link) -> None:
+    """List devices that wait to be confirmed, are trusted, or were revoked."""
+    answer = link.read(_PATH)
+    link.tell(answer, _list(objects_at(answer, "devices")))
+
+
+@add_verb(devices, "devices rename dev_2f… desk")
+def rename(
+    link: Link,
+    device: DeviceArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
+) -> None:
+    """Call a device something else."""
+    answer = link.patch(name_path(_PATH, device), {"name": name})
+    link.tell(answer, _describe(object_at(answer, "device")))
+
+
+@add_verb(devices, "devices revoke dev_2f…")
+def revoke(link: Link, device: DeviceArgument) -> None:
+    """Trust a device no more, at once, and list what it has just decided."""
+    answer = link.delete(name_path(_PATH, device))
+    link.tell(answer, _describe_revoked(answer))
+
+
+def draw_code(text: str) -> str:
+    """A QR code for a terminal, two modules in a character."""
+    import segno
+
+    drawn = io.StringIO()
+    segno.make(text, error="l", micro=False).terminal(drawn, border=2, compact=True)
+    return drawn.getvalue()
+
+
+def _wait_for_digits(link: Link, device: str) -> str:
+    """The digits of a device once it has proven its key."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until_s:
+        listed = objects_at(link.read(_PATH), "devices")
+        found = next((one for one in listed if text_at(one, "deviceId") == device), None)
+        if found is not None and text_at(found, "digits"):
+            return text_at(found, "digits")
+        time.sleep(_LOOK_S)
+    print("passerelle: nobody brought the code in time", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _as_json(given: list[str] | None) -> Json:
+    return None if given is None else [*given]
+
+
+def _list(found: list[JsonObject]) -> Iterator[str]:
+    yield from format_table(
+        ("DEVICE", "NAME", "STATE", "MAY", "SINCE", "PUSH"),
+        [
+            (
+                text_at(one, "deviceId"),
+                flatten(text_at(one, "name")),
+                text_at(one, "state"),
+                _name_rights(one),
+                text_at(one, "revokedAt")
+                or text_at(one, "confirmedAt")
+                or text_at(one, "offeredAt"),
+                text_at(one, "push"),
+            )
+            for one in found
+        ],
+    )
+    yield f"devices: {sum(text_at(one, 'state') == 'active' for one in found)} trusted"
+
+
+def _name_rights(device: JsonObject) -> str:
+    rights = ", ".join(texts_at(device, "scopes"))
+    bound = text_at(device, "riskUpTo")
+    return f"{rights} (yes up to {bound})" if bound else rights
+
+
+def _describe(device: JsonObject) -> Iterator[str]:
+    yield "  ".join(text_at(device, name) for name in ("deviceId", "state", "name"))
+
+
+def _describe_revoked(answer: JsonObject) -> Iterator[str]:
+    yield from _describe(object_at(answer, "device"))
+    for one in objects_at(answer, "decisions"):
+        words = (text_at(one, name) for name in ("decidedAt", "actionId", "outcome", "optionId"))
+        yield f"it decided: {'  '.join(words)}"
+    if answer.get("withdrawn"):
+        yield f"votes withdrawn: {answer['withdrawn']}"

@@ -1,0 +1,59 @@
+"""``passerelle approvals watch``: an inbox in a terminal, and one line for each change elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.cli.verbs.answers import sign_answer
+from passerelle.cli.verbs.link import Link
+from passerelle.cli.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from passerelle.cli.watch.inbox_watcher import InboxOutput
+
+inbox_verb: Final = typer.Typer()
+
+
+@add_verb(inbox_verb, "approvals watch", "watch")
+def watch(
+    link: Link,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Show what is open, and end.")] = False,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds that the gateway may be away.")
+    ] = 60.0,
+) -> None:
+    """Watch the inbox, and decide from it.
+
+    In a terminal keys choose and answer; a yes is said twice, and at high risk spelled out. Elsewhere, or with --json,
+    one line for each question that comes and each that ends. It lasts through restarts of the gateway.
+    """
+    from passerelle.cli.watch.inbox_watcher import InboxWatcher
+    from passerelle.runtime.common.clock import SystemClock
+
+    client = link.open()
+    output = _choose_output(as_json=link.as_json)
+    watcher = InboxWatcher(output, SystemClock(), partial(sign_answer, link), patience, once)
+    token = client.token.get_secret_value() if client.token else None
+    asyncio.run(watcher.watch(client.url, token, client.tls))
+
+
+def _choose_output(*, as_json: bool) -> InboxOutput:
+    from rich.console import Console
+
+    from passerelle.cli.watch.inbox_screen import InboxLines, InboxScreen
+
+    console = Console()
+    if not as_json and console.is_terminal and not console.is_dumb_terminal:
+        return InboxScreen(console)
+    return InboxLines(_write, as_json)
+
+
+def _write(line: str) -> None:
+    print(line)
+    sys.stdout.flush()

@@ -1,0 +1,183 @@
+"""``passerelle sessions``: the conversations of a caller, their threads, and their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.cli.verbs.link import Link, name_path
+from passerelle.cli.verbs.table import flatten, format_fields, format_table
+from passerelle.cli.verbs.tasks import VersionFlag
+from passerelle.cli.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import Json, JsonObject
+
+sessions: Final = typer.Typer(
+    help="Sessions: list, show, open, rename, interrupt.",
+    epilog="Example: passerelle sessions list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
+LabelFlag = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=TEXT", help="May be given again; no text removes it."),
+]
+
+
+@add_verb(sessions, "sessions list", "list")
+def list_all(
+    link: Link,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+) -> None:
+    """List sessions, the newest activity first."""
+    answer = link.read("/v1/sessions", {"pageSize": limit, "pageToken": page})
+    link.tell(answer, _list(objects_at(answer, "sessions"), text_at(answer, "nextPageToken")))
+
+
+@add_verb(sessions, "sessions show se_2f… --limit 20")
+def show(
+    link: Link,
+    session: SessionArgument,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many of the newest events to look at.")
+    ] = 200,
+    before: Annotated[
+        int | None, typer.Option(min=1, help="Only events before this sequence.")
+    ] = None,
+) -> None:
+    """Show a session: its threads, what is open, and what was said last."""
+    path = name_path("/v1/sessions", session)
+    answer = link.read(path, {"limit": limit, "before": before})
+    link.tell(answer, _describe(answer))
+
+
+@add_verb(sessions, 'sessions open "Boats in the harbour" --label team=north', "open", changes=True)
+def open_one(
+    link: Link,
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="Its name.")],
+    label: LabelFlag = None,
+) -> None:
+    """Open a session with a name; contexts are put into it by its id."""
+    _tell_change(link, link.post("/v1/sessions", {"title": title, "labels": _read_labels(label)}))
+
+
+@add_verb(sessions, 'sessions rename se_2f… "Boats at sea"', changes=True)
+def rename(
+    link: Link,
+    session: SessionArgument,
+    title: Annotated[str | None, typer.Argument(metavar="TITLE", help="Its new name.")] = None,
+    label: LabelFlag = None,
+    version: VersionFlag = None,
+) -> None:
+    """Give a session another title or other labels; what is left out stays."""
+    labels = _read_labels(label)
+    if title is None and not labels:
+        raise typer.BadParameter("give a TITLE or a --label", param_hint="'TITLE'")
+    body: dict[str, Json] = {"title": title, "labels": labels, "version": version}
+    _tell_change(link, link.patch(name_path("/v1/sessions", session), body))
+
+
+@add_verb(sessions, "sessions interrupt se_2f… --reason 'no longer needed'", changes=True)
+def interrupt(
+    link: Link,
+    session: SessionArgument,
+    thread: Annotated[str | None, typer.Option(help="Only in this thread.")] = None,
+    turn: Annotated[str | None, typer.Option(help="Only this turn.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+) -> None:
+    """Stop what is under way in a session."""
+    answer = link.post(
+        name_path("/v1/sessions", session, "interrupt"),
+        {"threadId": thread, "turnId": turn, "reason": reason},
+    )
+    told = texts_at(answer, "tasks")
+    link.tell(answer, [f"{text_at(answer, 'outcome')}  {', '.join(told)}".rstrip()])
+
+
+def _read_labels(given: list[str] | None) -> JsonObject | None:
+    if not given:
+        return None
+    labels: JsonObject = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{one!r} is not NAME=TEXT", param_hint="'--label'")
+        labels[name] = text
+    return labels
+
+
+def _tell_change(link: Link, answer: JsonObject) -> None:
+    session = object_at(answer, "session")
+    said = [text_at(session, "sessionId"), f"version {answer.get('version')}"]
+    again = ["as before"] if answer.get("repeated") else []
+    link.tell(answer, ["  ".join([*said, *again, text_at(session, "title")])])
+
+
+def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
+    yield from format_table(
+        ("SESSION", "ACTIVE", "TASKS", "THREADS", "TITLE", "LABELS"),
+        [
+            (
+                text_at(one, "sessionId"),
+                text_at(one, "activeAt"),
+                str(one.get("tasks", "")),
+                str(one.get("threadCount", "")),
+                flatten(text_at(one, "title")),
+                _name_labels(one),
+            )
+            for one in found
+        ],
+    )
+    yield f"sessions: {len(found)}"
+    if next_page:
+        yield f"more: --page {next_page}"
+
+
+def _describe(session: JsonObject) -> Iterator[str]:
+    history = object_at(session, "history")
+    yield from format_fields(
+        [
+            ("session", text_at(session, "sessionId")),
+            ("title", text_at(session, "title")),
+            ("labels", _name_labels(session)),
+            ("created", text_at(session, "createdAt")),
+            ("open tasks", ", ".join(texts_at(session, "openTasks"))),
+            ("asks", ", ".join(texts_at(session, "openActions"))),
+        ]
+    )
+    threads = objects_at(session, "threads")
+    if threads:
+        yield ""
+    yield from format_table(
+        ("THREAD", "CONTEXT", "STATUS", "TURNS", "UPDATED"),
+        [
+            (
+                text_at(thread, "threadId"),
+                text_at(thread, "contextId"),
+                text_at(thread, "status"),
+                str(thread.get("turns", "")),
+                text_at(thread, "updatedAt"),
+            )
+            for thread in threads
+        ],
+    )
+    yield ""
+    yield f"events {history.get('first')} to {history.get('last')}"
+    for item in objects_at(history, "items"):
+        named = (text_at(item, name) for name in ("at", "role", "kind"))
+        yield "  ".join([str(item["sequence"]), *named, flatten(text_at(item, "text"), 80)])
+    if history.get("before"):
+        yield f"more: --before {history['before']}"
+
+
+def _name_labels(session: JsonObject) -> str:
+    labels = object_at(session, "labels")
+    return ", ".join(f"{name}={text}" for name, text in labels.items())

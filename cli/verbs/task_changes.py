@@ -1,0 +1,219 @@
+"""The verbs of ``passerelle tasks`` that steer a task which is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.a2a_mapping.members import text_at
+from passerelle.cli.verbs.link import Link, name_path
+from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, tell_change
+from passerelle.cli.verbs.verb import add_verb
+from passerelle.core.errors import CallerError
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json
+
+changes: Final = typer.Typer()
+
+ReasonFlag = Annotated[str | None, typer.Option(help="Why; it is kept with the change.")]
+KindArgument = Annotated[
+    str,
+    typer.Argument(metavar="KIND", help="parent, child, blocks, blocked_by, source_task, …"),
+]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="TARGET", help="Id of the other task, artifact or thread.")
+]
+
+
+@add_verb(changes, "tasks pause task_2f…", changes=True)
+def pause(
+    link: Link, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
+) -> None:
+    """Hold a task: nothing more is sent for it.
+
+    Its run is kept, and what its agent does meanwhile is taken up when it is resumed.
+    """
+    _change(link, task, "pause", reason=reason, version=version)
+
+
+@add_verb(changes, "tasks resume task_2f…", changes=True)
+def resume(
+    link: Link, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
+) -> None:
+    """Go on with a task that is paused, blocked or lost."""
+    _change(link, task, "resume", reason=reason, version=version)
+
+
+@add_verb(changes, "tasks give task_2f… bob", changes=True)
+def give(
+    link: Link,
+    task: TaskArgument,
+    owner: Annotated[
+        str, typer.Argument(metavar="OWNER", help="A client, `owner`, or <issuer>:<subject>.")
+    ],
+    version: VersionFlag = None,
+) -> None:
+    """Give a task to another owner; from then on it is theirs alone.
+
+    A task with an open question, with other tasks that hang on it, or that has ended is not given.
+    """
+    body: dict[str, Json] = {"owner": owner, "version": version}
+    answer = link.post(name_path("/v1/tasks", task, "give"), body)
+    again = " (it was already)" if answer.get("repeated") else ""
+    link.tell(answer, [f"{task}  is {text_at(answer, 'owner')}'s{again}"])
+
+
+@add_verb(changes, "tasks cancel task_2f… --subtree", changes=True)
+def cancel(
+    link: Link,
+    task: TaskArgument,
+    reason: ReasonFlag = None,
+    subtree: Annotated[
+        bool, typer.Option("--subtree", help="Its child tasks are cancelled with it.")
+    ] = False,
+    here_only: Annotated[
+        bool, typer.Option("--here-only", help="The task ends here; its agent is not told.")
+    ] = False,
+) -> None:
+    """Stop a task.
+
+    The wish is stored at once, then the agent is told; the task is cancelled when the agent has confirmed it.
+    """
+    if subtree and here_only:
+        raise CallerError("--subtree and --here-only do not go together")
+    propagation = "subtree" if subtree else "none" if here_only else "active_run"
+    body: dict[str, Json] = {"reason": reason, "propagation": propagation}
+    answer = link.post(name_path("/v1/tasks", task, "cancel"), body)
+    outcome = text_at(answer, "outcome")
+    if outcome == "not_found":
+        raise CallerError(f"there is no task {task!r}")
+    link.tell(answer, [f"{task}  {outcome}"])
+
+
+@add_verb(changes, "tasks update task_2f… --title Boats --priority 5", changes=True)
+def update(
+    link: Link,
+    task: TaskArgument,
+    title: Annotated[str | None, typer.Option(help="Name for lists.")] = None,
+    objective: Annotated[str | None, typer.Option(help="What is to be done.")] = None,
+    priority: Annotated[int | None, typer.Option(help="-100 to 100.")] = None,
+    assignee: Annotated[str | None, typer.Option(help="Agent that it goes to.")] = None,
+    version: VersionFlag = None,
+) -> None:
+    """Change what describes a task.
+
+    What is left out stays. A task that has ended does not change.
+    """
+    body: dict[str, Json] = {
+        "title": title,
+        "objective": objective,
+        "priority": priority,
+        "assignee": assignee,
+        "version": version,
+    }
+    tell_change(link, link.patch(name_path("/v1/tasks", task), body))
+
+
+@add_verb(changes, 'tasks progress task_2f… --percent 40 --step "2 of 5"', changes=True)
+def progress(
+    link: Link,
+    task: TaskArgument,
+    percent: Annotated[int | None, typer.Option(min=0, max=100, help="How far it is.")] = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(help="planning, working, waiting, verifying, delivering, or an own word."),
+    ] = None,
+    step: Annotated[str | None, typer.Option(help="What is done at this moment.")] = None,
+    summary: Annotated[str | None, typer.Option(help="What was done so far.")] = None,
+    version: VersionFlag = None,
+) -> None:
+    """Say how far a task is; what is left out stays."""
+    _change(
+        link,
+        task,
+        "progress",
+        percent=percent,
+        phase=phase,
+        step=step,
+        summary=summary,
+        version=version,
+    )
+
+
+@add_verb(changes, "tasks complete task_2f…", changes=True)
+def complete(
+    link: Link,
+    task: TaskArgument,
+    summary: Annotated[str | None, typer.Option(help="What came of it.")] = None,
+    version: VersionFlag = None,
+) -> None:
+    """End a task well, if every fact is there.
+
+    The agent has ended, its artifacts are stored, and the delivery is recorded; what is missing is named.
+    """
+    _change(link, task, "complete", summary=summary, version=version)
+
+
+@add_verb(changes, "tasks fail task_2f… --code no_budget --reason 'too dear'", changes=True)
+def fail(
+    link: Link,
+    task: TaskArgument,
+    code: Annotated[str | None, typer.Option(help="For programs, such as no_budget.")] = None,
+    reason: ReasonFlag = None,
+    version: VersionFlag = None,
+) -> None:
+    """End a task with an error."""
+    _change(link, task, "fail", code=code, reason=reason, version=version)
+
+
+@add_verb(changes, "tasks retry task_2f… 'the index is back'", changes=True)
+def retry(
+    link: Link,
+    task: TaskArgument,
+    reason: Annotated[str, typer.Argument(help="Why; it is kept with the attempt.")],
+    agent: Annotated[
+        str | None, typer.Option(help="Another agent than the one asked first.")
+    ] = None,
+    version: VersionFlag = None,
+) -> None:
+    """Try a task again that has ended or is lost.
+
+    Callers who have seen it end see it go on under another id, in the same context.
+    """
+    _change(link, task, "retry", reason=reason, agent=agent, version=version)
+
+
+@add_verb(changes, "tasks link task_2f… blocks task_31…", "link", changes=True)
+def link_to(
+    link: Link,
+    task: TaskArgument,
+    kind: KindArgument,
+    target: TargetArgument,
+    reason: ReasonFlag = None,
+) -> None:
+    """Make an edge from a task.
+
+    It leads to another task, or to something else that has a name: an artifact, a thread.
+    """
+    _change(link, task, "link", kind=kind, target=target, reason=reason)
+
+
+@add_verb(changes, "tasks unlink task_2f… blocks task_31…", changes=True)
+def unlink(
+    link: Link,
+    task: TaskArgument,
+    kind: KindArgument,
+    target: TargetArgument,
+    reason: ReasonFlag = None,
+) -> None:
+    """Mark an edge as removed.
+
+    It stays in the record, with what removed it.
+    """
+    _change(link, task, "unlink", kind=kind, target=target, reason=reason)
+
+
+def _change(link: Link, task: str, act: str, **members: Json) -> None:
+    tell_change(link, link.post(name_path("/v1/tasks", task, act), members))

@@ -1,0 +1,163 @@
+"""Tasks in words: a table, one task with its attempts, why it is as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at, whole_at
+from passerelle.cli.verbs.table import flatten, format_fields, format_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import JsonObject
+
+_TOPICS: Final = ("agent", "policy", "limits", "waiting", "messages", "retries", "end")
+
+
+def list_tasks(answer: JsonObject) -> Iterator[str]:
+    """One line for each task, how to get the others, and whether what is shown may be behind."""
+    tasks = objects_at(answer, "tasks")
+    yield from format_table(
+        ("TASK", "STATUS", "AGENT", "SINCE", "PROGRESS", "TITLE"),
+        [
+            (
+                text_at(task, "taskId"),
+                text_at(task, "status"),
+                text_at(task, "assignee") or text_at(task, "agent"),
+                text_at(task, "statusAt"),
+                describe_progress(object_at(task, "progress")),
+                flatten(text_at(task, "title")),
+            )
+            for task in tasks
+        ],
+    )
+    yield f"tasks: {len(tasks)}"
+    if text_at(answer, "nextPageToken"):
+        yield f"more: --page {text_at(answer, 'nextPageToken')}"
+    doubt = object_at(object_at(answer, "marks"), "tasks")
+    if doubt:
+        yield f"{text_at(doubt, 'state')}: {text_at(doubt, 'reason')}"
+
+
+def describe_progress(progress: JsonObject) -> str:
+    """How far a task is: percentage, phase, step, as far as they are known."""
+    percent = whole_at(progress, "percent")
+    said = (
+        "" if percent is None else f"{percent}%",
+        text_at(progress, "phase"),
+        flatten(text_at(progress, "step"), 30),
+    )
+    return " ".join(filter(None, said))
+
+
+def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
+    """A record for people; ``summary`` has the status as far as it is known, and what is doubted."""
+    error = object_at(record, "lastError")
+    yield from format_fields(
+        [
+            ("task", text_at(summary, "taskId")),
+            ("title", flatten(text_at(record, "title"), 100)),
+            ("status", f"{text_at(summary, 'status')} since {text_at(record, 'statusAt')}"),
+            ("doubt", _doubt(summary)),
+            ("reason", text_at(record, "statusReason")),
+            ("error", f"{text_at(error, 'code')}: {text_at(error, 'message')}" if error else ""),
+            ("agent", text_at(record, "assignee") or text_at(record, "kind")),
+            ("progress", describe_progress(object_at(record, "progress"))),
+            ("summary", flatten(text_at(object_at(record, "progress"), "summary"), 100)),
+            ("asks", ", ".join(texts_at(record, "openActions"))),
+            ("session", text_at(record, "sessionId")),
+            ("context", text_at(object_at(record, "scope"), "contextId")),
+            ("parent", text_at(record, "parentTaskId")),
+            ("created", text_at(record, "createdAt")),
+            ("ended", text_at(record, "endedAt")),
+            ("version", str(record.get("version", ""))),
+        ]
+    )
+    yield from _list_attempts(objects_at(record, "attempts"))
+    yield from _list_artifacts(objects_at(record, "artifacts"))
+    yield from _list_edges(objects_at(record, "relationships"))
+
+
+def describe_change(task: JsonObject, answer: JsonObject) -> str:
+    """What a command has made of a task, in one line."""
+    said = [text_at(task, "taskId"), text_at(task, "status"), f"version {answer.get('version')}"]
+    return "  ".join([*said, "as before"] if answer.get("repeated") else said)
+
+
+def describe_reasons(explanation: JsonObject) -> Iterator[str]:
+    """The reasons by topic, each with its fact; a topic without one says so."""
+    marks = object_at(explanation, "marks")
+    yield f"{text_at(explanation, 'taskId')}  {text_at(explanation, 'status')}"
+    for topic in _TOPICS:
+        reasons = objects_at(explanation, topic)
+        for reason in reasons:
+            fact = object_at(reason, "fact")
+            cited = f"{text_at(fact, 'type')}, event {fact.get('sequence')}"
+            yield f"{topic.ljust(9)}{text_at(reason, 'code')}: {text_at(reason, 'text')} ({cited})"
+        if not reasons:
+            yield f"{topic.ljust(9)}{_say(object_at(marks, topic))}"
+
+
+def _say(mark: JsonObject) -> str:
+    return f"{text_at(mark, 'state') or 'none'}: {text_at(mark, 'reason')}".rstrip(": ")
+
+
+def _doubt(summary: JsonObject) -> str:
+    mark = object_at(object_at(summary, "marks"), "status")
+    return f"{_say(mark)}; recorded is {text_at(summary, 'recorded')}" if mark else ""
+
+
+def _list_attempts(attempts: list[JsonObject]) -> Iterator[str]:
+    if attempts:
+        yield ""
+    yield from format_table(
+        ("ATTEMPT", "STATUS", "AGENT", "STARTED", "ENDED", "TASK AT AGENT", "ERROR"),
+        [
+            (
+                str(attempt.get("ordinal", "")),
+                text_at(attempt, "status"),
+                text_at(object_at(attempt, "worker"), "peer"),
+                text_at(attempt, "startedAt"),
+                text_at(attempt, "endedAt"),
+                text_at(attempt, "remoteTaskId"),
+                text_at(object_at(attempt, "lastError"), "code"),
+            )
+            for attempt in attempts
+        ],
+    )
+
+
+def _list_artifacts(artifacts: list[JsonObject]) -> Iterator[str]:
+    if artifacts:
+        yield ""
+    yield from format_table(
+        ("ARTIFACT", "VERSION", "BYTES", "NAME", "TYPES"),
+        [
+            (
+                text_at(artifact, "artifactId"),
+                str(artifact.get("version", "")),
+                str(artifact.get("size", "")),
+                text_at(artifact, "name"),
+                ", ".join(texts_at(artifact, "mediaTypes")),
+            )
+            for artifact in artifacts
+        ],
+    )
+
+
+def _list_edges(edges: list[JsonObject]) -> Iterator[str]:
+    if edges:
+        yield ""
+    yield from format_table(
+        ("EDGE", "TARGET", "STATUS", "REASON"),
+        [
+            (
+                text_at(edge, "kind"),
+                text_at(edge, "target"),
+                text_at(edge, "status"),
+                flatten(text_at(edge, "reason")),
+            )
+            for edge in edges
+        ],
+    )

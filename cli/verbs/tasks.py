@@ -1,0 +1,181 @@
+"""``passerelle tasks``: a caller's tasks are listed, shown, explained and sent to agents."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.cli.verbs.link import Link, name_path
+from passerelle.cli.verbs.task_text import (
+    describe_change,
+    describe_reasons,
+    describe_task,
+    list_tasks,
+)
+from passerelle.cli.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+tasks: Final = typer.Typer(
+    help="Tasks: list, show, create, send, steer.",
+    epilog="Example: passerelle tasks list --status running",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.")]
+VersionFlag = Annotated[
+    int | None,
+    typer.Option(min=1, help="Only if the task still has this version, as show tells it."),
+]
+SessionFlag = Annotated[str | None, typer.Option(help="Id of a session.")]
+ContextFlag = Annotated[str | None, typer.Option(help="Id of a context: a conversation.")]
+TextArgument = Annotated[
+    str, typer.Argument(metavar="TEXT", help="What to say; - reads it from standard input.")
+]
+_STDIN: Final = "-"
+
+
+@add_verb(tasks, "tasks list --status running --agent echo", "list")
+def list_all(
+    link: Link,
+    *,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Only in this status; may be given again.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
+    session: SessionFlag = None,
+    context: ContextFlag = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only with a status from then on: 2026-01-31T12:00:00Z.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only with a status from before.")] = None,
+    text: Annotated[str | None, typer.Option(help="Only with this in the title.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+) -> None:
+    """List tasks, the newest change of status first."""
+    answer = link.read(
+        "/v1/tasks",
+        {
+            "status": [*status] if status else None,
+            "agent": agent,
+            "sessionId": session,
+            "contextId": context,
+            "since": since,
+            "until": until,
+            "text": text,
+            "pageSize": limit,
+            "pageToken": page,
+        },
+    )
+    link.tell(answer, list_tasks(answer))
+
+
+@add_verb(tasks, "tasks show task_2f…")
+def show(link: Link, task: TaskArgument) -> None:
+    """Show a task with its attempts, artifacts and edges."""
+    record = link.read(name_path("/v1/tasks", task))
+    if link.as_json:
+        link.tell(record, ())
+        return
+    link.tell(record, describe_task(record, link.read(name_path("/v1/tasks", task, "summary"))))
+
+
+@add_verb(tasks, "tasks explain task_2f…")
+def explain(link: Link, task: TaskArgument) -> None:
+    """Say why a task is as it is.
+
+    Which agent and why, policy, limits, what it waits for, retries, its end: each reason with the fact it is made of.
+    """
+    answer = link.read(name_path("/v1/tasks", task, "explain"))
+    link.tell(answer, describe_reasons(answer))
+
+
+@add_verb(tasks, 'tasks create echo "say hello" --title Hello', changes=True)
+def create(
+    link: Link,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
+    objective: TextArgument,
+    *,
+    title: Annotated[
+        str | None, typer.Option(help="Name for lists; else how the text begins.")
+    ] = None,
+    priority: Annotated[int, typer.Option(help="-100 to 100.")] = 0,
+    parent: Annotated[str | None, typer.Option(help="Task that it is a part of.")] = None,
+    session: SessionFlag = None,
+    context: ContextFlag = None,
+    draft: Annotated[bool, typer.Option("--draft", help="Not meant to be started yet.")] = False,
+) -> None:
+    """Create a task for an agent, without starting it."""
+    answer = link.post(
+        "/v1/tasks",
+        {
+            "agent": agent,
+            "objective": read_text(objective),
+            "title": title,
+            "priority": priority,
+            "parentTaskId": parent,
+            "sessionId": session,
+            "contextId": context,
+            "draft": draft,
+        },
+    )
+    tell_change(link, answer)
+
+
+@add_verb(tasks, "tasks start task_2f…", changes=True)
+def start(
+    link: Link,
+    task: TaskArgument,
+    text: Annotated[
+        str | None, typer.Option(help="Say this in place of the objective; - reads standard input.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="To this agent, not to its own.")] = None,
+    version: VersionFlag = None,
+) -> None:
+    """Send a task to its agent."""
+    said = None if text is None else read_text(text)
+    body: JsonObject = {"text": said, "agent": agent, "version": version}
+    tell_change(link, link.post(name_path("/v1/tasks", task, "start"), body))
+
+
+@add_verb(tasks, 'tasks send echo "say hello"', changes=True)
+def send(
+    link: Link,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
+    text: TextArgument,
+    task: Annotated[str | None, typer.Option(help="Go on with this task.")] = None,
+    context: ContextFlag = None,
+    session: SessionFlag = None,
+) -> None:
+    """Send a message to an agent.
+
+    It opens a new task, or goes on with one that waits for it (--task).
+    """
+    answer = link.post(
+        "/v1/turns",
+        {
+            "agent": agent,
+            "text": read_text(text),
+            "taskId": task,
+            "contextId": context,
+            "sessionId": session,
+        },
+    )
+    again = "  as before" if answer.get("repeated") else ""
+    link.tell(answer, [f"{text_at(answer, 'taskId')}  {text_at(answer, 'state')}{again}"])
+
+
+def read_text(given: str) -> str:
+    """The text of an argument, or of standard input."""
+    return sys.stdin.read() if given == _STDIN else given
+
+
+def tell_change(link: Link, answer: JsonObject) -> None:
+    """Prints what a command has made of a task."""
+    link.tell(answer, [describe_change(object_at(answer, "task"), answer)])

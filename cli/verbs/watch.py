@@ -1,0 +1,72 @@
+"""``passerelle tasks watch``: a table that moves in a terminal, one line for each change elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.cli.verbs.link import Link
+from passerelle.cli.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from passerelle.cli.watch.watcher import Output
+
+watch_verb: Final = typer.Typer()
+
+
+@add_verb(watch_verb, "tasks watch --session se_2f…", "watch")
+def watch(
+    link: Link,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TASK...", help="Ids of tasks; without any, whatever is open."),
+    ] = None,
+    *,
+    session: Annotated[
+        list[str] | None, typer.Option(help="All tasks of this session; may be given again.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Go on when every task has ended, for those that follow.")
+    ] = False,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds that the gateway may be away.")
+    ] = 60.0,
+) -> None:
+    """Watch tasks go on: status, progress and events per second.
+
+    A table in a terminal; elsewhere, or with --json, one line for each change. It ends with status 0 when every task
+    that was named has completed, with 1 when one ended otherwise, and lasts through restarts of the gateway.
+    """
+    from passerelle.cli.watch.watcher import Watcher, Wish
+    from passerelle.runtime.common.clock import SystemClock
+
+    client = link.open()
+    streams = (
+        *(f"task:{name}" for name in names or ()),
+        *(f"session:{name}" for name in session or ()),
+    )
+    watcher = Watcher(
+        Wish(streams, keep, patience), _choose_output(as_json=link.as_json), SystemClock()
+    )
+    token = client.token.get_secret_value() if client.token else None
+    raise typer.Exit(asyncio.run(watcher.watch(client.url, token, client.tls)))
+
+
+def _choose_output(*, as_json: bool) -> Output:
+    from rich.console import Console
+
+    from passerelle.cli.watch.lines import Lines
+    from passerelle.cli.watch.screen import Screen
+
+    console = Console()
+    if not as_json and console.is_terminal and not console.is_dumb_terminal:
+        return Screen(console)
+    return Lines(_write, as_json)
+
+
+def _write(line: str) -> None:
+    print(line)
+    sys.stdout.flush()

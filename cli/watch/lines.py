@@ -1,0 +1,89 @@
+"""One line for each change of a task: words for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from passerelle.core.codec import to_wire
+from passerelle.core.display import escape_line
+from passerelle.core.json import JsonObject
+from passerelle.core.times import format_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.cli.watch.board import Board
+    from passerelle.core.read_models.task import TaskLine
+
+
+@dataclass(slots=True)
+class Lines:
+    """Prints a line when what a line shows has changed. ``write`` gets it without its end."""
+
+    write: Callable[[str], None]
+    as_json: bool
+    _shown: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+
+    def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
+        """Prints what is new of the tasks that may have changed, and ``note`` where the link has news."""
+        if note:
+            self._tell(note, now_ms)
+        for task_id in changed:
+            line = board.show(task_id, now_ms)
+            told = describe(line)
+            if self._shown.get(task_id) != told:
+                self._shown[task_id] = told
+                self.write(self._render(line, told, board.measure(task_id, now_ms), now_ms))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _tell(self, note: str, now_ms: int) -> None:
+        at = format_ms(now_ms)
+        news = orjson.dumps({"at": at, "link": note}).decode()
+        self.write(news if self.as_json else f"{at}  {note}")
+
+    def _render(self, line: TaskLine, told: JsonObject, rate: float, now_ms: int) -> str:
+        at = format_ms(now_ms)
+        if self.as_json:
+            return orjson.dumps({"at": at, **told, "rate": rate}).decode()
+        cells = (at, line.task_id, line.status.value, *describe_progress(line), f"{rate:.1f}/s")
+        return "  ".join(cell for cell in cells if cell)
+
+
+def describe(line: TaskLine) -> JsonObject:
+    """What a reader sees of a task: when this changes, there is a new line."""
+    doubt = line.marks.get("status")
+    return {
+        "taskId": line.task_id,
+        "sessionId": line.session_id,
+        "sequence": line.sequence if doubt is None else None,
+        "title": line.title,
+        "agent": line.assignee or line.kind,
+        "status": line.status.value,
+        "recorded": line.recorded.value,
+        "attempt": line.attempts,
+        "progress": to_wire(line.progress),
+        "openActions": list(line.open_actions),
+        "statusReason": line.status_reason,
+        "lastError": to_wire(line.last_error) if line.last_error else None,
+    }
+
+
+def describe_progress(line: TaskLine) -> tuple[str, str, str]:
+    """Phase, percentage (or chunks), and what is going on, safe to be shown on a terminal."""
+    progress = line.progress
+    chunks = progress.counters.get("chunks")
+    amount = f"{chunks} chunks" if chunks else ""
+    if progress.percent is not None:
+        amount = f"{progress.percent}%"
+    words = progress.step or progress.summary or ""
+    if line.open_actions:
+        words = f"asks {', '.join(line.open_actions)}"
+    if line.last_error is not None:
+        words = f"{line.last_error.code}: {line.last_error.message}"
+    return progress.phase or "", amount, escape_line(words)

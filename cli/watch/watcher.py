@@ -1,0 +1,154 @@
+"""Follows what is watched over a channel: resumes by its cursors, and knows when there is nothing more to see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, assert_never, cast
+
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.channels.client_items import Event, Gap, Item, Live, Snapshot
+from passerelle.cli.exit_status import ExitStatus
+from passerelle.cli.watch.board import Board
+from passerelle.cli.watch.link import Absence, open_link
+from passerelle.core.status import ENDED, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from ssl import SSLContext
+
+    from passerelle.channels.client import ChannelClient
+    from passerelle.channels.client_items import Status as LinkStatus
+    from passerelle.core.json import Json
+    from passerelle.core.ports.chance import Clock
+
+_TICK_S: Final = 1.0
+_SEARCH_S: Final = 1.0
+_MOST_STREAMS: Final = 100
+
+
+class Output(Protocol):
+    """Where the board is shown."""
+
+    def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
+        """Shows what may have changed; ``note`` is news of the link."""
+        ...
+
+    def close(self) -> None:
+        """Shows nothing more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to watch: streams as channels name them, or without any whatever is open. ``keep``: and what comes after."""
+
+    streams: tuple[str, ...] = ()
+    keep: bool = False
+    patience_s: float = 60.0
+    """How long a gateway may be away."""
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Watches until there is nothing more to show."""
+
+    wish: Wish
+    output: Output
+    clock: Clock
+    board: Board = field(init=False)
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+    _live: set[str] = field(default_factory=set[str])
+    _readers: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+    _note: str = ""
+    _absence: Absence = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.board = Board(only_open=not self.wish.streams)
+        self._absence = Absence(self.wish.patience_s)
+
+    async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> ExitStatus:
+        """Returns DONE when every task was completed, REMOTE when one ended otherwise.
+
+        Raises:
+            NotFound: there is no such task or session.
+            RemoteError: the gateway is away for too long, or does not let us follow.
+        """
+        try:
+            async with open_link(url, token, tls, "watch", self._learn) as client:
+                await self._follow_all(client)
+        finally:
+            self.output.close()
+        return ExitStatus.DONE if self.board.went_well else ExitStatus.REMOTE
+
+    async def _follow_all(self, client: ChannelClient) -> None:
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(self._tick())]
+            for stream in self.wish.streams:
+                self._open(group, client, stream)
+            if not self.wish.streams:
+                helpers.append(group.create_task(self._search(group, client)))
+            await self._over.wait()
+            for task in (*helpers, *self._readers.values()):
+                task.cancel()
+
+    def _open(self, group: asyncio.TaskGroup, client: ChannelClient, stream: str) -> None:
+        if stream not in self._readers and len(self._readers) < _MOST_STREAMS:
+            self._readers[stream] = group.create_task(self._read(client, stream))
+
+    async def _search(self, group: asyncio.TaskGroup, client: ChannelClient) -> None:
+        """Follows every session in which something is open, and those that come to it."""
+        wanted: list[Json] = [status.value for status in Status if status not in ENDED]
+        while True:
+            answer = await client.call("list_tasks", {"status": wanted, "pageSize": 200})
+            for task in objects_at(answer, "tasks"):
+                self._open(group, client, f"session:{text_at(task, 'sessionId')}")
+            await asyncio.sleep(_SEARCH_S)
+
+    async def _read(self, client: ChannelClient, stream: str) -> None:
+        opened = client.stream(stream, start="snap")
+        async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
+            async for item in items:
+                self._take(stream, item)
+
+    def _take(self, stream: str, item: Item) -> None:
+        changed: list[str] = []
+        match item:
+            case Snapshot(data=data):
+                changed = self.board.replace(data)
+            case Event(data=data):
+                task = self.board.take(data, self.clock.now_ms())
+                changed = [task] if task else []
+            case Live():
+                self._live.add(stream)
+            case Gap(why=why):
+                self._note = f"missed events ({why.value}), shown from a snapshot"
+            case _:
+                assert_never(item)
+        if changed or self._note:
+            self._show(changed)
+        self._look_whether_over()
+
+    def _look_whether_over(self) -> None:
+        """Nothing more is to be seen when all streams are live and no task in them is open."""
+        is_finite = bool(self.wish.streams) and not self.wish.keep
+        if is_finite and self._live.issuperset(self.wish.streams) and self.board.has_ended:
+            self._over.set()
+
+    def _show(self, changed: Iterable[str]) -> None:
+        self.output.show(self.board, changed, self._note, self.clock.now_ms())
+        self._note = ""
+
+    def _learn(self, status: LinkStatus) -> None:
+        self._note = self._absence.learn(status) or self._note
+        if self._note:
+            self._show(())
+
+    async def _tick(self) -> None:
+        """Rates fall and silence grows without an event; and a gateway that stays away ends it."""
+        while True:
+            self._absence.check()
+            self._show(self.board.list_all())
+            await asyncio.sleep(_TICK_S)

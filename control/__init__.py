@@ -1,0 +1,1 @@
+"""The control plane: commands and read models over tasks and sessions."""

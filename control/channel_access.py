@@ -1,0 +1,214 @@
+"""What channels ask of the control plane: who may follow what, and the state of a stream (CMD-27).
+
+A stream of somebody else and one that does not exist are answered alike, before anything of it is read. A snapshot is
+read after its cursor: what is written in between comes again as an event, and nothing is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, assert_never
+
+import orjson
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.channels.services import Grant, StreamName
+from passerelle.channels.views import FullView, PlainView, TaskView, UnpairedView
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_wire
+from passerelle.core.errors import Forbidden, NotFound
+from passerelle.core.event_type import EventType
+from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.principal import Scope
+from passerelle.core.session import SessionRecord
+from passerelle.core.status import Visibility
+from passerelle.core.task_record import TaskRecord
+from passerelle.permission_bridge.answers.question_lists import require_inbox
+from passerelle.runtime.common.calls import require_operation, require_scope
+from passerelle.store.gathering import Gathering
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.control.service import Service
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.core.withdrawal import WithdrawalReason
+
+_LISTED_TASKS: Final = 100
+_LOOKED_BACK: Final = 256
+"""Events of an inbox that are searched for notices."""
+_NOTICES: Final = 32
+_FOLLOW: Final = (Scope.CALL, Scope.READ_TASKS)
+_DECIDE: Final = (Scope.READ_APPROVALS, Scope.DECIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """``channels.services.StreamAccess``: a principal follows its own streams and no others."""
+
+    service: Service
+    _sessions: Gathering[str, None, SessionRecord | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_sessions", Gathering(self._read_session))
+
+    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
+        """The stream behind a name.
+
+        Raises:
+            NotFound: unknown, another principal's, or at an agent that it may not see: they look the same.
+            Forbidden: the principal has not the scope, its grants do not allow to follow tasks there, or it is an agent
+                that wants an inbox.
+        """
+        match name.word:
+            case "session":
+                require_scope(principal, _FOLLOW)
+                session = await self._find_session(principal, name.id or "")
+                if session.given:
+                    raise Forbidden(
+                        "a task of this session is somebody else's by now; follow the others one by one",
+                        why="task_given",
+                    )
+                await self._check_session(principal, session.session_id)
+                return Grant(_session(session.session_id), FullView() if full else PlainView())
+            case "task":
+                require_scope(principal, _FOLLOW)
+                record = await self._find_task(principal, name.id or "")
+                require_operation(principal, record.kind, Method.SUBSCRIBE_TO_TASK)
+                return Grant(_session(record.session_id), TaskView(record.task_id))
+            case "inbox":
+                if name.id not in {None, principal.key, principal.id}:
+                    raise NotFound("stream", f"inbox:{name.id}")
+                require_scope(principal, _DECIDE)
+                require_inbox(principal)
+                # Its stream may begin with a question that this caller has just been told of.
+                await self.service.arrivals.wait(principal.key)
+                view = FullView() if principal.paired else UnpairedView()
+                return Grant(StreamRef(StreamKind.INBOX, principal.key), view)
+            case _:
+                assert_never(name.word)
+
+    async def _find_session(self, principal: Principal, session_id: str) -> SessionRecord:
+        if read_shard(session_id) is not None:
+            record = await self._sessions.call(session_id, None)
+            if record is not None and record.owner == principal.key:
+                return record
+        raise NotFound("stream", f"session:{session_id}")
+
+    async def _read_session(self, session_id: str, asked: list[None]) -> list[SessionRecord | None]:
+        """One read for all who come back to a session at once."""
+        ref = EntityRef(EntityKind.SESSION, session_id)
+        record = (await self.service.writes.load([ref]))[ref].record
+        return [record if isinstance(record, SessionRecord) else None] * len(asked)
+
+    async def _check_session(self, principal: Principal, session_id: str) -> None:
+        """Its stream says everything of every task in it, so each has to be one that may be followed."""
+        if principal.agents is None and not principal.operations:
+            return
+        writes = self.service.writes
+        listed = await writes.log.read_session_tasks(session_id)
+        tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
+        held = await writes.load([EntityRef(EntityKind.TASK, task) for task in sorted(tasks)])
+        records = [one.record for one in held.values()]
+        for agent in {one.kind for one in records if isinstance(one, TaskRecord)}:
+            if not principal.may_use(agent, Method.SUBSCRIBE_TO_TASK):
+                raise Forbidden(
+                    "a task of this session may not be followed; follow the others one by one",
+                    operation=Method.SUBSCRIBE_TO_TASK,
+                )
+
+    async def _find_task(self, principal: Principal, facade: str) -> TaskRecord:
+        parsed = parse_facade(facade)
+        if parsed is not None:
+            ref = EntityRef(EntityKind.TASK, parsed[0])
+            record = (await self.service.writes.load([ref]))[ref].record
+            if isinstance(record, TaskRecord) and _may_follow(principal, record):
+                return record
+        raise NotFound("stream", f"task:{facade}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSnapshots:
+    """``channels.services.Snapshots``: read models as they stand now."""
+
+    service: Service
+
+    async def read_snapshot(
+        self, principal: Principal, name: StreamName, grant: Grant
+    ) -> JsonObject:
+        """The state of a stream; whoever asks has read its cursor before."""
+        match name.word:
+            case "inbox":
+                pending = await self.service.list_pending(principal, _LISTED_TASKS)
+                views: list[Json] = list(pending)
+                return {"pending": views, "notices": await self._read_notices(grant.stream)}
+            case "task":
+                assert isinstance(grant.view, TaskView)  # noqa: S101  the access above made it one
+                return {"task": await self._read_task(grant.view.task)}
+            case "session":
+                return await self._read_session(grant.stream.id)
+            case _:
+                assert_never(name.word)
+
+    async def _read_notices(self, inbox: StreamRef) -> list[Json]:
+        """The last things that were said and are no turn, as their events."""
+        log = self.service.writes.log
+        head = await log.read_head(inbox)
+        if head is None:
+            return []
+        page = await log.read_page(inbox, max(0, head.sequence - _LOOKED_BACK), _LOOKED_BACK)
+        said = [entry for entry in page if entry.type == EventType.CHANNEL_MESSAGE]
+        return [orjson.loads(entry.data) for entry in said[-_NOTICES:]]
+
+    async def _read_task(self, task_id: str) -> JsonObject:
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.service.writes.load([ref]))[ref].record
+        return to_wire(record) if isinstance(record, TaskRecord) else {}
+
+    async def _read_session(self, session_id: str) -> JsonObject:
+        ref = EntityRef(EntityKind.SESSION, session_id)
+        record = (await self.service.writes.load([ref]))[ref].record
+        log = self.service.writes.log
+        listed = await log.read_session_tasks(session_id)
+        # What nobody has been shown yet is open, and stands in no list.
+        names = [facade for facade, _ in listed[:_LISTED_TASKS]] + await log.read_open(session_id)
+        parsed = (parse_facade(name) for name in names)
+        tasks: list[Json] = [
+            await self._read_task(task_id)
+            for task_id in dict.fromkeys(one[0] for one in parsed if one)
+        ]
+        return {
+            "session": to_wire(record) if isinstance(record, SessionRecord) else {},
+            "tasks": tasks,
+            "tasksMore": len(listed) > _LISTED_TASKS,
+        }
+
+    async def read_pending(
+        self, principal: Principal, limit: int
+    ) -> tuple[tuple[JsonObject, ...], bool]:
+        """Open questions from their own records, and whether there are more; none for who may read none."""
+        may_read = any(scope in principal.scopes for scope in _DECIDE)
+        if not (may_read and principal.has_inbox):
+            return (), False
+        found = await self.service.list_pending(principal, limit + 1)
+        return tuple(found[:limit]), len(found) > limit
+
+    async def read_withdrawn(
+        self, before: Principal, now: Principal
+    ) -> Sequence[tuple[str, WithdrawalReason]]:
+        """Open questions that a principal could see or answer ``before`` and cannot ``now``."""
+        return await self.service.question_lists.find_withdrawn(before, now)
+
+
+def _may_follow(principal: Principal, record: TaskRecord) -> bool:
+    return (
+        record.owner == principal.key
+        and record.visibility is not Visibility.HIDDEN
+        and principal.sees(record.kind)
+    )
+
+
+def _session(session_id: str) -> StreamRef:
+    return StreamRef(StreamKind.SESSION, session_id)

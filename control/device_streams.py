@@ -1,0 +1,168 @@
+"""Acknowledging and resuming without a link that stays: the same rules as over a channel (CMD-25, CHN-3, CHN-4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never, cast
+
+import orjson
+
+from passerelle.channels.ack_writer import name_ack
+from passerelle.channels.admission import name_channel, name_generation
+from passerelle.channels.device_name import join_tab
+from passerelle.channels.follower import read_verified
+from passerelle.channels.services import parse_stream_name
+from passerelle.channels.views import shows
+from passerelle.core.errors import Conflict, NotFound, StreamGap
+from passerelle.core.link_requests import (
+    AckEvents,
+    ChannelReconnected,
+    EventsAcked,
+    ReconnectChannel,
+    SendNotice,
+)
+from passerelle.core.payloads.channel import Resumption
+from passerelle.core.webhook_requests import WebhookRequest
+from passerelle.protocol.cursor import Broken, Cursor, Held, end_of, parse_cursor
+
+if TYPE_CHECKING:
+    from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
+    from passerelle.control.channel_notices import ChannelNotices
+    from passerelle.core.json import JsonObject
+    from passerelle.core.link_requests import LinkAnswer, LinkRequest
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.channels import Acks, Channels
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.records.recoveries import Recoveries
+    from passerelle.webhooks.stream_webhooks import StreamWebhooks
+
+_Mode: TypeAlias = Literal["resumed", "acked", "snap", "gap"]
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What follows the position of a device, or why nothing can."""
+
+    mode: _Mode
+    held: int
+    cursor: Cursor
+    events: tuple[JsonObject, ...] = ()
+    more: bool = False
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStreams:
+    """Answers for the streams of a principal's devices; who may follow what is asked first, each time."""
+
+    acks: Acks
+    channels: Channels
+    log: EventLog
+    recoveries: Recoveries
+    notices: ChannelNotices
+    webhooks: StreamWebhooks
+    clock: Clock
+
+    async def execute(
+        self,
+        access: StreamAccess,
+        snapshots: Snapshots,
+        principal: Principal,
+        command: LinkRequest,
+        idem: str | None,
+    ) -> LinkAnswer:
+        """Carries out one command.
+
+        Raises:
+            NotFound: no such stream, or somebody else's: the two look the same, whatever the cursor is.
+            BadCursor: a cursor that does not parse.
+            StreamGap, Conflict: an ack of what was lost, or of a connection that a newer one has replaced.
+        """
+        if isinstance(command, SendNotice):
+            return await self.notices.send(principal, command, idem)
+        if isinstance(command, WebhookRequest):
+            return await self.webhooks.execute(access, principal, command)
+        name = parse_stream_name(command.stream)
+        grant = await access.grant(principal, name, full=False)
+        match command:
+            case AckEvents():
+                return await self._acknowledge(principal, command, grant)
+            case ReconnectChannel():
+                return await self._reconnect(snapshots, principal, command, name, grant)
+            case _:
+                assert_never(command)
+
+    async def _acknowledge(
+        self, principal: Principal, command: AckEvents, grant: Grant
+    ) -> EventsAcked:
+        cursor = parse_cursor(command.cursor)
+        verdict = await read_verified(self.log, grant.stream, cursor)
+        if isinstance(verdict, Broken):
+            top = str(end_of(verdict.head)) if verdict.head else None
+            raise StreamGap(command.stream, verdict.why, top)
+        device = join_tab(command.device, command.tab)
+        field = name_ack(device, command.stream, grant)
+        generation = await self.channels.read_generation(name_channel(principal, device))
+        result = await self.acks.store_ack(
+            grant.stream, field, generation, str(cursor), self.clock.now_ms()
+        )
+        if result != "stored":
+            raise Conflict(f"the ack was not taken: {result}")
+        stored = await self.acks.read_ack(grant.stream, field)
+        return EventsAcked(command.stream, stored or str(cursor))
+
+    async def _reconnect(
+        self,
+        snapshots: Snapshots,
+        principal: Principal,
+        command: ReconnectChannel,
+        name: StreamName,
+        grant: Grant,
+    ) -> ChannelReconnected:
+        head = await self.log.read_head(grant.stream)
+        if head is None:
+            raise NotFound("stream", command.stream)
+        top = end_of(head)
+        # Cursor first, state second: what is written in between comes twice, and nothing is missing.
+        state = await snapshots.read_snapshot(principal, name, grant)
+        after = await self._read_after(command, grant, top)
+        device = join_tab(command.device, command.tab)
+        channel = name_channel(principal, device)
+        newest = await self.channels.read_generation(channel)
+        taken = Resumption(command.stream, after.mode, after.held, top.sequence)
+        return ChannelReconnected(
+            channel_id=channel,
+            stream=command.stream,
+            mode=after.mode,
+            recovery=await self.recoveries.find_one(principal.key, taken, paired=principal.paired),
+            snapshot={**state, "asOf": str(top)},
+            cursor=str(after.cursor),
+            events=after.events,
+            more=after.more,
+            why=after.why,
+            continued=command.resume in {name_generation(channel, newest - ago) for ago in (0, 1)},
+        )
+
+    async def _read_after(self, command: ReconnectChannel, grant: Grant, top: Cursor) -> _After:
+        mode: _Mode = "resumed"
+        text = command.cursor
+        if text is None:
+            mode = "acked"
+            device = name_ack(join_tab(command.device, command.tab), command.stream, grant)
+            text = await self.acks.read_ack(grant.stream, device)
+        if text is None:
+            return _After("snap", 0, top)
+        held = parse_cursor(text)
+        verdict = await read_verified(self.log, grant.stream, held)
+        match verdict:
+            case Broken(why):
+                return _After("gap", held.sequence, top, why=why.value)
+            case Held(entries, head):
+                part = entries[: command.limit]
+                seen = [one.entry for one in part if shows(grant.view, one.entry)]
+                events = tuple(cast("JsonObject", orjson.loads(entry.data)) for entry in seen)
+                last = Cursor(held.epoch, part[-1].entry.sequence, part[-1].chain) if part else held
+                return _After(mode, held.sequence, last, events, last.sequence < head.sequence)
+            case _:
+                assert_never(verdict)

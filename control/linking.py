@@ -1,0 +1,267 @@
+"""Edges between tasks, and from tasks to other things: both ends are told, and a removed edge stays (CMD-13, GR-10).
+
+A task is *blocked* by an edge from a task that has not completed, and goes on when it has, or when the edge is removed.
+Tasks of one caller may live in different shards, so two ends are two appends. The first one owes the second as a due
+row (I9): it is done at once, and by that row where something came between. An edge has a name of its own and is not
+made twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core import task as tasks
+from passerelle.core import task_commands as tell
+from passerelle.core.batch import Claim, EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.facts import EdgeKind
+from passerelle.core.ids import read_shard
+from passerelle.core.payloads.task import TaskBlocked, TaskDependencyUpdated
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.task_requests import LinkTasks, UnlinkTasks
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.control.task_changes import TaskChanges
+    from passerelle.core.decision import Decision
+    from passerelle.core.events import Fact
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.principal import Principal
+    from passerelle.core.task_requests import TaskChanged
+
+EDGE: Final = "edge"
+"""Kind of the due row of an edge whose other end is to be told."""
+UNBLOCK: Final = "unblock"
+"""Kind of the due row of an ended task that others wait for."""
+_FAR_ENDS: Final[dict[EdgeKind, EdgeKind]] = {
+    "parent": "child",
+    "child": "parent",
+    "blocks": "blocked_by",
+    "blocked_by": "blocks",
+}
+_TO_TASKS: Final = frozenset({*_FAR_ENDS, "source_task"})
+
+
+@dataclass(frozen=True, slots=True)
+class Linking:
+    """Makes and removes edges."""
+
+    changes: TaskChanges
+
+    async def link(self, principal: Principal, command: LinkTasks, idem: str | None) -> TaskChanged:
+        """Makes an edge.
+
+        Raises:
+            NotFound: a task that is not the caller's, at either end.
+            InvalidInput: an edge from a task to itself, or two tasks that would wait for each other.
+        """
+        near, far = await self._find_ends(principal, command)
+        status = "open"
+        if far is not None:
+            command = replace(command, target=far.task_id)
+            _refuse_knot(near, far, command.kind)
+            waits_for = {"blocks": near, "blocked_by": far}.get(command.kind)
+            if waits_for is not None and waits_for.status is Status.COMPLETED:
+                status = "satisfied"
+        return await self._change(principal, command, idem, _edge(command, status), near, far)
+
+    async def unlink(
+        self, principal: Principal, command: UnlinkTasks, idem: str | None
+    ) -> TaskChanged:
+        """Marks an edge as removed, at both ends.
+
+        Raises:
+            NotFound: there is no such edge.
+        """
+        near, far = await self._find_ends(principal, command)
+        if far is not None:
+            command = replace(command, target=far.task_id)
+        if all(edge.edge_id != _name(command) for edge in near.relationships):
+            raise NotFound("edge", _name(command))
+        return await self._change(principal, command, idem, _edge(command, "removed"), near, far)
+
+    async def _change(
+        self,
+        principal: Principal,
+        command: LinkTasks | UnlinkTasks,
+        idem: str | None,
+        edge: TaskDependencyUpdated,
+        near: TaskRecord,
+        far: TaskRecord | None,
+    ) -> TaskChanged:
+        """Writes the near end, and then the far one."""
+        owed = None
+        if far is not None and edge.kind in _FAR_ENDS:
+            decide_edge(far, _mirror(near.task_id, edge))  # refused at one end, it is made at none
+            owed = f"{EDGE}:{near.task_id}:{edge.edge_id}"
+        changed = await self.changes.change(
+            principal, command, idem, lambda record: decide_edge(record, edge), owed
+        )
+        if far is not None and owed is not None:
+            await self._write_edge(far, _mirror(near.task_id, edge))
+        return changed
+
+    async def finish(self, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]) -> None:
+        """``edge:<task>:<edge>``: the other end stands as this one does, whatever came between the two."""
+        shard = read_shard(row.entity)
+        if shard is None:
+            return
+        near = await self._read(row.entity)
+        edge = _recall(near, row.member.split(":", 2)[2]) if near else None
+        far = await self._read(edge.target) if edge else None
+        if near is not None and edge is not None and far is not None:
+            with suppress(UnsupportedOperation):  # it was put away meanwhile, and waits for nothing
+                await self._write_edge(far, _mirror(near.task_id, edge))
+        await drop(shard, row)
+
+    async def _read(self, task_id: str) -> TaskRecord | None:
+        if read_shard(task_id) is None:
+            return None
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.changes.writes.load([ref]))[ref].record
+        return record if isinstance(record, TaskRecord) else None
+
+    async def _find_ends(
+        self, principal: Principal, command: LinkTasks | UnlinkTasks
+    ) -> tuple[TaskRecord, TaskRecord | None]:
+        ownership = self.changes.ownership
+        near = await ownership.find(principal, command.task_id, None, hidden=True)
+        if command.kind not in _TO_TASKS:
+            return near.record, None
+        far = await ownership.find(principal, command.target, None, hidden=True)
+        if far.ref == near.ref:
+            raise InvalidInput("target", "a task has no edge to itself")
+        return near.record, far.record
+
+    async def _write_edge(self, record: TaskRecord, edge: TaskDependencyUpdated) -> None:
+        ref = EntityRef(EntityKind.TASK, record.task_id)
+
+        def body(decision: Decision) -> Terms:
+            now = decision.state(ref)
+            if isinstance(now, TaskRecord):
+                decision.add(decide_edge(now, edge))
+            return Terms()
+
+        await self.changes.writes.decide(record.session_id, [ref], body)
+        await self.changes.tell(ref)
+
+    async def unblock(
+        self,
+        row: DueRow,
+        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+    ) -> None:
+        """``unblock:<task>``: the task has ended, and others wait for it. Only one that completed lets them go on."""
+        shard = read_shard(row.entity)
+        if shard is None:
+            return
+        ref = EntityRef(EntityKind.TASK, row.entity)
+        record = (await self.changes.writes.load([ref]))[ref].record
+        if not isinstance(record, TaskRecord) or record.status is not Status.COMPLETED:
+            await drop(shard, row)
+            return
+        waiting = [edge for edge in record.relationships if edge.is_waited_for]
+        if not waiting:
+            await drop(shard, row)
+            return
+        for edge in waiting:
+            await self._satisfy(record, edge.target)
+
+        def body(decision: Decision) -> Terms:
+            now = decision.state(ref)
+            for edge in waiting:
+                satisfied = TaskDependencyUpdated(
+                    edge.edge_id, "blocks", edge.target, "satisfied", edge.status
+                )
+                if isinstance(now, TaskRecord):
+                    decision.add(decide_edge(now, satisfied))
+            return Terms(claim=Claim(row.member, row.token))
+
+        await self.changes.writes.decide(record.session_id, [ref], body)
+
+    async def _satisfy(self, blocker: TaskRecord, target: str) -> None:
+        blocked = await self._read(target)
+        if blocked is not None:
+            kind: Final = "blocked_by"
+            edge_id = f"{kind}:{blocker.task_id}"
+            edge = TaskDependencyUpdated(
+                edge_id, kind, blocker.task_id, "satisfied", reason="the task has completed"
+            )
+            await self._write_edge(blocked, edge)
+
+
+def decide_edge(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
+    """An edge that appears or changes, and what follows for a task that it blocks; nothing where it stands so."""
+    known = next((one for one in record.relationships if one.edge_id == edge.edge_id), None)
+    if known is not None and known.status == edge.status:
+        return []
+    if known is None and edge.status == "removed":
+        return []
+    facts = tasks.decide(
+        record, tell.LinkTask(replace(edge, previous=known.status if known else None))
+    )
+    return facts + (_follow(record, edge) if edge.kind == "blocked_by" else [])
+
+
+def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
+    if edge.status == "open":
+        if record.status not in tasks.TABLE[tell.BlockTask]:
+            return []
+        reason = edge.reason or f"waits for task {edge.target}"
+        return tasks.decide(record, tell.BlockTask(TaskBlocked(edge.target, "dependency", reason)))
+    others = any(
+        one.kind == "blocked_by" and one.status == "open" and one.edge_id != edge.edge_id
+        for one in record.relationships
+    )
+    if record.status is not Status.BLOCKED or others:
+        return []
+    return tasks.decide(
+        record, tell.ResumeTask(edge.reason or f"task {edge.target} blocks no more")
+    )
+
+
+def _refuse_knot(near: TaskRecord, far: TaskRecord, kind: str) -> None:
+    for one in near.relationships:
+        if (
+            one.kind == {"blocks": "blocked_by", "blocked_by": "blocks"}.get(kind)
+            and one.target == far.task_id
+            and one.status == "open"
+        ):
+            raise InvalidInput("target", "the two tasks would wait for each other")
+
+
+def _recall(record: TaskRecord, edge_id: str) -> TaskDependencyUpdated | None:
+    """An edge as it stands; one that a task waits for no more, whether that is written by now or not."""
+    known = next((one for one in record.relationships if one.edge_id == edge_id), None)
+    if known is None:
+        return None
+    is_over = known.is_waited_for and record.status is Status.COMPLETED
+    status = "satisfied" if is_over else known.status
+    return TaskDependencyUpdated(
+        edge_id, cast("EdgeKind", known.kind), known.target, status, reason=known.reason
+    )
+
+
+def _mirror(near: str, edge: TaskDependencyUpdated) -> TaskDependencyUpdated:
+    """The same edge as it stands at its other end."""
+    kind = _FAR_ENDS[edge.kind]
+    return replace(edge, kind=kind, target=near, edge_id=f"{kind}:{near}")
+
+
+def _name(command: LinkTasks | UnlinkTasks) -> str:
+    return f"{command.kind}:{command.target}"
+
+
+def _edge(command: LinkTasks | UnlinkTasks, status: str) -> TaskDependencyUpdated:
+    return TaskDependencyUpdated(
+        edge_id=_name(command),
+        kind=command.kind,
+        target=command.target,
+        status=status,  # type: ignore[arg-type]  # one of the three
+        reason=command.reason,
+    )

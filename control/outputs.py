@@ -1,0 +1,125 @@
+"""Content that stands elsewhere: who may read it is who may read the task whose fact names it (ENV-10, EXT-10).
+
+Copies of files may expire. Then a fact says so, and whoever reads the reference is told the same.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core import task as tasks
+from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.codec import to_wire
+from passerelle.core.decision import MAX_EVENTS
+from passerelle.core.errors import NotFound, StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.ids import read_shard
+from passerelle.core.payloads.run import COPY, OutputExpired
+from passerelle.core.read_models.output import OutputContent
+from passerelle.core.task_record import TaskRecord
+from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.records.contents import place_of
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.commands import GetOutput
+    from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports.blobs import Blobs, Copies
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.principal import Principal
+    from passerelle.delegation.runs.outputs.policy import OutputPolicy
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.ownership import Ownership
+    from passerelle.runtime.records.writes import Writes
+
+OUTPUT_ROW: Final = "output"
+_KEPT_MS: Final = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Reads outputs, and lets copies expire."""
+
+    writes: Writes
+    ownership: Ownership
+    contents: Contents
+    blobs: Blobs
+    copies: Copies
+    policy: OutputPolicy
+
+    async def read(self, principal: Principal, query: GetOutput) -> JsonObject:
+        """A part of the content behind a reference.
+
+        Raises:
+            NotFound: no task of the caller, or none of its facts names the content.
+            StoreUnavailable: it cannot be read now.
+        """
+        owned = await self.ownership.find(principal, query.task, None, hidden=True)
+        record = owned.record
+        require_operation(principal, record.peer or "", Method.GET_TASK)
+        found = await self.contents.find_ref(record, query.sha256)
+        if found is None:
+            raise NotFound("output", query.sha256)
+        name, ref = found
+        is_copy = name.startswith(COPY)
+        content = await (self.copies if is_copy else self.blobs).get(place_of(record), query.sha256)
+        if content is None and not is_copy:
+            raise StoreUnavailable(f"blob {query.sha256[:12]} is missing", "no")
+        part = None if content is None else content[query.offset : query.offset + query.limit]
+        return to_wire(
+            OutputContent(
+                sha256=query.sha256,
+                state="expired" if part is None else "here",
+                name=name,
+                offset=query.offset,
+                content=None if part is None else base64.b64encode(part).decode(),
+                size=ref.size if content is None else len(content),
+                media_type=ref.media_type,
+                preview=ref.preview,
+                url=ref.url,
+            )
+        )
+
+    async def expire(
+        self, row: DueRow, now_ms: int, drop: Callable[[Shard, DueRow], Awaitable[bool]]
+    ) -> None:
+        """``output:<task>``: removes the copies of a task, and says so.
+
+        A copy that another task has put since is left to that task.
+        """
+        record, keep_ms = await self._find(row.entity), self.policy.keep_ms
+        copies = await self.contents.list_copies(record) if record else []
+        if record is None or keep_ms is None or not copies:
+            await drop(EntityRef(EntityKind.TASK, row.entity).shard, row)
+            return
+        for sha256 in copies:
+            await self.copies.expire(place_of(record), sha256, now_ms - keep_ms)
+        facts = [
+            Fact(tasks.scope_of(record), OutputExpired("artifact", sha256))
+            for sha256 in copies[:MAX_EVENTS]
+        ]
+        # No record changes, so this row tells a second try from a second fact (I2).
+        key = f"{row.member}:{row.token}"
+
+        def body(decision: Decision) -> Terms:
+            decision.add(facts)
+            return Terms(
+                claim=Claim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _KEPT_MS)
+            )
+
+        task = EntityRef(EntityKind.TASK, record.task_id)
+        await self.writes.decide(record.session_id, [task], body)
+
+    async def _find(self, task_id: str) -> TaskRecord | None:
+        if read_shard(task_id) is None:
+            return None
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.writes.load([ref]))[ref].record
+        return record if isinstance(record, TaskRecord) else None

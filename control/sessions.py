@@ -1,0 +1,202 @@
+"""Sessions of a caller: opened by name, described, listed (EVC-1).
+
+A session that a message opened is in the list as soon as it has a task that callers see; one that was opened or named
+by command is in it from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.control.task_changes import check_version
+from passerelle.core import session as machine
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_wire
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.ids import Shard, derive_shard
+from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
+from passerelle.core.ports.projections import IndexRow
+from passerelle.core.session import SessionRecord
+from passerelle.core.session_requests import SessionChanged
+from passerelle.core.standing import SESSIONS, UNSEEN
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import format_ms, parse_ms
+from passerelle.runtime.records.listing import read_token, write_token
+from passerelle.runtime.records.once import make_once
+from passerelle.runtime.records.records import CHUNK
+from passerelle.runtime.records.writes import Terms, Written
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.core.session_requests import (
+        DescribeSession,
+        ListSessions,
+        OpenSession,
+    )
+    from passerelle.runtime.records.records import Records, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Opens, changes and lists sessions."""
+
+    records: Records
+
+    async def open(
+        self, principal: Principal, command: OpenSession, idem: str | None
+    ) -> SessionChanged:
+        """Opens a session, once per idempotency key.
+
+        Raises:
+            IdempotencyConflict: the key came with another request.
+        """
+        writes = self.records.writes
+        once = make_once(principal, command, idem)
+        shard = (
+            Shard(writes.ids.draw(6))
+            if idem is None
+            else derive_shard("idem", principal.tenant, principal.id, idem)
+        )
+        stored = await once.find(writes.log, shard)
+        if stored is not None:
+            return await self._repeat(stored)
+        ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
+        created = SessionCreated(
+            owner=principal.key,
+            tenant=principal.tenant,
+            principal=principal.id,
+            title=command.title,
+            labels=command.labels or None,
+        )
+
+        def body(decision: Decision) -> Terms:
+            decision.add(machine.decide(None, machine.OpenSession(ref.id, created)))
+            return Terms(idem=once.remember(ref.id))
+
+        written = await writes.decide(ref.id, [ref], body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the session could not be stored", "no")
+        if written.repeated is not None and written.repeated != ref.id.encode():
+            return await self._repeat(written.repeated)
+        await self._list_now(written.held[ref])
+        return _render(written.held[ref])
+
+    async def _repeat(self, stored: bytes) -> SessionChanged:
+        ref = EntityRef(EntityKind.SESSION, stored.decode())
+        return _render((await self.records.writes.load([ref]))[ref], repeated=True)
+
+    async def describe(
+        self, principal: Principal, command: DescribeSession, idem: str | None
+    ) -> SessionChanged:
+        """Changes title and labels; ``session.updated`` where anything is different.
+
+        Raises:
+            NotFound, VersionMismatch, IdempotencyConflict: nothing is changed.
+            InvalidInput: it names nothing to change.
+        """
+        if command.title is None and not command.labels:
+            raise InvalidInput("title", "title or labels are required")
+        held = await self.records.find_session(principal, command.session_id)
+        writes, once = self.records.writes, make_once(principal, command, idem)
+        ref = EntityRef(EntityKind.SESSION, command.session_id)
+        if await once.find(writes.log, ref.shard) is not None:
+            return _render(held, repeated=True)
+
+        def body(decision: Decision) -> Terms:
+            check_version(command.version, decision.version(ref))
+            now = decision.state(ref)
+            if isinstance(now, SessionRecord) and _differs(now, command):
+                updated = SessionUpdated(title=command.title, labels=command.labels)
+                decision.add(machine.decide(now, machine.DescribeSession(updated)))
+            return Terms(idem=once.remember(ref.id))
+
+        written = await writes.decide(ref.id, [ref], body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the session could not be stored", "no")
+        await self._list_now(written.held[ref])
+        return _render(written.held[ref], repeated=written.repeated is not None)
+
+    async def _list_now(self, held: Held) -> None:
+        """In the list before the answer; the relay writes the same row, so a failure loses nothing."""
+        record = held.record
+        if isinstance(record, SessionRecord) and record.title is not None:
+            at_ms = parse_ms(record.created_at)
+            try:
+                await self.records.projections.index_now(
+                    IndexRow(record.owner, SESSIONS, record.session_id, at_ms)
+                )
+            except StoreUnavailable:
+                return
+
+    async def list_sessions(self, principal: Principal, query: ListSessions) -> JsonObject:
+        """One page: ``sessions``, and ``nextPageToken`` where there may be more.
+
+        Raises:
+            InvalidInput: a page token that is not ours.
+        """
+        found: list[Json] = []
+        last: Row | None = None
+        async for row, session_id in self._walk(principal, read_token(query.page_token)):
+            if len(found) == query.page_size:
+                return {"sessions": found, "nextPageToken": write_token(last) if last else ""}
+            last = row
+            newest = await self.records.log.read_session_tasks(session_id)
+            # Each session stands at its newest task, and under its own id only while it has none.
+            if row[1] != (newest[0][0] if newest else session_id):
+                continue
+            try:
+                held = await self.records.find_session(principal, session_id)
+            except NotFound:
+                continue
+            changed = _render(held)
+            summary: JsonObject = {"activeAt": format_ms(row[0]), "tasks": len(newest)}
+            found.append({**changed.session, **summary, "version": changed.version})
+        return {"sessions": found, "nextPageToken": ""}
+
+    async def _walk(
+        self, principal: Principal, before: Row | None
+    ) -> AsyncIterator[tuple[Row, str]]:
+        """Rows with the session that each is about, the newest first."""
+        batch: list[Row] = []
+        async for row in self.records.list_all(principal, before, also=(UNSEEN, SESSIONS)):
+            batch.append(row)
+            if len(batch) == CHUNK:
+                for one in await self._name_sessions(batch):
+                    yield one
+                batch = []
+        for one in await self._name_sessions(batch):
+            yield one
+
+    async def _name_sessions(self, rows: list[Row]) -> list[tuple[Row, str]]:
+        tasks = {
+            row: held.record
+            for row, held in await self.records.load([row for row in rows if not _is_session(row)])
+        }
+        named: list[tuple[Row, str]] = []
+        for row in rows:
+            record = tasks.get(row)
+            if _is_session(row):
+                named.append((row, row[1]))
+            elif isinstance(record, TaskRecord):
+                named.append((row, record.session_id))
+        return named
+
+
+def _is_session(row: Row) -> bool:
+    return row[1].startswith("se_")
+
+
+def _differs(now: SessionRecord, command: DescribeSession) -> bool:
+    if command.title is not None and command.title != now.title:
+        return True
+    return any(now.labels.get(name, "") != text for name, text in command.labels.items())
+
+
+def _render(held: Held, *, repeated: bool = False) -> SessionChanged:
+    session = to_wire(held.record) if isinstance(held.record, SessionRecord) else {}
+    return SessionChanged(session, held.stamp.version, repeated)

@@ -1,0 +1,117 @@
+"""The way of a command into a task of its caller: found, compared with what was read, decided, appended, told.
+
+Whoever drives the run of the task reads what was written, and looks up: it is a command, not a wish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core.batch import DueChange
+from passerelle.core.codec import to_wire
+from passerelle.core.errors import NotFound, StoreUnavailable, VersionMismatch
+from passerelle.core.read_models.task import show_record
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.task_requests import TaskChanged
+from passerelle.runtime.records.once import make_once
+from passerelle.runtime.records.writes import Terms, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.batch import EntityRef
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.events import Fact
+    from passerelle.core.principal import Principal
+    from passerelle.core.task_requests import (
+        AppendTaskProgress,
+        LinkTasks,
+        PauseTask,
+        ResumeTask,
+        UnlinkTasks,
+        UpdateTask,
+    )
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.runtime.records.ownership import Ownership
+    from passerelle.runtime.records.writes import Writes
+
+    Change: TypeAlias = (
+        UpdateTask | AppendTaskProgress | PauseTask | ResumeTask | LinkTasks | UnlinkTasks
+    )
+    Decide: TypeAlias = Callable[[TaskRecord], list[Fact]]
+
+_OWED_MS: Final = 1_000
+"""Whoever appends does what follows at once; the row is for what comes between."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChanges:
+    """Writes commands to single tasks."""
+
+    writes: Writes
+    ownership: Ownership
+    dispatch: Dispatch
+
+    async def change(
+        self,
+        principal: Principal,
+        command: Change,
+        idem: str | None,
+        decide: Decide,
+        owed: str | None = None,
+    ) -> TaskChanged:
+        """Appends what ``decide`` says of the task as it stands, and ``owed``, a due row for what has to follow.
+
+        Raises:
+            NotFound: no such task of the caller.
+            VersionMismatch: the caller read an older version.
+            IdempotencyConflict: the key came with another request.
+        """
+        owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
+        once = make_once(principal, command, idem)
+        if await once.find(self.writes.log, owned.ref.shard) is not None:
+            return render_change(owned.held, repeated=True)
+
+        def body(decision: Decision) -> Terms:
+            record = read_task(decision, owned.ref, command.version)
+            decision.add(decide(record))
+            due = () if owed is None else (DueChange(owed, decision.now_ms + _OWED_MS),)
+            return Terms(idem=once.remember(owned.ref.id), due=due)
+
+        written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the task is being moved", "no")
+        await self.tell(owned.ref)
+        return render_change(written.held[owned.ref], repeated=written.repeated is not None)
+
+    async def tell(self, task: EntityRef) -> None:
+        """Has the driver of a task read it again and look up, where it is driven here."""
+        await self.dispatch.refresh(task.id)
+        self.dispatch.wake(task.id)
+
+
+def read_task(decision: Decision, task: EntityRef, version: int | None) -> TaskRecord:
+    """The task in a decision, if it is the version that the caller read.
+
+    Raises:
+        VersionMismatch: it is not.
+        NotFound: it is not there at all.
+    """
+    check_version(version, decision.version(task))
+    record = decision.state(task)
+    if not isinstance(record, TaskRecord):
+        raise NotFound("task", task.id)
+    return record
+
+
+def check_version(read: int | None, stored: int) -> None:
+    """Raises VersionMismatch where the caller names another version than the one that is stored."""
+    if read is not None and read != stored:
+        raise VersionMismatch(read, stored)
+
+
+def render_change(held: Held, *, repeated: bool = False) -> TaskChanged:
+    """What a caller reads of a task that it has changed."""
+    task = to_wire(show_record(held.record)) if isinstance(held.record, TaskRecord) else {}
+    return TaskChanged(task, held.stamp.version, repeated)

@@ -1,0 +1,1 @@
+"""Work that is handed to agents: runs, and the duties that keep them going."""

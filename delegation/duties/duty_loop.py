@@ -1,0 +1,218 @@
+"""The duties of one instance as one thing that is started and stopped: leases, due rows, take-over, relay.
+
+Everything runs in one task group of its own. A part that breaks with a fault of ours ends the others, and ``failed``
+says so: a gateway without duties would accept work that nobody takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from passerelle.delegation.duties.due import DueLoop, Handler
+from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
+from passerelle.delegation.duties.rebuilding import REBUILD, Rebuilding
+from passerelle.delegation.duties.relay import Relay
+from passerelle.delegation.duties.settling import Settling
+from passerelle.delegation.duties.shard_watch import ShardWatch
+from passerelle.delegation.duties.tail_repair import NoDrivers, TailRepair
+from passerelle.delegation.duties.takeover import ADOPT, Adopt, LoseLink, TakeOver
+from passerelle.runtime.records.task_fields import LEASE
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.delegation.duties.row_delivery import LoseTail
+    from passerelle.delegation.duties.tail_repair import Drivers
+    from passerelle.runtime.records.writes import Writes
+    from passerelle.store.store import Store
+
+STOP_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Duties:
+    """Made by ``make_duties``. ``start`` opens the leases, ``stop`` gives them back within ``STOP_S``."""
+
+    keeper: LeaseKeeper
+    due: DueLoop
+    relay: Relay
+    settling: Settling
+    taking: TakeOver
+    repair: TailRepair
+    rebuilding: Rebuilding
+    watch: ShardWatch
+    log: FilteringBoundLogger
+    _running: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> BaseException | None:
+        """The fault that ended the duties, if one did."""
+        task = self._running
+        return task.exception() if task and task.done() and not task.cancelled() else None
+
+    async def wait_failed(self) -> None:
+        """Returns when a fault has ended the duties; not when they were stopped."""
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+
+    def wake(self, shard: Shard, within_s: float = 0.0) -> None:
+        """Something was appended in a shard: a due row may have been set, a projection may need to look.
+
+        Both look within ``within_s``, so that the news of several appends costs one look each.
+        """
+        self.due.wake(shard, within_s)
+        self.relay.wake(shard, within_s)
+
+    async def start(self) -> None:
+        """Opens the leases and takes up the duties.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        await self.keeper.start()
+        self._running = asyncio.create_task(self._run(), name="duties")
+        self._running.add_done_callback(self._report)
+
+    async def stop(self) -> None:
+        """Ends what is under way and releases the leases; what is left comes due for others."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait((self._running,), timeout=STOP_S / 2)
+            self._running = None
+        await self.taking.close()
+        await self.repair.close()
+        await self.rebuilding.close()
+        try:
+            async with asyncio.timeout(STOP_S / 2):
+                await self.keeper.release()
+        except TimeoutError:
+            self.log.warning("lease.release_cut", after_s=STOP_S / 2)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self.log.critical("duties.crashed", exc_info=fault)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.keeper.run(), name="leases")
+            group.create_task(self.due.run(), name="due")
+            group.create_task(self.relay.run(), name="relay")
+            group.create_task(self.repair.run(), name="repair")
+            group.create_task(self.watch.run(), name="watch")
+
+
+@dataclass(frozen=True, slots=True)
+class DutySettings:
+    """``handlers`` are those of the delegation side, by kind; leases and adoptions are handled here.
+
+    ``on_lost(shard)`` drops what is driven in a shard, ``adopt(task)`` re-attaches to a run that was moved here.
+    ``count(what, outcome)`` counts for the metrics; ``clock`` is monotonic, in seconds.
+    """
+
+    instance: str
+    clock: Callable[[], float]
+    on_lost: Callable[[Shard], None]
+    adopt: Adopt
+    handlers: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
+    lease_ms: int = LEASE_MS
+    lose_link: LoseLink | None = None
+    count: Callable[[str, str], None] = lambda _what, _outcome: None
+    lose: LoseTail | None = None
+    """Told of a shard that has lost acknowledged writes; without it the shard gets a new epoch, and no more."""
+    drivers: Drivers | None = None
+    """What is driven here, to be compared with the store after a loss."""
+    note_epoch: Callable[[Shard, int], None] | None = None
+    """Told of a new epoch of a shard that the lease loop has seen; it comes back to ``TailRepair.note_epoch``."""
+
+
+def make_duties(
+    store: Store, writes: Writes, settings: DutySettings, log: FilteringBoundLogger
+) -> Duties:
+    """The duties of one instance over a store; nothing runs yet."""
+    keeper = LeaseKeeper(
+        leases=store.leases,
+        instance=settings.instance,
+        clock=settings.clock,
+        on_lost=settings.on_lost,
+        log=log,
+        lease_ms=settings.lease_ms,
+    )
+    due = DueLoop(
+        due=store.due,
+        handlers=settings.handlers,
+        duties=lambda: keeper.duties,
+        log=log,
+        lease_ms=settings.lease_ms,
+        count=settings.count,
+    )
+
+    async def bump(shard: Shard, epoch: int, _who: str) -> None:
+        repair.note_epoch(shard, await store.log.bump_epoch(shard, epoch))
+
+    settling = Settling(store.log, writes.ids)
+    rebuilding = Rebuilding(store, settling, log, due.wake)
+
+    relay = Relay(
+        facts=store.relay_facts,
+        projections=store.relay_projections,
+        duties=lambda: keeper.duties,
+        log=log,
+        shard_epoch=store.log.shard_epoch,
+        learn_epochs=store.log.read_epochs,
+        lose=settings.lose or bump,
+        rebuild=rebuilding.owe_all,
+        count=lambda outcome: settings.count("relay", outcome),
+    )
+    taking = TakeOver(
+        leases=store.leases,
+        writes=writes,
+        settling=settling,
+        keeper=keeper,
+        adopt=settings.adopt,
+        log=log,
+        wake=due.wake,
+        lose_link=settings.lose_link,
+    )
+    due.handlers = {
+        **settings.handlers,
+        LEASE: taking.take_over,
+        ADOPT: taking.take_up,
+        REBUILD: rebuilding.rebuild,
+    }
+
+    def look_again() -> None:
+        due.look_again()
+        relay.look_again()
+
+    lose, drivers = settings.lose or bump, settings.drivers or NoDrivers()
+    repair = TailRepair(
+        store.log,
+        store.inspection,
+        keeper,
+        relay,
+        drivers,
+        rebuilding,
+        lose,
+        lambda: store.nodes.opened,
+        log,
+    )
+    keeper.on_duties = look_again
+    keeper.empty_set = taking.empty_own
+    keeper.is_quiet = repair.is_quiet
+    keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
+    keeper.on_epoch = settings.note_epoch or repair.note_epoch
+    watch = ShardWatch(
+        store.shard_poll, lambda: keeper.duties, due.wake, relay.wake, writes.read_ms
+    )
+    return Duties(keeper, due, relay, settling, taking, repair, rebuilding, watch, log)

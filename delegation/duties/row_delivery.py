@@ -1,0 +1,190 @@
+"""Rows on their way to other shards: handed over in the order of the feed, and again where a target has lost some.
+
+A target keeps, beside the rows, how far it has taken those of each source. A failover can take both from it together,
+while the source's own mark stays. So what a target had taken is kept here, and beside the source's mark for whoever has
+the duty next: a target that has a lower one is behind. Its shard gets a new epoch, since acknowledged writes are gone
+there, and it is sent everything above the mark that it has. Where the feed does not reach back so far, the views of the
+source are to be made anew from its streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core.ids import Shard, place
+from passerelle.core.ports.projections import Behind, IndexRow, ProjectionRow, Taken
+from passerelle.runtime.common.joining import join_all
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ports.projections import FeedRow, Projections
+
+_PAGE: Final = 128
+
+Found: TypeAlias = list[tuple[str, list[ProjectionRow]]]
+"""Feed ids with the rows of each, in the order of the feed."""
+
+LoseTail: TypeAlias = Callable[[Shard, int, str], Awaitable[None]]
+"""Told that a shard has lost acknowledged writes: the shard, the epoch under which they were seen, who noticed it."""
+
+
+@dataclass(slots=True)
+class Parcel:
+    """Rows for one destination, under the feed id of the last of them."""
+
+    feed_id: str
+    rows: list[ProjectionRow] = field(default_factory=list[ProjectionRow])
+
+
+@dataclass(slots=True)
+class RowDelivery:
+    """Hands rows to their targets.
+
+    ``project`` makes the rows of a part of the feed, ``lose`` is told of a target that has lost some, and
+    ``rebuild(source)`` has the views of a source made anew.
+    """
+
+    projections: Projections
+    project: Callable[[Shard, list[FeedRow]], Awaitable[Found]]
+    lose: LoseTail
+    rebuild: Callable[[Shard], Awaitable[None]]
+    log: FilteringBoundLogger
+    _taken: dict[Shard, dict[Shard, Taken]] = field(
+        default_factory=dict["Shard", "dict[Shard, Taken]"]
+    )
+
+    def list_taken(self, source: Shard) -> Mapping[Shard, Taken]:
+        """What each target was last seen to have of a source."""
+        return self._taken.get(source, {})
+
+    def forget(self, source: Shard) -> None:
+        """The source has a new epoch, or another owner: nothing that was seen before counts."""
+        self._taken.pop(source, None)
+
+    async def recall(self, source: Shard, taken: Mapping[Shard, Taken]) -> None:
+        """Takes up what an earlier owner of the duty has seen, and sends again what was lost since.
+
+        Raises:
+            StoreUnavailable: the rest is sent by another try.
+        """
+        self._taken[source] = {**taken}
+        await self.audit(source)
+
+    async def audit(self, source: Shard) -> None:
+        """Asks every target what it has of a source, and sends again what it has lost.
+
+        Raises:
+            StoreUnavailable: the rest is sent by another try.
+        """
+        await join_all(
+            self._compare(source, target, known)
+            for target, known in [*self._taken.get(source, {}).items()]
+        )
+
+    async def send(self, source: Shard, found: Found) -> None:
+        """Each target gets its rows, in order.
+
+        Raises:
+            StoreUnavailable: the rest is sent by another try.
+        """
+        parcels = pack_parcels(found)
+        if len(parcels) == 1:
+            # Most shards write for one owner in so short a time.
+            [(target, mine)] = parcels.items()
+            await self._send_to(source, target, mine)
+        else:
+            await join_all(self._send_to(source, target, mine) for target, mine in parcels.items())
+
+    async def _send_to(self, source: Shard, target: Shard, parcels: Iterable[Parcel]) -> None:
+        taken = self._taken.setdefault(source, {})
+        for parcel in parcels:
+            known = taken.get(target)
+            before = "" if known is None else known.mark
+            answer = await self.projections.advance(
+                source, target, parcel.feed_id, parcel.rows, before
+            )
+            while isinstance(answer, Behind):
+                await self._send_again(source, target, answer.mark, known)
+                before = taken[target].mark if target in taken else ""
+                answer = await self.projections.advance(
+                    source, target, parcel.feed_id, parcel.rows, before
+                )
+            taken[target] = answer
+
+    async def _compare(self, source: Shard, target: Shard, known: Taken) -> None:
+        has = await self.projections.read_taken(source, target)
+        if is_behind(has, known.mark):
+            await self._send_again(source, target, has, known)
+
+    async def _send_again(
+        self, source: Shard, target: Shard, has: str, known: Taken | None
+    ) -> None:
+        """Everything that the feed has above the mark of the target, up to what it had taken."""
+        if known is None:
+            return
+        await self.lose(target, known.epoch, "relay")
+        epoch, _, up_to = known.mark.partition(".")
+        after = has.partition(".")[2] if has.partition(".")[0] == epoch else None
+        self.log.warning("relay.sent_again", source=source.tag, target=target.tag, after=after)
+        if not await self.projections.reaches_back(source, after):
+            await self.rebuild(source)
+        taken = self._taken.setdefault(source, {})
+        taken.pop(target, None)
+        at, highest = after, order_feed_id(up_to)
+        while page := await self.projections.read_feed(source, at, _PAGE):
+            at = page[-1].id
+            rows = [row for row in page if order_feed_id(row.id) <= highest]
+            mine = pack_parcels(await self.project(source, rows)).get(target, []) if rows else []
+            await self._send_to(source, target, mine)
+            if len(rows) < len(page):
+                break
+
+
+def is_behind(has: str, known: str) -> bool:
+    """Whether a target has a lower mark than it was seen with; one of a newer epoch of the source says nothing."""
+    epoch, _, feed_id = has.partition(".")
+    known_epoch, _, known_id = known.partition(".")
+    if not has or int(epoch) < int(known_epoch):
+        return True
+    return epoch == known_epoch and order_feed_id(feed_id) < order_feed_id(known_id)
+
+
+def order_feed_id(feed_id: str) -> tuple[int, int]:
+    """Feed ids compare as pairs of numbers, not as text."""
+    milliseconds, _, count = feed_id.partition("-")
+    return int(milliseconds or 0), int(count or 0)
+
+
+def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[Parcel]]:
+    """What goes to each destination: one call per feed row with inbox rows, index rows gathered on the way."""
+    parcels: dict[Shard, list[Parcel]] = {}
+    for feed_id, rows in found:
+        by_target: dict[Shard, list[ProjectionRow]] = {}
+        for row in rows:
+            by_target.setdefault(place(row.owner), []).append(row)
+        for target, mine in by_target.items():
+            sent = parcels.setdefault(target, [])
+            if sent and all(isinstance(row, IndexRow) for row in sent[-1].rows):
+                sent[-1].feed_id = feed_id
+                sent[-1].rows += mine
+            else:
+                sent.append(Parcel(feed_id, mine))
+    for sent in parcels.values():
+        for parcel in sent:
+            parcel.rows = _drop_older(parcel.rows)
+    return parcels
+
+
+def _drop_older(rows: list[ProjectionRow]) -> list[ProjectionRow]:
+    """Of several index rows of one task in one list only the newest: each feed row of a task brings one."""
+    newest: dict[tuple[str, str, str], IndexRow] = {}
+    for row in rows:
+        if isinstance(row, IndexRow):
+            name = (row.owner, row.agent, row.facade)
+            known = newest.get(name)
+            if known is None or known.at_ms <= row.at_ms:
+                newest[name] = row
+    return [*newest.values(), *(row for row in rows if not isinstance(row, IndexRow))]

@@ -1,0 +1,266 @@
+"""Runs of an instance that died: moved to ours one by one, each by one append, then taken up again.
+
+Two kinds of rows. ``own:<instance>`` comes due when a lease has run out: its set is marked gone, and each run in it is
+moved: out of the old set, into ours, its field ``own`` ours, under the fence of the old incarnation, so that of two
+who try one succeeds and the old driver can write nothing any more. A run that was moved is taken up by the delegation
+side at once, before anything else is put in order: somebody waits for it. The append that moves it owes
+``adopt:<task>`` as well, for a little later: a crash or a failure at any point leaves a row, and so another try.
+
+Thousands of runs stand in one line over all shards: each is done with in its turn, and none is begun and left. The
+row of a set may come back meanwhile, and finds what is still in the line there.
+
+Our own set can be marked gone as well (a frozen process that wakes up, while whoever marked it has died). Nothing can
+be entered in a set of ours before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
+taken up by whoever has the duty then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core import task as tasks
+from passerelle.core.batch import (
+    Claim,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    Fence,
+    Incarnation,
+    RunMove,
+)
+from passerelle.core.errors import PasserelleError, StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.ids import Shard
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.ports.due import DueRow
+from passerelle.core.ports.leases import Alive
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.runtime.common.joining import join_all
+from passerelle.runtime.records.task_fields import OWNER, read_driver
+from passerelle.runtime.records.writes import Terms, Written
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.machine import Record
+    from passerelle.core.ports.leases import Leases
+    from passerelle.delegation.duties.leases import LeaseKeeper
+    from passerelle.delegation.duties.settling import Settling
+    from passerelle.runtime.records.writes import Writes
+
+Adopt: TypeAlias = Callable[[EntityRef], Awaitable[None]]
+"""Re-attaches to the run of a task that is ours now; told twice of one task, it does nothing the second time."""
+
+LoseLink: TypeAlias = Callable[[str, str], Awaitable[None]]
+
+ADOPT: Final = "adopt"
+_LOOK_AGAIN_MS: Final = 1_000
+_TRY_AGAIN_MS: Final = 1_500
+"""Then a run that was moved and could not be taken up at once is tried again."""
+_AT_ONCE: Final = 32
+"""Runs that are being moved and taken up; the others wait in line."""
+
+
+@dataclass(slots=True)
+class TakeOver:
+    """Handles the rows ``own:<instance>`` and ``adopt:<task>``. ``wake(shard)`` brings the due loop back at once."""
+
+    leases: Leases
+    writes: Writes
+    settling: Settling
+    keeper: LeaseKeeper
+    adopt: Adopt
+    log: FilteringBoundLogger
+    wake: Callable[[Shard], None] = lambda _shard: None
+    try_again_ms: int = _TRY_AGAIN_MS
+    lose_link: LoseLink | None = None
+    """Told of each device link in the set of the dead, and of the dead."""
+    _lined: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    """By task: those that are being taken up or wait for it, in their order."""
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+    async def take_over(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """Empties the set of an instance whose lease has run out.
+
+        Raises:
+            StoreUnavailable: the row stays, and the rest is done by another try.
+        """
+        instance = row.entity
+        if instance != self.keeper.instance:
+            self.keeper.drives(shard)
+            await self._empty(shard, instance, keeps=True)
+            return
+        # The next extension moves the row on, or finds the lease lost and empties the set.
+        again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
+        await self.settling.write(shard, claim=Claim(row.member, row.token), due=(again,))
+
+    async def empty_own(self, shard: Shard) -> None:
+        """Takes our runs out of a set of ours that was marked gone; they are owed until somebody takes them up.
+
+        Raises:
+            StoreUnavailable: the rest is done by another try.
+        """
+        await self._empty(shard, self.keeper.instance, keeps=False)
+
+    async def _empty(self, shard: Shard, instance: str, *, keeps: bool) -> None:
+        found = await self.leases.take_over(shard, instance)
+        if isinstance(found, Alive) or not (found.runs or found.channels):
+            return
+        old = Incarnation(instance, found.number)
+        moves = [RunMove(run, task, old, enters=False) for run, task in found.runs]
+        lined = [self._line_up(shard, move, keeps=keeps) for move in moves]
+        await join_all(map(asyncio.shield, lined))
+        await self._lose_links(found.channels, instance)
+        await self.leases.take_over(shard, instance)
+        self.log.info("lease.taken_over", shard=shard.tag, instance=instance, runs=len(moves))
+        self.wake(shard)
+
+    async def _lose_links(self, channels: tuple[str, ...], instance: str) -> None:
+        if self.lose_link is None:
+            return
+        for first in range(0, len(channels), _AT_ONCE):
+            links = channels[first : first + _AT_ONCE]
+            await join_all(self.lose_link(channel, instance) for channel in links)
+
+    def _line_up(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:
+        """Its place in the line, which it may have already; nobody who goes takes it along."""
+        task = self._lined.get(leaving.task)
+        if task is None:
+            task = asyncio.create_task(self._bring(shard, leaving, keeps=keeps))
+            self._lined[leaving.task] = task
+            task.add_done_callback(lambda done: self._leave_line(leaving.task, done))
+        return task
+
+    def _leave_line(self, task_id: str, done: asyncio.Task[None]) -> None:
+        self._lined.pop(task_id, None)
+        if not done.cancelled():
+            done.exception()  # whoever still waits has seen it; else the row of the set comes back
+
+    async def _bring(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> None:
+        """Moves a run, and has it driven here at once; where that fails, or it is not to be ours, it is owed."""
+        async with self._places:
+            heir = self.keeper.drives(shard) if keeps else None
+            due_ms = self.writes.read_ms(shard) + (self.try_again_ms if keeps else 0)
+            if not await self._move(leaving, heir, due_ms) or heir is None:
+                return
+            task = EntityRef(EntityKind.TASK, leaving.task)
+            try:
+                await self.adopt(task)
+            except PasserelleError as error:
+                self.log.warning("run.not_adopted", task=task.id, reason=str(error))
+                return
+            except Exception:
+                # The fault of one run may not keep the others waiting.
+                self.log.exception("run.not_adopted", task=task.id)
+                return
+            await self.settling.drop_row(shard, DueRow(f"{ADOPT}:{task.id}", str(due_ms)))
+
+    async def close(self) -> None:
+        """Ends what stands in the line; its rows stay."""
+        lined = list(self._lined.values())
+        for task in lined:
+            task.cancel()
+        await asyncio.gather(*lined, return_exceptions=True)
+
+    async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """Brings a moved run to life here, whoever moved it.
+
+        Raises:
+            RemoteError: the row stays: no lease here, or the store or the agent is out of reach.
+        """
+        if row.entity in self._lined:
+            return  # it is being taken up; should that fail, the row comes back
+        task = EntityRef(EntityKind.TASK, row.entity)
+        held = (await self.writes.load([task]))[task]
+        record = held.record
+        if not isinstance(record, TaskRecord) or record.status in ENDED:
+            await self.settling.drop_row(shard, row)
+            return
+        heir, driver = self.keeper.drives(shard), read_driver(held.fields)
+        if driver != heir and not await self._claim(task, record, driver, heir):
+            raise _moved_by_another()
+        await self.adopt(task)
+        await self.settling.drop_row(shard, row)
+
+    async def _move(self, leaving: RunMove, heir: Incarnation | None, due_ms: int) -> bool:
+        """One run out of the set of the dead, and into ours; whether it is to be taken up, at ``due_ms``."""
+        task = EntityRef(EntityKind.TASK, leaving.task)
+        held = await self.writes.load([task])
+        record = held[task].record
+        if not isinstance(record, TaskRecord):
+            self.log.error("run.without_task", task=task.id, run=leaving.run)
+            await self.settling.write(task.shard, runs=(leaving,))
+            return False
+        outcome = await self.writes.decide(
+            record.session_id,
+            [task],
+            lambda decision: _hand_over(decision, task, leaving, heir, due_ms),
+            held,
+        )
+        if isinstance(outcome, Written):
+            self.log.info("run.taken_over", task=task.id, run=leaving.run, driver=str(heir))
+            moved = outcome.held[task].record
+            return isinstance(moved, TaskRecord) and moved.status not in ENDED
+        if read_driver((await self.writes.load([task]))[task].fields) == leaving.driver:
+            # The fence of the dead holds, so it is our own set that does not take the run.
+            raise _moved_by_another()
+        # Somebody else drives the task by now: what stands in the set of the dead is left over.
+        await self.settling.write(task.shard, runs=(leaving,))
+        return False
+
+    async def _claim(
+        self, task: EntityRef, record: TaskRecord, driver: Incarnation | None, heir: Incarnation
+    ) -> bool:
+        """Makes an owed run ours: one without a driver, or of an instance that moved it and went no further."""
+        run = record.attempts[-1].run_id if record.attempts else task.id
+        entering = RunMove(run, task.id, heir, enters=True)
+        leaving = () if driver is None else (RunMove(run, task.id, driver, enters=False),)
+
+        def body(decision: Decision) -> Terms:
+            decision.set_field(task, OWNER, str(heir).encode())
+            decision.add(_say_taken(decision.state(task)))
+            fence = None if driver is None else Fence(task.id, driver)
+            return Terms(fence=fence, runs=(*leaving, entering))
+
+        return isinstance(await self.writes.decide(record.session_id, [task], body), Written)
+
+
+def _hand_over(
+    decision: Decision, task: EntityRef, leaving: RunMove, heir: Incarnation | None, due_ms: int
+) -> Terms:
+    record = decision.state(task)
+    fence = Fence(task.id, leaving.driver)
+    if not isinstance(record, TaskRecord) or record.status in ENDED:
+        decision.set_field(task, OWNER, None)
+        return Terms(fence=fence, runs=(leaving,))
+    decision.set_field(task, OWNER, None if heir is None else str(heir).encode())
+    owed = (DueChange(f"{ADOPT}:{task.id}", due_ms),)
+    if heir is None:
+        return Terms(fence=fence, runs=(leaving,), due=owed)
+    decision.add(_say_taken(record))
+    entering = RunMove(leaving.run, task.id, heir, enters=True)
+    return Terms(fence=fence, runs=(leaving, entering), due=owed)
+
+
+def _say_taken(record: Record | None) -> list[Fact]:
+    """The fact that the live run is followed anew; the peer's own word stays as it is.
+
+    A run whose task nobody knows yet is followed by nothing: how it was sent is how it would be sent again.
+    """
+    if not isinstance(record, TaskRecord) or record.status in ENDED or record.run is None:
+        return []
+    said = (
+        RunStatus(taken_over=True)
+        if record.run.remote_task_id is None
+        else RunStatus(delivery_mechanism="subscription", taken_over=True)
+    )
+    return [Fact(tasks.scope_of(record), said)]
+
+
+def _moved_by_another() -> StoreUnavailable:
+    return StoreUnavailable("the run is being moved, or our lease is lost", "no")

@@ -1,0 +1,169 @@
+"""Waiting for the answer of a turn: from the driver beside us, or from what is stored when it is elsewhere.
+
+Nobody who waits is needed for the work: it goes on when they leave, and its answer is found again (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound
+from passerelle.core.record import value
+from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.patience import waits_long
+from passerelle.runtime.records.accepted_turns import (
+    check_owner,
+    check_taken,
+    find_exposure,
+    is_active,
+)
+from passerelle.runtime.records.failures import explain_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.decision import Held
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.patience import Patience
+    from passerelle.delegation.runs.plain_answers import PlainAnswer
+    from passerelle.delegation.runs.turn_opening import Opened
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.writes import Writes
+
+_LOOK_S: Final = 0.25
+"""How often the store is looked at for a run that another instance drives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Waits for answers."""
+
+    writes: Writes
+    contents: Contents
+    dispatch: Dispatch
+
+    async def wait(self, accepted: TurnAccepted, owner: str, *, at_once: bool) -> JsonObject:
+        """``{"task": …}`` or ``{"message": …}`` in A2A form; ``at_once`` takes the first Task that is there.
+
+        Raises:
+            NotFound: the task is not the owner's any more.
+            PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
+        """
+        driver = self.dispatch.runs.find(accepted.task_id)
+        if driver is None:
+            return await self._wait_stored(accepted, owner, at_once=at_once)
+        return await self.wait_driven(driver, accepted, owner, at_once=at_once)
+
+    async def wait_driven(
+        self, driver: Driver, accepted: TurnAccepted, owner: str, *, at_once: bool
+    ) -> JsonObject:
+        """The same of a run that is, or was, driven here."""
+        run = driver.run
+        while True:
+            if run.filled is not None:
+                return run.filled.frame
+            if run.plain is not None and not run.moved:
+                await run.wait_for_change()
+                continue
+            check_owner(run.record, owner, accepted)
+            if run.answer is not None and run.has_ended():
+                return {"message": run.answer}
+            if driver.failure is not None and not run.record.shown:
+                raise driver.failure
+            if run.record.shown and run.content is not None:
+                thread = run.held[run.sight.thread].record
+                check_taken(thread, accepted.turn_id)
+                if (
+                    at_once
+                    or not is_active(thread, accepted.turn_id)
+                    or _waits_long(run.record, driver.patience)
+                ):
+                    return {"task": run.content}
+            if run.moved or run.has_ended():
+                return await self._wait_stored(accepted, owner, at_once=at_once)
+            await run.wait_for_change()
+
+    async def _wait_stored(
+        self, accepted: TurnAccepted, owner: str, *, at_once: bool
+    ) -> JsonObject:
+        task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
+        thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
+        while True:
+            held = await self.writes.load([task_ref, thread_ref])
+            seen = find_exposure(accepted, held[task_ref])
+            record, thread = seen.record, held[thread_ref].record
+            if not isinstance(record, TaskRecord):
+                raise NotFound("task", accepted.facade)
+            check_owner(record, owner, accepted)
+            check_taken(thread, accepted.turn_id)
+            tells = record.shown and (at_once or self._waits_long(record))
+            if tells or not is_active(thread, accepted.turn_id):
+                return await self._compose(record, seen)
+            await asyncio.sleep(_LOOK_S)
+
+    def _waits_long(self, record: TaskRecord) -> bool:
+        run = record.run
+        return run is not None and _waits_long(
+            record, self.dispatch.find_terms(run.worker.peer).patience
+        )
+
+    async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
+        task = await self.contents.read_task(record, held.fields)
+        if task is not None:
+            return {"task": task}
+        message = await self.contents.read_answer(record)
+        if message is not None:
+            return {"message": message}
+        raise explain_failure(record)
+
+
+@value
+class OpenTurn:
+    """A turn as it was taken, for whoever waits for its answer without a task."""
+
+    opened: Opened
+    answers: Answers
+    caller: Principal
+    driver: Driver | None
+    """Of the run that the turn has opened here."""
+
+    @property
+    def accepted(self) -> TurnAccepted:
+        """As what it was taken."""
+        return self.opened.accept()
+
+    @property
+    def answer(self) -> PlainAnswer | None:
+        """The answer that ended the run, where nothing has to be read for it."""
+        return None if self.driver is None else self.driver.run.filled
+
+    def listen(self, changed: Callable[[], None]) -> bool:
+        """Calls ``changed`` once, when there may be an answer. False where nobody here would."""
+        if self.driver is None:
+            return False
+        self.driver.run.listen(changed)
+        return True
+
+    def forget(self, changed: Callable[[], None]) -> None:
+        """Does not call it any more."""
+        if self.driver is not None:
+            self.driver.run.forget(changed)
+
+    async def wait(self) -> JsonObject:
+        """As ``Answers.wait``."""
+        answers, accepted, owner = self.answers, self.accepted, self.caller.key
+        if self.driver is None:
+            return await answers.wait(accepted, owner, at_once=False)
+        return await answers.wait_driven(self.driver, accepted, owner, at_once=False)
+
+
+def _waits_long(record: TaskRecord, patience: Patience) -> bool:
+    """Whether the agent does not take the message for longer than its caller may be left without a word."""
+    return record.run is not None and waits_long(record.run, patience)

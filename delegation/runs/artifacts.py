@@ -1,0 +1,275 @@
+"""Artifacts of a peer become facts: each of them once per version, when it is whole and stored (EVC-14, A2A-10).
+
+Pure. A record names the first artifacts of its task and counts the others, so what is known of those stands in the
+catalogue of the ``Sight``: the driver fills it as it stores them, and whoever takes the run up reads it from events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
+
+from passerelle.a2a_mapping.long_task import measure_artifact, write_artifact
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.preview import preview_parts
+from passerelle.core.errors import TooLarge
+from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.ports.uploads import UPLOADED
+from passerelle.core.record import value
+from passerelle.core.task_commands import ObserveArtifact
+from passerelle.core.task_record import KEPT_ARTIFACTS, ArtifactRef
+from passerelle.core.thread import ThreadRecord
+from passerelle.delegation.runs.constraining import enforce
+from passerelle.delegation.runs.volume import LARGE_BYTES
+from passerelle.runtime.records.spill import CAP, Spill
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from passerelle.core.events import Fact
+    from passerelle.core.facts import Ref
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.thread import NamedArtifact
+    from passerelle.delegation.runs.step import Step
+    from passerelle.runtime.records.spill import LongBlob
+
+NAME_CHARS: Final = 200
+"""Of the name of an artifact, as records have it: they are read and written whole."""
+MOST_ARTIFACTS: Final = 10_000
+"""Of one task; an agent that brings more is told to stop."""
+
+
+@value
+class Described:
+    """An artifact as the agent brought it; ``packed`` is what its hash and size are of."""
+
+    name_at_peer: str
+    packed: bytes
+    sha256: str
+    parts: int
+    media_types: tuple[str, ...]
+    name: str | None
+    size: int
+    ref: Ref | None = None
+    """Of one that is not held; ``long`` is how it is written."""
+    long: tuple[LongBlob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far the artifacts of one answer are settled, where they are more than one append holds."""
+
+    answer: JsonObject
+    settled: int
+
+
+def settle(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> bool:
+    """Records the artifacts that an answer of the peer makes whole; False when it takes a further append.
+
+    ``answer`` is what tells the repeat of this call for the rest of them.
+
+    Raises:
+        TooLarge: more than :data:`MOST_ARTIFACTS`.
+    """
+    check_number(len(artifacts))
+    place = step.sight.place
+    done = place.settled if place is not None and place.answer is answer else 0
+    for number in range(done, len(artifacts)):
+        if step.is_full():
+            step.more, step.place = True, Place(answer, number)
+            return False
+        step.add(settle_one(step, artifacts[number]))
+    enforce(step)
+    return True
+
+
+def check_number(number: int) -> None:
+    """Refuses a task with too many artifacts.
+
+    Raises:
+        TooLarge: there are more than :data:`MOST_ARTIFACTS`.
+    """
+    if number > MOST_ARTIFACTS:
+        raise TooLarge("the list of artifacts of one task", MOST_ARTIFACTS)
+
+
+def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
+    """The one fact that an artifact is whole and stored; none when it says nothing new."""
+    parts = objects_at(artifact, "parts")
+    is_long = step.is_large and measure_artifact(artifact) > LARGE_BYTES
+    one = describe_long(artifact, parts) if is_long else describe(artifact, parts)
+    known = find_known(step, one.name_at_peer)
+    if known is not None and known.sha256 == one.sha256:
+        return []
+    standing = _find_standing(step, one.name)
+    earlier = standing if standing and standing.task_id != step.record.task_id else None
+    replaced = known or earlier
+    stored = not list_files(artifact, fetches=step.sight.fetches)
+    changed = ArtifactChanged(
+        artifact_id=known.artifact_id if known else step.sight.mint("art"),
+        name_at_peer=one.name_at_peer,
+        version=max(each.version for each in (replaced, standing) if each) + 1 if replaced else 1,
+        sha256=one.sha256,
+        size=one.size,
+        parts=one.parts,
+        media_types=one.media_types,
+        name=one.name,
+        stored=stored,
+        replaces=replaced.artifact_id if replaced else None,
+        awaited=count_awaited(step, one.name_at_peer, known, stored=stored),
+        linked=None if is_named(step, one.name_at_peer) else True,
+    )
+    refs: dict[str, Ref] = {}
+    if one.ref is not None:
+        step.spill.long += one.long
+        refs["artifact"] = one.ref
+    elif one.size > CAP:
+        refs["artifact"] = step.spill.keep(one.packed, preview_parts(parts))
+    blob = refs["artifact"].blob if refs else None
+    run_id = step.record.attempts[-1].run_id if step.record.attempts else ""
+    step.catalogued[one.name_at_peer] = catalogue(changed, run_id, blob)
+    return step.tell(ObserveArtifact(changed, step.step_id, refs))
+
+
+def list_files(artifact: JsonObject, *, fetches: bool) -> list[str]:
+    """The addresses of the files of an artifact that are copied: all of them, or what its agent has uploaded.
+
+    One that holds its content itself is no address.
+    """
+    urls = (text_at(part, "url") for part in objects_at(artifact, "parts"))
+    return [
+        url
+        for url in urls
+        if url and not url.startswith("data:") and (fetches or url.startswith(UPLOADED))
+    ]
+
+
+def is_named(step: Step, name: str) -> bool:
+    """Whether the record names the artifact that the peer calls ``name``, or will; the others it counts."""
+    named = step.record.artifacts
+    return len(named) < KEPT_ARTIFACTS or any(one.name_at_peer == name for one in named)
+
+
+def count_awaited(
+    step: Step, name: str, known: ArtifactRef | None, *, stored: bool
+) -> Literal[1, -1] | None:
+    """How the number of those changes that the record counts and the task waits for (I5)."""
+    waited = known is not None and not known.stored
+    if is_named(step, name) or waited is not stored:
+        return None
+    return -1 if stored else 1
+
+
+def catalogue(changed: ArtifactChanged, run_id: str, blob: str | None) -> ArtifactRef:
+    """What is known of an artifact that is being recorded."""
+    return ArtifactRef(
+        artifact_id=changed.artifact_id,
+        name_at_peer=changed.name_at_peer,
+        run_id=run_id,
+        version=changed.version,
+        sha256=changed.sha256,
+        size=changed.size,
+        parts=changed.parts,
+        last=0,
+        name=changed.name,
+        media_types=changed.media_types,
+        direction=changed.direction,
+        stored=changed.stored,
+        blob=blob,
+        replaces=changed.replaces,
+    )
+
+
+def list_awaited(record: TaskRecord, known: Mapping[str, ArtifactRef]) -> list[ArtifactRef]:
+    """The artifacts that are not stored: those that the record names, and those of the catalogue beside them."""
+    waiting = [one for one in record.artifacts if not one.stored]
+    if not record.awaited:
+        return waiting
+    named = {one.name_at_peer for one in record.artifacts}
+    return waiting + [one for name, one in known.items() if name not in named and not one.stored]
+
+
+def bound_id(name: str) -> str:
+    """What records call an artifact of the agent: its own id, unless that is no id but a content."""
+    if len(name) <= NAME_CHARS:
+        return name
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
+    """What is recorded of an artifact beside its ids; ``parts`` are its parts."""
+    packed = orjson.dumps(artifact)
+    return Described(
+        bound_id(text_at(artifact, "artifactId")),
+        packed,
+        hashlib.sha256(packed).hexdigest(),
+        len(parts),
+        _list_types(parts),
+        _find_name(artifact),
+        len(packed),
+    )
+
+
+def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> Described:
+    """The same of an artifact that is large: its bytes are never held together."""
+    spill = Spill()
+    ref = spill.keep_long(lambda: write_artifact(artifact), preview_parts(parts))
+    return Described(
+        bound_id(text_at(artifact, "artifactId")),
+        b"",
+        ref.blob or "",
+        len(parts),
+        _list_types(parts),
+        _find_name(artifact),
+        ref.size or 0,
+        ref,
+        tuple(spill.long),
+    )
+
+
+def _list_types(parts: Sequence[JsonObject]) -> tuple[str, ...]:
+    types: set[str] = set()
+    for part in parts:
+        if "mediaType" in part and (media_type := text_at(part, "mediaType")):
+            types.add(media_type)
+    return tuple(sorted(types))
+
+
+def _find_name(artifact: JsonObject) -> str | None:
+    return text_at(artifact, "name")[:NAME_CHARS] or None if "name" in artifact else None
+
+
+def _find_standing(step: Step, title: str | None) -> NamedArtifact | None:
+    """The version of the artifact of this name that stands in the context, whichever task produced it (LT-17)."""
+    thread = step.decision.state(step.sight.thread)
+    if title is None or not isinstance(thread, ThreadRecord):
+        return None
+    return thread.artifacts.get(title) or step.sight.standing.get(title)
+
+
+def find_known(step: Step, name: str) -> ArtifactRef | None:
+    """What is known of the artifact that the peer calls ``name``."""
+    fresh = step.catalogued.get(name)
+    if fresh is not None:
+        return fresh
+    for one in step.record.artifacts:
+        if one.name_at_peer == name:
+            return one
+    return step.sight.catalogue.get(name)
+
+
+def list_all(step: Step) -> dict[str, Ref]:
+    """A reference to the list of all artifacts, where the record names only the first of them."""
+    if step.record.artifact_count <= KEPT_ARTIFACTS:
+        return {}
+    named = {one.name_at_peer: one for one in step.record.artifacts}
+    known: dict[str, ArtifactRef] = {**named, **step.sight.catalogue, **step.catalogued}
+    listed = [
+        {"artifactId": one.artifact_id, "version": one.version, "sha256": one.sha256}
+        for one in known.values()
+    ]
+    return {"artifacts": step.spill.keep(orjson.dumps(listed))}

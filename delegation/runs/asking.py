@@ -1,0 +1,181 @@
+"""A peer waits: what it asks is opened as questions to people, in the append that makes the task wait (EVC-10).
+
+One question is opened once, however often it is seen: the record of the task knows which occurrences it has opened.
+A new question in another pause supersedes the old one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from passerelle.a2a_mapping.dialects import permission, plain_text
+from passerelle.a2a_mapping.dialects.presentation import list_request_parts, relabel_prompt
+from passerelle.a2a_mapping.dialects.recalling import recall
+from passerelle.a2a_mapping.dialects.registry import detect
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.a2a_mapping.states import map_peer_state
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core.approval_commands import SupersedeAction
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.events import Fact
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.status import WAITING, Status
+from passerelle.core.task_commands import WaitFor
+from passerelle.delegation.runs.observe import relabel_for
+from passerelle.delegation.runs.opening import judge, open_question, read_case
+from passerelle.delegation.runs.step import Asked, Step, find_action
+from passerelle.permission_bridge.answers.action_rows import close_rows
+from passerelle.permission_bridge.hooks.consulting import Unheard
+from passerelle.permission_bridge.returning import REFUSED
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.approval import RemotePause, Request
+    from passerelle.core.payloads.run import RunStatus
+    from passerelle.core.prompt import PeerPrompt
+
+FIRST_REVISION: Final = 1
+
+
+def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
+    """The facts of a waiting peer, the last one for callers to see; none when all of it is known already."""
+    prompts = detect(step.sight.peer, native)
+    known_by = step.record.occurrences
+    recalled = recall(native, _list_pauses(step))
+    fresh = [
+        prompt
+        for prompt in prompts
+        if not recalled
+        and (prompt.occurrence not in known_by or _is_repeated(step, prompt, native))
+    ]
+    facts = [Fact(tasks.scope_of(step.record, step.step_id), said)]
+    known = step.record.open_actions
+    if not fresh and known:
+        if step.record.status in WAITING and not _waits_otherwise(step, prompts[0]):
+            return Asked([])
+        shown = _list_open(step)
+        again = [*facts, *_wait(step, prompts[0], known)]
+        return Asked(again, _present(shown), native=_shows_native(shown))
+    if not fresh:
+        return Asked([] if recalled or _answer_is_under_way(step, prompts) else facts)
+    ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
+    fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
+    consulted = step.sight.consulted
+    if consulted is not None and any(prompt.occurrence not in consulted for prompt in fresh):
+        raise Unheard([(prompt, read_case(step, prompt)) for prompt in fresh])
+    # Questions of one pause are answered by one message, so they know each other.
+    group = step.sight.mint("grp") if len(fresh) > 1 else None
+    judged = [judge(step, prompt, group) for prompt in fresh]
+    opened = [one.request for one in judged]
+    is_waiting = any(one.asks for one in judged)
+    if is_waiting:
+        step.add(facts)
+    for one in judged:
+        open_question(step, one)
+    _supersede(step, {request.action_id for request in opened})
+    if not is_waiting:
+        # Policy has answered all of it: to callers the task works on.
+        return Asked(facts, _present(opened), settled=True)
+    waiting = [one.request for one in judged if one.asks]
+    actions = tuple(request.action_id for request in waiting)
+    said_so = _wait(step, fresh[0], actions, waiting[0].title)
+    return Asked(said_so, _present(waiting), native=_shows_native(waiting))
+
+
+def _wait(
+    step: Step, prompt: PeerPrompt, actions: tuple[str, ...], reason: str | None = None
+) -> list[Fact]:
+    status = _choose_status(prompt)
+    waiting = TaskWaiting(
+        waiting_for=_waited_for(status),
+        status=status,
+        reason=reason,
+        action_ids=actions,
+        native_status=prompt.native_status,
+    )
+    return step.tell(WaitFor(waiting, step.step_id))
+
+
+def _choose_status(prompt: PeerPrompt) -> Status:
+    row = map_peer_state(prompt.native_status)
+    credential = prompt.kind == "auth" and row.for_credential is not None
+    return row.for_credential if credential and row.for_credential else row.status
+
+
+def _waits_otherwise(step: Step, prompt: PeerPrompt) -> bool:
+    """Whether the peer has gone from one state that waits to the other, with the question that it had."""
+    run = step.record.run
+    said = run.native_status if run else None
+    return said != prompt.native_status and _choose_status(prompt) is not step.record.status
+
+
+def _list_open(step: Step) -> list[Request]:
+    actions = [step.decision.state(find_action(action)) for action in step.record.open_actions]
+    return [action.request for action in actions if isinstance(action, ActionRecord)]
+
+
+def _list_pauses(step: Step) -> list[RemotePause]:
+    known = map(step.decision.state, map(find_action, step.record.occurrences.values()))
+    requests = [action.request for action in known if isinstance(action, ActionRecord)]
+    return [request.remote for request in requests if request.remote is not None]
+
+
+def _present(opened: list[Request]) -> list[Json] | None:
+    """What callers read in place of a typed question of the peer: ours, which they can answer. Plain words stay."""
+    parts: list[Json] = []
+    for request in opened:
+        if request.remote is not None and request.remote.dialect != plain_text.NAME:
+            parts += list_request_parts(request, FIRST_REVISION)
+    return parts or None
+
+
+def _shows_native(opened: list[Request]) -> bool:
+    """Whether the agent's own form stands beside ours: not where it is ours, and not where a secret is asked for."""
+    return all(
+        request.remote is not None
+        and request.remote.dialect != permission.NAME
+        and request.kind != "auth"
+        for request in opened
+    )
+
+
+def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
+    match status:
+        case Status.WAITING_PERMISSION:
+            return "permission"
+        case Status.WAITING_RESOURCE:
+            return "resource"
+        case _:
+            return "input"
+
+
+def _is_repeated(step: Step, prompt: PeerPrompt, native: JsonObject) -> bool:
+    """Whether a question that has our answer is asked again.
+
+    It is, where the peer did not take the answer of somebody; and where nothing of it, no id and no time, says which
+    one it is.
+    """
+    action = step.decision.state(find_action(step.record.occurrences[prompt.occurrence]))
+    if isinstance(action, ActionRecord) and (action.return_error or "").startswith(REFUSED):
+        return action.decision is not None and action.decision.source == "answer"
+    said_when = text_at(object_at(native, "status"), "timestamp")
+    if prompt.native_id is not None or prompt.message_id is not None or said_when:
+        return False
+    return isinstance(action, ActionRecord) and action.return_state == "returned"
+
+
+def _answer_is_under_way(step: Step, prompts: list[PeerPrompt]) -> bool:
+    """The peer still waits because our answer has not reached it: no news, and no new question."""
+    return any(prompt.occurrence in step.record.occurrences for prompt in prompts)
+
+
+def _supersede(step: Step, fresh: set[str]) -> None:
+    by = min(fresh)
+    for action_id in step.record.open_actions:
+        action = step.decision.state(find_action(action_id))
+        if not isinstance(action, ActionRecord) or action.request.remote is None:
+            continue  # what a worker or a caller waits for is none of the peer's business
+        if action_id not in fresh and action.is_open:
+            step.add(approval.decide(action, SupersedeAction(by), step.decision.now_ms))
+            step.due.extend(close_rows(action, step.decision.now_ms))

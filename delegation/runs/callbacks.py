@@ -1,0 +1,140 @@
+"""Peers that call back with news of a task: what they are told to call with, and what their call is worth.
+
+Each run gets an address and a token of its own, 256 random bits each. Only their hashes are stored, for as long as the
+run can last. A call that holds is a hint: the driver of the run asks the peer, so what a peer says of its task is
+always read from the peer itself, and repeats or late calls change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.callback import read_task_id
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import encode_base32, read_shard
+from passerelle.core.task_record import TaskRecord
+from passerelle.store.callbacks import Callback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerCard
+    from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.runtime.records.writes import Writes
+    from passerelle.store.callbacks import RedisCallbacks
+
+PATH: Final = "/callbacks"
+BITS: Final = 256
+_CHARACTERS: Final = 52
+_ID_CHARACTERS: Final = 26
+_SLACK_MS: Final = 3_600_000
+PER_SECOND: Final = 10
+_MOST_RUNS: Final = 4_096
+
+
+@dataclass(slots=True)
+class Callbacks:
+    """Offers callbacks to peers and takes their calls. ``public_url`` is where they call."""
+
+    store: RedisCallbacks
+    writes: Writes
+    ids: Ids
+    clock: Clock
+    public_url: str
+    _calls: OrderedDict[str, tuple[int, int]] = field(
+        default_factory=OrderedDict["str", "tuple[int, int]"]
+    )
+
+    async def offer(self, record: TaskRecord, card: PeerCard) -> JsonObject | None:
+        """The push config for the live run of a task; None where the peer does not call back.
+
+        Raises:
+            StoreUnavailable: it could not be stored; the run goes on without.
+        """
+        run = record.run
+        if run is None or not card.push:
+            return None
+        nonce, token = self._draw(_CHARACTERS, BITS), self._draw(_CHARACTERS, BITS)
+        ttl_ms = run.retry_policy.total_timeout_ms + _SLACK_MS
+        callback = Callback(record.task_id, _digest(nonce), _digest(token))
+        await self.store.keep(run.run_id, callback, ttl_ms)
+        return {
+            "id": self._draw(_ID_CHARACTERS, BITS // 2),
+            "url": f"{self.public_url}{PATH}/{run.run_id}/{nonce}",
+            "token": token,
+            "authentication": {"scheme": "Bearer", "credentials": token},
+        }
+
+    async def is_offered(self, run: str) -> bool:
+        """Whether somebody has made a config for a run by now.
+
+        Raises:
+            StoreUnavailable: nobody can tell.
+        """
+        return await self.store.find(run) is not None
+
+    async def judge(
+        self, run: str, nonce: str, tokens: tuple[str | None, ...], body: JsonObject
+    ) -> str | None:
+        """The task that a call is about; None for a call that does not hold, whatever is wrong with it.
+
+        Raises:
+            StoreUnavailable: it cannot be judged now.
+        """
+        if read_shard(run) is None:
+            return None
+        known = await self.store.find(run)
+        if known is None or not _is_same(nonce, known.nonce):
+            return None
+        if not any(_is_same(token or "", known.token) for token in tokens):
+            return None
+        ref = EntityRef(EntityKind.TASK, known.task)
+        record = (await self.writes.load([ref]))[ref].record
+        if not isinstance(record, TaskRecord) or record.run is None or record.run.run_id != run:
+            return None
+        remote, said = record.run.remote_task_id, read_task_id(body)
+        # Before the peer has answered its id is not known; the call may well be faster.
+        return known.task if said is not None and remote in {None, said} else None
+
+    def count_runs(self) -> int:
+        """How many runs it is known of when they called last."""
+        return len(self._calls)
+
+    def is_too_often(self, run: str) -> bool:
+        """Whether a run calls more often than is listened to; a repeat of a hint says nothing new.
+
+        Nothing is kept of a name that is no id: anybody who reaches the port may choose it.
+        """
+        if read_shard(run) is None:
+            return False
+        second = self.clock.now_ms() // 1_000
+        since, count = self._calls.pop(run, (second, 0))
+        count = count + 1 if since == second else 1
+        self._calls[run] = (second, count)
+        if len(self._calls) > _MOST_RUNS:
+            self._calls.popitem(last=False)
+        return count > PER_SECOND
+
+    def _draw(self, characters: int, bits: int) -> str:
+        return encode_base32(self.ids.draw(bits), characters)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackEdge:
+    """What the route stands on; ``wake(task)`` has the driver of a task ask its peer."""
+
+    callbacks: Callbacks
+    wake: Callable[[str], bool]
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+def _is_same(given: str, digest: str) -> bool:
+    return hmac.compare_digest(_digest(given), digest)

@@ -1,0 +1,191 @@
+"""From the last word of a peer to the end of its task: what else has to be there first (I5, CF-17, CF-18).
+
+Pure. A peer that says COMPLETED ends its run and nothing more. Where everything is there, the task ends in the same
+append. Where something is missing (a person has to look at what was brought, a file has to be fetched) the last
+frame is kept back: it stands in the blob store, the record names it, and whoever drives the run comes back to it
+with ``go_on`` until the task has ended. Conditions that can be judged and are not met end it as failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
+
+from passerelle.a2a_mapping.acceptance import judge
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.frames import make_status, status_frame, task_frame
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.states import CANCELED, COMPLETED, WORKING
+from passerelle.core import task as tasks
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.facts import Coverage, ErrorCategory, Failure
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
+from passerelle.core.status import Delivery, Phase, Status
+from passerelle.core.task_commands import (
+    CompleteTask,
+    ConfirmCancel,
+    Cover,
+    EndRun,
+    FailRun,
+    RecordDelivery,
+    WithholdEnd,
+)
+from passerelle.core.times import format_ms
+from passerelle.delegation.runs.artifacts import list_all
+from passerelle.delegation.runs.failing import Ended, end_run
+from passerelle.delegation.runs.reviewing import open_review
+from passerelle.delegation.runs.step import FACADE, Step, find_action
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+_STEERED: Final = frozenset({Status.PAUSED, Status.BLOCKED})
+"""Somebody has stopped the task: it ends when it goes on."""
+
+
+def complete(step: Step, frame: JsonObject, said: RunStatus, before: JsonObject | None) -> None:
+    """The peer is done: ends the task, or keeps the frame back until it may end.
+
+    ``before`` is the content without ``frame``.
+    """
+    coverage = measure(step, is_done=True)
+    accepted = coverage is None or coverage.state == "met"
+    record = step.record
+    is_whole = tasks.is_stored(record) and not tasks.is_owed_to_parent(record)
+    if accepted and is_whole and record.status not in _STEERED:
+        _finish(step, frame, said)
+        return
+    step.sight.content = before
+    go_on(step, _withhold(step, frame, said))
+
+
+def go_on(step: Step, frame: JsonObject) -> None:
+    """Ends the task with the frame that was kept back, if what was missing is there; else changes nothing."""
+    record = step.record
+    if record.status is Status.CANCELLING:
+        _stop(step)
+        return
+    if record.status in _STEERED or record.open_actions:
+        return
+    coverage = measure(step, is_done=True)
+    if coverage is not None and coverage.state == "unmet":
+        _refuse(step, coverage)
+    elif not tasks.is_stored(record):
+        return
+    elif coverage is not None and coverage.state == "pending":
+        _open_review(step, coverage)
+    elif tasks.is_owed_to_parent(step.record):
+        return
+    else:
+        content = fold(step.sight.content, frame)
+        step.sight.content = complete_history(content, step.sight.accepted) if content else None
+        _finish(step, frame, RunStatus(native_status=_native(step)))
+
+
+def measure(step: Step, *, is_done: bool) -> Coverage | None:
+    """How many conditions hold for what is there now, recorded where that changed; None for a task without any."""
+    record = step.record
+    if not record.acceptance:
+        return None
+    judged = judge(record.acceptance, step.sight.content or {})
+    review = record.coverage.review if record.coverage else None
+    verdict = _find_verdict(step, review)
+    unmet = judged.unmet
+    if judged.review is not None and verdict != "allowed":
+        unmet = (*unmet, f"review: {judged.review}")
+    refused = bool(judged.unmet) or verdict == "refused"
+    coverage = Coverage(
+        met=len(record.acceptance) - len(unmet),
+        of=len(record.acceptance),
+        state="met" if not unmet else "unmet" if is_done and refused else "pending",
+        unmet=unmet,
+        review=review,
+    )
+    step.add(step.tell(Cover(coverage)))
+    return coverage
+
+
+def _find_verdict(step: Step, action_id: str | None) -> Literal["allowed", "refused"] | None:
+    """What a person said of the task; None while nobody has."""
+    action = step.decision.state(find_action(action_id)) if action_id else None
+    if not isinstance(action, ActionRecord) or action.is_open:
+        return None
+    return "allowed" if action.state == "allowed" else "refused"
+
+
+def _open_review(step: Step, coverage: Coverage) -> None:
+    question = judge(step.record.acceptance, {}).review or ""
+    action_id = open_review(step, question)
+    step.add(step.tell(Cover(replace(coverage, review=action_id))))
+
+
+def _withhold(step: Step, frame: JsonObject, said: RunStatus) -> JsonObject:
+    """Keeps the frame back. A Task that callers do not see yet is shown as it stands, still at work."""
+    kept = frame
+    task = object_at(frame, "task")
+    if task:
+        status, metadata = object_at(task, "status"), object_at(task, "metadata")
+        kept = status_frame(step.facade, step.sight.context_id, status, metadata)
+    ref = step.spill.keep(orjson.dumps(kept))
+    facts = step.tell(WithholdEnd(replace(said, phase=Phase.VERIFYING), step.step_id, ref))
+    if task:
+        working = make_status(WORKING, format_ms(step.decision.now_ms))
+        step.sight.content = {**task, "status": working}
+        step.add_shown(facts, task_frame(step.sight.content))
+    else:
+        step.add(facts)
+    return kept
+
+
+def _finish(step: Step, frame: JsonObject, said: RunStatus) -> None:
+    state = said.native_status or ""
+    verifying = replace(said, phase=Phase.VERIFYING)
+    answer: Literal["message", "task"] = "message" if "message" in frame else "task"
+    if answer == "message":
+        step.sight.answer = object_at(frame, "message")
+    step.add(step.tell(EndRun(state, said.text, verifying, step.step_id or None)))
+    step.add(step.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
+    record = step.record
+    completed = TaskCompleted(
+        native_status=state,
+        artifacts=tuple(artifact.artifact_id for artifact in record.artifacts),
+        artifact_count=record.artifact_count,
+        evidence=record.evidence_refs,
+        delivery=record.delivery.get(FACADE, Delivery.PENDING),
+        coverage=record.coverage,
+        answer=answer,
+    )
+    step.add_shown(step.tell(CompleteTask(completed, list_all(step))), frame)
+    step.end_turn(answer)
+
+
+def _refuse(step: Step, coverage: Coverage) -> None:
+    reason = "the task does not have what was asked for: " + "; ".join(coverage.unmet)
+    failure = Failure(
+        code="acceptance",
+        category=ErrorCategory.POLICY,
+        message=reason[:1000],
+        retryable=True,
+        source=step.sight.peer,
+        native=_native(step),
+    )
+    end_run(step, Ended(failure, native=_native(step)))
+
+
+def _stop(step: Step) -> None:
+    """The peer was done before it could be stopped; the wish is kept all the same."""
+    record, state = step.record, _native(step)
+    step.close_actions("task_cancelled")
+    failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=step.sight.peer)
+    step.add(step.tell(FailRun(Status.CANCELLED, failure, state)))
+    actor = record.cancel_requested_by or step.sight.peer
+    facts = step.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
+    step.end_with(facts, CANCELED, "stopped before it was complete")
+
+
+def _native(step: Step) -> str:
+    return step.record.attempts[-1].native_status or COMPLETED

@@ -1,0 +1,193 @@
+"""What comes due on a task or a question: limits, expiries, answers and cancels that are owed (I9).
+
+The due loop claims the row, the driver of the run acts on it. Where the driver lives elsewhere, or nobody drives, a
+limit ends the task all the same and a cancel is told to the peer; an answer waits: its driver is told of it, or the run
+is taken over, and the row comes due again. A row that has nothing left to say is dropped.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.approval_commands import Escalate, FailReturn
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.errors import UnsupportedOperation
+from passerelle.core.ids import read_shard
+from passerelle.core.status import ENDED, UNDRIVEN
+from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.delivering import tell_stop
+from passerelle.delegation.runs.endings import time_out
+from passerelle.delegation.runs.limits import find_end
+from passerelle.delegation.runs.sending import is_kept_back
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.due import DueRow
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.inputs import Inputs
+    from passerelle.delegation.runs.limits import Limit
+    from passerelle.delegation.runs.retries import Retries
+    from passerelle.permission_bridge.answers.actions import Actions
+    from passerelle.permission_bridge.answers.granting import Granting
+    from passerelle.runtime.records.writes import Writes
+
+_KEPT_MS: Final = 60_000
+_THROTTLED_MS: Final = 1_000
+"""Until an idle limit is looked at again of a run whose stream is not read."""
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """Handlers of due rows by kind; ``drop`` takes a row out that nobody needs any more."""
+
+    writes: Writes
+    actions: Actions
+    dispatch: Dispatch
+    inputs: Inputs
+    retries: Retries
+    granting: Granting
+    drop: Callable[[Shard, DueRow], Awaitable[bool]]
+
+    async def on_timeout(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """``timeout:<task>``: the total limit of a run."""
+        await self._judge_limit(shard, row, "total", now_ms)
+
+    async def on_idle(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """``idle:<task>``: the limit of a run without news of its agent."""
+        await self._judge_limit(shard, row, "idle", now_ms)
+
+    async def _judge_limit(self, shard: Shard, row: DueRow, limit: Limit, now_ms: int) -> None:
+        record = await self._find_task(row.entity)
+        end_ms = find_end(record, limit, now_ms) if record else None
+        if record is None or record.status in UNDRIVEN or end_ms is None:
+            await self.drop(shard, row)
+        elif end_ms > now_ms:
+            await self._move(record, row, end_ms)
+        elif limit == "idle" and self._is_throttled(row.entity):
+            # It is we who do not listen.
+            await self._move(record, row, now_ms + _THROTTLED_MS)
+        else:
+            await self._time_out(row, limit)
+
+    def _is_throttled(self, task_id: str) -> bool:
+        driver = self.dispatch.find(task_id)
+        return driver is not None and driver.is_throttled
+
+    async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
+        def body(_decision: Decision) -> Terms:
+            key = f"{row.member}:{at_ms}"
+            return Terms(
+                claim=Claim(row.member, row.token),
+                due=(DueChange(row.member, at_ms),),
+                idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
+            )
+
+        await self.writes.decide(record.session_id, [], body)
+
+    async def _time_out(self, row: DueRow, limit: Limit) -> None:
+        driver = self.dispatch.find(row.entity)
+        run = driver.run if driver is not None else await self.dispatch.hold(row.entity)
+        remote = run.record.run.remote_task_id if run.record.run else None
+        peer = run.sight.peer
+        await time_out(run, limit, Claim(row.member, row.token), driver)
+        # Before anything else: the driver of a next run may be here in a moment.
+        self.dispatch.runs.drop(row.entity)
+        if remote is not None:
+            await self.dispatch.stop_peer(peer, remote)
+
+    async def on_cancel(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``cancel:<task>``: a stop that is wished and not known yet."""
+        if await self._is_over(row.entity):
+            await self.drop(shard, row)
+            return
+        await self.dispatch.cancel(row.entity)
+
+    async def on_retry(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``retry:<task>``: an attempt whose time has come."""
+        if not await self.retries.begin(row):
+            await self.drop(shard, row)
+
+    async def on_input(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``input:<task>:<turn>``: a further message that is not known to have arrived."""
+        await self.inputs.look(shard, row, self.drop)
+
+    async def on_send(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``send:<task>``: the first message of a run, which the peer would not take before."""
+        record = await self._find_task(row.entity)
+        if record is None or record.status in ENDED or not is_kept_back(record):
+            await self.drop(shard, row)
+            return
+        # The driver knows the time as well; where it lives elsewhere, it is that one who sends.
+        self.dispatch.wake(row.entity)
+
+    async def on_expire(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """``expire:<action>``: a question whose time is over; a timeout never allows."""
+        action = await self._find_action(row.entity)
+        if action is None or not action.is_open:
+            await self.drop(shard, row)
+            return
+        written = await self.actions.expire(row.entity, now_ms, Claim(row.member, row.token))
+        if written is not None:
+            self.dispatch.wake(action.scope.task_id or "", row.entity)
+
+    async def on_stop(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``stop:<task>``: an end that hooks are told of."""
+        if not await tell_stop(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
+            await self.drop(shard, row)
+
+    async def on_mint(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``mint:<action>``: a grant that an "always" answer writes."""
+        action = await self._find_action(row.entity)
+        if action is not None:
+            await self.granting.mint(action)
+        await self.drop(shard, row)
+
+    async def on_escalate(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``escalate:<action>:<step>``: nobody has decided yet, so more people may."""
+        step = row.member.rpartition(":")[2]
+        action = await self._find_action(row.entity)
+        if action is None or not action.is_open or not step.isdecimal() or int(step) <= action.step:
+            await self.drop(shard, row)
+            return
+        await self.actions.close(row.entity, Escalate(int(step)), Claim(row.member, row.token))
+
+    async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""
+        action = await self._find_action(row.entity)
+        owes = action is not None and action.return_state in {"owed", "returning"}
+        if action is None or not owes:
+            await self.drop(shard, row)
+            return
+        task = action.scope.task_id or ""
+        # A driver that is here settles it, also where the task has ended by it a moment ago.
+        if not self.dispatch.wake(task, row.entity) and await self._is_over(task):
+            claim = Claim(row.member, row.token)
+            with suppress(
+                UnsupportedOperation
+            ):  # it was settled meanwhile; the row comes back and is dropped
+                await self.actions.close(row.entity, FailReturn("peer_terminal"), claim)
+
+    async def _is_over(self, task_id: str) -> bool:
+        record = await self._find_task(task_id)
+        return record is None or record.status in ENDED
+
+    async def _find_task(self, task_id: str) -> TaskRecord | None:
+        if read_shard(task_id) is None:
+            return None
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.writes.load([ref]))[ref].record
+        return record if isinstance(record, TaskRecord) else None
+
+    async def _find_action(self, action_id: str) -> ActionRecord | None:
+        if read_shard(action_id) is None:
+            return None
+        ref = EntityRef(EntityKind.ACTION, action_id)
+        record = (await self.writes.load([ref]))[ref].record
+        return record if isinstance(record, ActionRecord) else None

@@ -1,0 +1,279 @@
+"""Before a message is sent to an agent, whoever has a say in it is heard: rules, hooks, the classifier, a person.
+
+Where nobody but the defaults has a say, a run has no gate and nothing here is called. Else the append that begins the
+run says that it is *gated* (``Attempt.gated``): nothing has been sent yet, whatever happens to its driver. Then the
+driver hears everybody, and one append holds what they said and what follows from it:
+
+* *allow*: the intent to send, as for every send,
+* *ask*: a question to the task's owner; the task waits (``waiting_permission``), and callers read that,
+* *deny*: the run and its task end, rejected.
+
+A hook may change the message. The rules are asked about both then, and the changed one is kept behind
+``updated_input``: it is what is asked about, and what is sent. So is a message that refers to other tasks, with what it
+takes along from them: everybody judges that as well, and it stays as it was judged.
+
+An answer that allows is used by the append that holds the intent: the digest over the message that is about to go is
+held against what was allowed, and policy is asked again.
+
+The id of the question follows from the run, so whoever takes the run up finds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.dialects.presentation import list_request_parts
+from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.members import as_list, objects_at, texts_at
+from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core.approval_commands import ConsumeAction, OpenAction
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.errors import CallerError, StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ids import derive_id
+from passerelle.core.payloads.run import request
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.status import WAITING, Status
+from passerelle.core.task_commands import EndWait, FailRun, FailTask, SendInput, WaitFor
+from passerelle.core.times import format_ms
+from passerelle.delegation.runs.endings import confirm_cancel
+from passerelle.delegation.runs.judging_sends import Judged, Send, judge_send
+from passerelle.delegation.runs.step import find_action
+from passerelle.permission_bridge.answers.action_rows import open_rows
+from passerelle.permission_bridge.delegations import (
+    digest_use,
+    find_whole_message,
+    make_delegation_request,
+)
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.requests import Asking
+from passerelle.runtime.records.spill import keep_subject, write_notes
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.approval import Request
+    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.step import Step
+
+FIRST_REVISION: Final = 1
+
+_GOES_ON: Final = (
+    "Nothing is sent to the agent before somebody has decided. The stream of a message ends here; "
+    "SubscribeToTask shows what comes, and with the cursor of this event also what came meanwhile."
+)
+
+
+async def pass_gate(driver: Driver) -> bool:
+    """Whether the message may go: then the intent to send it is stored. False: the run or its task has ended.
+
+    Raises:
+        StoreUnavailable: nothing is known to be written.
+    """
+    run = driver.run
+    ref = find_action(name_question(driver))
+    action = (await run.writes.load([ref]))[ref].record
+    if not isinstance(action, ActionRecord):
+        judged = await _judge(driver)
+        if judged is None:
+            return False
+        decision = judged.strictest.decision
+        await driver.patiently(lambda step: _store(step, driver, judged))
+        if decision != "ask":
+            return decision == "allow"
+    return await _await_answer(driver)
+
+
+def name_question(driver: Driver) -> str:
+    """The id of the question that a gated run waits for."""
+    run = driver.run.record.attempts[-1]
+    return derive_id("act", driver.run.shard, "gate", run.run_id)
+
+
+async def _judge(driver: Driver) -> Judged | None:
+    """Hears everybody about the message; None where it is not known any more."""
+    message, run = await driver.find_message(), driver.run.record.run
+    if message is None or run is None:
+        return None
+    send = _describe(driver)
+    refers = bool(texts_at(message, "referenceTaskIds"))
+    whole = await _quote(driver, message) if refers else message
+    judged = await judge_send(driver.means.consulting, send, whole, driver.run.sight.mint)
+    return replace(judged, refers=refers)
+
+
+async def _quote(driver: Driver, message: JsonObject) -> JsonObject:
+    """The message with the artifacts that go along in place of references."""
+    referred = await driver.refer(message)
+    return {**message, "parts": as_list([*objects_at(message, "parts"), *referred.parts])}
+
+
+def _describe(driver: Driver) -> Send:
+    record, sight = driver.run.record, driver.run.sight
+    run = record.attempts[-1]
+    return Send(
+        peer=sight.peer,
+        agent=record.kind,
+        caller=record.scope.principal,
+        tags=sight.peer_tags,
+        card_hash=run.worker.card_hash,
+        scope=tasks.scope_of(record),
+        is_call=run.ordinal == 1,
+    )
+
+
+def _store(step: Step, driver: Driver, judged: Judged) -> None:
+    if step.record.run is None or not step.record.run.gated:
+        return
+    scope = tasks.scope_of(step.record)
+    changed = step.spill.keep(judged.changed).blob if judged.changed is not None else None
+    step.add(write_notes(step.spill, scope, judged.heard.notes))
+    step.add([Fact(scope, one.to_payload()) for one in judged.evaluations])
+    match judged.strictest.decision:
+        case "allow":
+            _intend(step, changed)
+        case "ask":
+            _ask(step, driver, judged, changed)
+        case "deny":
+            _refuse(step, f"policy does not let it be sent: {judged.strictest.reason}")
+
+
+def _intend(step: Step, changed: str | None = None) -> None:
+    run = step.record.run
+    if run is None:
+        return
+    if step.record.status in WAITING:
+        step.add(step.tell(EndWait("it may be sent")))
+    requested = request(step.sight.peer, run.delivery_mechanism, run.message_id, changed)
+    step.add(step.tell(SendInput(requested)))
+
+
+def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> None:
+    now_ms, rules = step.decision.now_ms, driver.means.consulting.find_rules()
+    asking = _make_asking(step, name_question(driver))
+    asked = (one.rules for one in judged.evaluations if one.decision == "ask")
+    tier = rules.find_tier(chain.from_iterable(asked), judged.strictest.risk)
+    asking = replace(asking, tier=tier)
+    request = make_delegation_request(judged.message, asking, judged.strictest, now_ms)
+    step.decision.introduce(find_action(request.action_id))
+    whole = find_whole_message(judged.message, request.subject)
+    opening = approval.decide(None, OpenAction(request, asking.scope), now_ms)
+    step.add(keep_subject(step.spill, opening, whole))
+    step.due.extend(open_rows(request))
+    waiting = TaskWaiting(
+        waiting_for="permission",
+        status=Status.WAITING_PERMISSION,
+        reason=request.title,
+        action_ids=(request.action_id,),
+        updated_input=changed,
+        send_options=driver.options,
+    )
+    parts: list[Json] = [*list_request_parts(request, FIRST_REVISION), {"text": _GOES_ON}]
+    _show(step, step.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
+
+
+def _make_asking(step: Step, action_id: str) -> Asking:
+    record = step.record
+    return Asking(
+        action_id=action_id,
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=record.scope.principal,
+        peer=step.sight.peer,
+        scope=tasks.scope_of(record),
+        card_hash=record.run.worker.card_hash if record.run else None,
+    )
+
+
+def _refuse(step: Step, reason: str) -> None:
+    """Nothing was sent, and nothing will be."""
+    failure = Failure("not_permitted", ErrorCategory.POLICY, reason, source=step.sight.peer)
+    step.close_actions("asker_withdrew")
+    step.add(step.tell(FailRun(Status.FAILED, failure)))
+    facts = step.tell(FailTask(failure, rejected=True))
+    _show(step, facts, REJECTED, [{"text": reason}])
+
+
+def _show(step: Step, facts: list[Fact], state: str, parts: list[Json]) -> None:
+    """A status in the gateway's words; the first one of a task shows the whole of it."""
+    sight = step.sight
+    message = make_message(sight.mint("msg"), step.facade, sight.context_id, parts)
+    status = make_status(state, format_ms(step.decision.now_ms), message)
+    if sight.content is None:
+        task: JsonObject = {"id": step.facade, "contextId": sight.context_id, "status": status}
+        sight.content = complete_history(task, sight.accepted)
+        frame = task_frame(sight.content)
+    else:
+        frame = status_frame(step.facade, sight.context_id, status)
+        sight.content = fold(sight.content, frame)
+    step.add_shown(facts, frame)
+    step.end_turn("task")
+
+
+async def _await_answer(driver: Driver) -> bool:
+    """Waits for the answer, however long it takes, and uses it; a time that is over is a no."""
+    ref = find_action(name_question(driver))
+    while True:
+        held = await driver.run.writes.load([ref])
+        action = held[ref].record
+        if driver.run.has_ended() or not isinstance(action, ActionRecord):
+            return False
+        if driver.run.record.status is Status.CANCELLING:
+            await confirm_cancel(driver, "it was stopped before the agent had it")
+            return False
+        if not (action.is_open or driver.run.is_held()):
+            break
+        try:
+            await driver.rest(driver.patience.look_s)
+        except StoreUnavailable as error:
+            await driver.hold(error)
+    driver.run.held |= held
+    return await _use(driver, action.request)
+
+
+async def _use(driver: Driver, request: Request) -> bool:
+    """Sends what was allowed, if it is what was allowed, and if nothing speaks against it by now."""
+    message = await driver.find_message()
+    if message is None:
+        return False
+    went = False
+
+    def use(step: Step) -> None:
+        nonlocal went
+        went = False
+        action = step.decision.state(find_action(request.action_id))
+        if step.record.run is None or not isinstance(action, ActionRecord):
+            return
+        decision = action.decision
+        if action.state != "allowed" or decision is None:
+            said = decision.comment if decision and decision.comment else action.state
+            _refuse(step, f"it may not be sent: {said}")
+            return
+        facts = PolicyFacts(step.sight.mint("eval"), is_configured=True)
+        found = evaluate(
+            _describe(driver).make_case(message),
+            facts,
+            step.decision.now_ms,
+            driver.means.consulting.find_rules(),
+        )
+        digest = digest_use(request, _make_asking(step, request.action_id), message)
+        try:
+            used = approval.decide(
+                action, ConsumeAction(found.to_payload(), digest), step.decision.now_ms
+            )
+        except CallerError as refusal:
+            step.add([Fact(tasks.scope_of(step.record), found.to_payload())])
+            _refuse(step, f"it was allowed, and may not be sent: {refusal.message}")
+            return
+        step.add(used)
+        _intend(step)
+        went = True
+
+    await driver.patiently(use)
+    return went

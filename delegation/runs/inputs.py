@@ -1,0 +1,265 @@
+"""Further messages for a task that works: sent once they are stored, and owed until the peer has them (I9).
+
+The append that stores the message sets a due row ``input:<task>:<turn>``. Whoever sends it drops the row once the
+peer has it or refuses it. A peer that is away or busy has not taken it: it is tried again at its time, and the row
+moves on with it. A row that comes due was left by a crash, or by a cut connection: the peer's history is asked, and
+the message goes out only if the peer shows a history without it. An id is not unique (G1), so the history has to show
+the message as often as it was sent. An agent that keeps none proves nothing, so nothing is sent again, and the record
+of the task says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.history import same_message
+from passerelle.a2a_mapping.matching import count_message
+from passerelle.a2a_mapping.members import objects_at
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.errors import Conflict, PasserelleError, StoreUnavailable
+from passerelle.core.peer import Answered, Refused, Unknown, Unreached
+from passerelle.core.status import ENDED, HELD
+from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.run import RunMovedError
+from passerelle.delegation.runs.sending import back_off, judge_refusal
+from passerelle.delegation.runs.taking import settle_input
+from passerelle.runtime.common.carried import wishing
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.core.ports.due import DueRow
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.driver import Driver
+
+ASK: Final = "?"
+"""Before the id of a turn: the message may have arrived, so the agent is asked first."""
+_SHOWN_HISTORY: Final = 100
+_KEPT_MS: Final = 60_000
+_LOOK_S: Final = 0.1
+
+
+def name_row(task_id: str, turn_id: str) -> str:
+    """The due row of an input that is not known to have arrived."""
+    return f"input:{task_id}:{turn_id}"
+
+
+def is_absent(outcome: PeerOutcome | None) -> bool:
+    """Whether the agent dials in, and not to this instance."""
+    return isinstance(outcome, Unreached) and outcome.why == "absent"
+
+
+def judge_input(outcome: PeerOutcome | None, tries: int) -> int | None:
+    """For how many ms a message waits that the peer certainly has not taken; None: it is not tried again."""
+    match outcome:
+        case Unreached(why="connection"):
+            return back_off(tries)
+        case Refused() | Unreached():
+            return judge_refusal(outcome, tries)
+        case _:
+            return None
+
+
+@dataclass(slots=True)
+class Inputs:
+    """Sends inputs, and looks for those whose sending was cut off."""
+
+    dispatch: Dispatch
+    _sending: set[str] = field(default_factory=set[str])
+
+    def send(self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject) -> None:
+        """Sends a stored message, detached from whoever asked."""
+        self.dispatch.detach(self._send(task_id, turn_id, message, params))
+
+    async def _send(
+        self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject
+    ) -> None:
+        self._sending.add(turn_id)
+        try:
+            outcome = await self._insist(task_id, turn_id, message, params)
+            if not isinstance(outcome, Unknown | None):
+                await self._settle(task_id, turn_id)
+        except RunMovedError:
+            self.dispatch.log.info("input.moved", task=task_id)  # not sent: its row comes due
+        except PasserelleError as error:
+            self.dispatch.log.warning("input.failed", task=task_id, code=error.stable_code)
+        finally:
+            self._sending.discard(turn_id)
+
+    async def _insist(
+        self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject
+    ) -> PeerOutcome | None:
+        """Sends it until the peer has taken it or refuses it for good; the last outcome."""
+        tries = 0
+        while True:
+            outcome = await self._deliver(task_id, turn_id, message, params)
+            wait_ms = judge_input(outcome, tries)
+            if wait_ms is None:
+                return outcome
+            if await self._hand_on(task_id, turn_id, outcome):
+                return None
+            tries += 1
+            until_ms = self.dispatch.clock.now_ms() + wait_ms
+            await self._settle(task_id, turn_id, until_ms)
+            while self.dispatch.clock.now_ms() < until_ms:
+                driver = self.dispatch.find(task_id)
+                if driver is not None and driver.run.has_ended():
+                    return None
+                await asyncio.sleep(_LOOK_S)
+            if await self._waits(task_id):
+                return None  # its row comes due again until the task goes on
+
+    async def _hand_on(self, task_id: str, turn_id: str, outcome: PeerOutcome | None) -> bool:
+        """Whether whoever the agent is linked to was told to send it. Its row looks after it from then on."""
+        elsewhere = self.dispatch.elsewhere
+        if elsewhere is None or not is_absent(outcome):
+            return False
+        record = await self._read(task_id)
+        agent = record.peer if record is not None else None
+        if agent is None or not await elsewhere.send_elsewhere(agent, task_id, turn_id):
+            return False
+        await self._settle(task_id, turn_id, self.dispatch.clock.now_ms())
+        return True
+
+    async def send_stored(self, task_id: str, turn_id: str) -> None:
+        """Sends a message that another instance has stored and knows not to have arrived."""
+        record = await self._read(task_id)
+        if record is None or record.status in ENDED or turn_id in self._sending:
+            return
+        message = await self.dispatch.contents.read_turn(record, turn_id)
+        if message is not None:
+            await self._send_again(record, turn_id, message)
+
+    async def _send_again(self, record: TaskRecord, turn_id: str, message: JsonObject) -> None:
+        """Sends a stored message with what its caller asked for beside it."""
+        wishes = await self.dispatch.contents.read_wishes(record, turn_id)
+        with wishing(wishes.extensions):
+            self.send(record.task_id, turn_id, message, wishes.options)
+
+    async def _waits(self, task_id: str) -> bool:
+        record = await self._read(task_id)
+        return record is not None and record.status in HELD
+
+    async def _deliver(
+        self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject
+    ) -> PeerOutcome | None:
+        sender = await self._find_sender(task_id)
+        outcome = await sender.send_input(message, params) if sender is not None else None
+        if sender is None or outcome is None or judge_input(outcome, 0) is not None:
+            return outcome
+        # A Task is the run that is followed already: taken twice it would say everything twice.
+        if not (isinstance(outcome, Answered) and "task" in outcome.result):
+            await self._record(sender, outcome, turn_id)
+        self.dispatch.wake(task_id)
+        return outcome
+
+    async def _find_sender(self, task_id: str) -> Driver | None:
+        """The driver of a run, or one in its place; None while nobody knows what the run is called at the agent."""
+        driver = self.dispatch.find(task_id)
+        if driver is not None and not driver.run.moved:
+            return driver
+        record = await self._read(task_id)
+        if record is None or record.run is None or record.run.remote_task_id is None:
+            return None
+        sender = await self.dispatch.stand_in(task_id)
+        # Another attempt may have begun since: by its context alone the agent would take the message for a new task.
+        return sender if sender.remote_task() is not None else None
+
+    async def _record(self, sender: Driver, outcome: PeerOutcome, turn_id: str) -> None:
+        """Stores what the agent said, whoever drives the run by then: it stands nowhere else."""
+        while True:
+            try:
+                if sender.run.moved:
+                    sender = await self.dispatch.stand_in(sender.run.sight.task.id)
+                await settle_input(sender, outcome, turn_id)
+            except (RunMovedError, Conflict):
+                await asyncio.sleep(self.dispatch.patience.lease_s)
+            except StoreUnavailable as error:
+                await sender.hold(error)
+            else:
+                return
+
+    async def look(
+        self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
+    ) -> None:
+        """A row that came due: whether the peer has the message, and if it certainly has not, sends it."""
+        if await self._find_out(row.entity, row.member.rpartition(":")[2]):
+            await drop(shard, row)
+
+    async def look_here(self, task_id: str, turn_id: str) -> None:
+        """The same for an agent that dials in, where another instance has the row."""
+        if await self._find_out(task_id, turn_id):
+            await self._settle(task_id, turn_id)
+
+    async def _find_out(self, task_id: str, turn_id: str) -> bool:
+        """Whether nothing is owed any more."""
+        if turn_id in self._sending:
+            return False
+        record = await self._read(task_id)
+        if record is None or record.status in ENDED:
+            return True
+        if record.status in HELD:
+            return False
+        message = await self.dispatch.contents.read_turn(record, turn_id)
+        run = record.run
+        if message is None or run is None or run.remote_task_id is None:
+            return False
+        peer = self.dispatch.find_peer(run.worker.peer)
+        outcome = await peer.get(run.remote_task_id, history_length=_SHOWN_HISTORY)
+        if not isinstance(outcome, Answered):
+            if is_absent(outcome) and self.dispatch.elsewhere is not None:
+                agent = run.worker.peer
+                await self.dispatch.elsewhere.send_elsewhere(agent, task_id, f"{ASK}{turn_id}")
+            return False
+        history = objects_at(outcome.result, "history")
+        if not history or len(history) >= _SHOWN_HISTORY:
+            await self._doubt(record, turn_id)
+        elif count_message(history, message) < await self._count_sent(record, turn_id, message):
+            await self._send_again(record, turn_id, message)
+            return False
+        return True
+
+    async def _count_sent(self, record: TaskRecord, turn_id: str, message: JsonObject) -> int:
+        """How often this message was sent on the task, up to its turn."""
+        count = 0
+        async for turn, accepted in self.dispatch.contents.list_turns(record):
+            count += same_message(accepted, message)
+            if turn == turn_id:
+                break
+        return count
+
+    async def _doubt(self, record: TaskRecord, turn_id: str) -> None:
+        """Says that nobody can tell whether a message has arrived."""
+        self.dispatch.log.warning("input.doubtful", task=record.task_id, turn=turn_id)
+        driver = self.dispatch.find(record.task_id)
+        if driver is not None:
+            reason = "the agent shows no history, so nobody can tell whether it has the message"
+            await driver.warn("input_doubtful", reason)
+
+    async def _read(self, task_id: str) -> TaskRecord | None:
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.dispatch.writes.load([ref]))[ref].record
+        return record if isinstance(record, TaskRecord) else None
+
+    async def _settle(self, task_id: str, turn_id: str, from_ms: int | None = None) -> None:
+        """Drops the row of an input, or moves it on to when one that is sent then is not on its way any more."""
+        record = await self._read(task_id)
+        if record is None:
+            return
+        member = name_row(task_id, turn_id)
+        doubt_ms = self.dispatch.find_doubt_ms(record.peer or "")
+        at_ms = None if from_ms is None else from_ms + doubt_ms
+
+        def body(_decision: Decision) -> Terms:
+            key = f"{turn_id}:{at_ms or 0}"
+            row = IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS)
+            return Terms(due=(DueChange(member, at_ms),), idem=row)
+
+        await self.dispatch.writes.decide(record.session_id, [], body)

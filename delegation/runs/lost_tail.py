@@ -1,0 +1,79 @@
+"""Whether the store still has what it acknowledged to a run, and what becomes of a run of which it has not.
+
+*Lost* is a lower version of a record than one that was seen, the same version by another operation, or, at a higher
+version, our last event not at its sequence and chain. That somebody else has written is none of these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.status import UNDRIVEN
+from passerelle.core.task_record import TaskRecord
+from passerelle.protocol.cursor import extend_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.batch import EntityRef
+    from passerelle.core.decision import Held
+    from passerelle.core.machine import Record
+    from passerelle.core.ports.log import EventLog
+
+CODE: Final = "history_lost"
+"""Of the warning in a task whose tail was lost, and of the failure of one whose agent cannot say what was in it."""
+
+
+async def lacks(
+    log: EventLog,
+    held: Mapping[EntityRef, Held],
+    stored: Mapping[EntityRef, Held],
+    session: str,
+    last: tuple[int, str] | None,
+) -> bool:
+    """Whether something is gone of what was seen: the records that were ``held``, and the ``last`` event of ours.
+
+    The event is read only where somebody has written since.
+
+    Raises:
+        StoreUnavailable: it cannot be read.
+    """
+    is_newer = False
+    for ref, one in held.items():
+        seen, now = one.stamp, stored[ref].stamp
+        if now.version < seen.version or (now.version == seen.version and now.op != seen.op):
+            return True
+        is_newer = is_newer or now.version > seen.version
+    return is_newer and last is not None and not await has_event(log, session, *last)
+
+
+async def has_event(log: EventLog, session: str, sequence: int, chain: str) -> bool:
+    """Whether an event stands at its place in the history of a session, as it was acknowledged.
+
+    Raises:
+        StoreUnavailable: it cannot be read.
+    """
+    head, page = await log.read_resume(StreamRef(StreamKind.SESSION, session), sequence - 1, 1)
+    if head is None or head.sequence < sequence:
+        return False
+    if not page or page[0].sequence != sequence:
+        return True  # it was archived, and what stands in the archive was on its way there for long
+    return extend_chain(page[0].previous, page[0].event_id) == chain
+
+
+def may_go_on(record: Record | None) -> bool:
+    """Whether an answer of the agent that is whole can be taken by the record as it is stored now."""
+    return (
+        isinstance(record, TaskRecord) and record.run is not None and record.status not in UNDRIVEN
+    )
+
+
+def explain_lost(agent: str) -> Failure:
+    """Why a task ends whose agent cannot say what it had said."""
+    reason = (
+        "the store has lost a part of what the agent had said, after a failover or a restore, "
+        f"and agent {agent!r} cannot be asked for it"
+    )
+    return Failure(CODE, ErrorCategory.STORE, reason, source=agent)

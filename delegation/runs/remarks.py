@@ -1,0 +1,99 @@
+"""Words of ours to the caller of a task that goes on waiting: they stand before the question that is still open.
+
+A caller of A2A looks at the status of its task and nowhere else. The words are a status message in the state that the
+task is in, so that streams tell of them too, and they end the turn of the message that they are about.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from passerelle.a2a_mapping.content import is_remark, make_remark
+from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core import task as tasks
+from passerelle.core import thread as threads
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.payloads.conversation import TurnCompleted
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.status import Status
+from passerelle.core.task_commands import WaitFor
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import EndTurn, ThreadRecord
+from passerelle.core.times import format_ms
+from passerelle.runtime.records.spill import Spill, show
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.decision import Decision
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.delegation.runs.follow_ups import FollowUp
+
+_SHOWN: Final = 3
+
+
+def remark(decision: Decision, message: FollowUp, status: JsonObject, text: str) -> None:
+    """Adds ``text`` to the status of a task that waits, and ends the turn of ``message``.
+
+    ``status`` is what callers see now; what it asks stays in it as it is.
+    """
+    task, thread = decision.state(message.task), decision.state(message.thread)
+    if not isinstance(task, TaskRecord):
+        return
+    facade, context = expose(TaskId(task.task_id), task.exposure), task.scope.context_id
+    asked = object_at(status, "message")
+    kept: list[Json] = [part for part in objects_at(asked, "parts") if not is_remark(part)]
+    parts: list[Json] = [make_remark(text), *kept]
+    said = make_message(f"remark-{message.turn_id}", facade, context, parts)
+    shown = make_status(text_at(status, "state"), format_ms(decision.now_ms), {**asked, **said})
+    run = task.run
+    waiting = TaskWaiting(
+        waiting_for=_name_wait(task.status),
+        status=task.status,
+        reason=text,
+        action_ids=task.open_actions,
+        native_status=run.native_status if run else None,
+    )
+    facts = tasks.decide(task, WaitFor(waiting))
+    frame = status_frame(facade, context, shown)
+    decision.add([*facts[:-1], *show(Spill(), facts[-1], frame, facade, "status")])
+    if isinstance(thread, ThreadRecord):
+        completed = TurnCompleted("task", task.status)
+        decision.add(threads.decide(thread, EndTurn(message.turn_id, task.task_id, completed)))
+
+
+def explain_kept(approval: ActionRecord) -> str:
+    """Why a message was kept: which approval waits, and for whom."""
+    name, title = approval.request.action_id, approval.request.title
+    who = _name_deciders(approval)
+    return f"This message was kept and not sent to the agent: approval {name} ({title}) waits for {who}"
+
+
+def advise(approval: ActionRecord) -> str:
+    """What the sender of a message that was kept can do."""
+    return (
+        "Words do not decide it. Whoever may decide answers it with the typed answer that the status asks for, or over "
+        f"/v1/approvals/{approval.request.action_id}; once it is closed, write again. CancelTask stops the task."
+    )
+
+
+def _name_deciders(approval: ActionRecord) -> str:
+    """Who may decide by now, in words; more than three are counted."""
+    begun = approval.request.audience[: approval.step + 1]
+    named = [*dict.fromkeys(name for step in begun for name in step.principals)]
+    if not named:
+        return "its owner to decide"
+    shown = ", ".join(named[:_SHOWN])
+    return (
+        f"{shown} to decide" if len(named) <= _SHOWN else f"{len(named)} people, {shown} among them"
+    )
+
+
+def _name_wait(status: Status) -> Literal["input", "permission", "resource"]:
+    match status:
+        case Status.WAITING_PERMISSION:
+            return "permission"
+        case Status.WAITING_RESOURCE:
+            return "resource"
+        case _:
+            return "input"

@@ -1,0 +1,142 @@
+"""Attempts that are owed: begun when their time has come, by whichever instance finds the row (I9, ATT-13…ATT-17).
+
+A further attempt is a run of its own: another message at the agent, another task there, and everything that the task
+was told so far as its input. The append that begins it takes the row out of the due set, so one of two instances
+begins it, and the other one finds nothing owed.
+
+The message goes out under the id that its caller gave it, except to an agent that has made a task of it before: an
+agent may take a known id for a repeat and answer with the task that failed (A2A 1.0 section 3.3.1), so there the id
+ends with the ordinal of the attempt. Callers read their own id in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.members import text_at
+from passerelle.core.batch import Claim, RunMove
+from passerelle.core.errors import Draining, NotFound, RemoteError
+from passerelle.core.facts import ErrorCategory, Failure, Worker
+from passerelle.core.ids import REMOTE_CONTEXT
+from passerelle.core.payloads.task import TaskAttemptStarted
+from passerelle.core.status import Status
+from passerelle.core.task_commands import StartRun
+from passerelle.core.thread import ThreadRecord
+from passerelle.delegation.runs.constraining import bound_policy, find_obstacle
+from passerelle.delegation.runs.endings import confirm_stop, fail_owed
+from passerelle.delegation.runs.first_message import compose_input
+from passerelle.delegation.runs.limits import list_limits
+from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from passerelle.core.peer import Peer, PeerCard
+    from passerelle.core.ports.due import DueRow
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.run import Run
+    from passerelle.delegation.runs.step import Step
+    from passerelle.runtime.records.references import References
+
+_CARD_S: Final = 3.0
+"""How long the card of an agent is waited for. Without one the attempt begins all the same, and fails for a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Begins attempts that are owed."""
+
+    dispatch: Dispatch
+    references: References
+
+    async def begin(self, row: DueRow) -> bool:
+        """Begins the attempt that a claimed row stands for; False when none is owed (any more).
+
+        Raises:
+            StoreUnavailable, Draining: the row stays, and comes due again.
+        """
+        run = await self.dispatch.hold(row.entity)
+        claim = Claim(row.member, row.token)
+        if run.record.status is Status.CANCELLING and run.record.run is None:
+            await confirm_stop(run, claim)
+            return True
+        if run.record.status is not Status.RETRYING:
+            return False
+        try:
+            peer = self.dispatch.find_peer(run.sight.peer)
+        except NotFound as error:
+            gone = Failure("peer_gone", ErrorCategory.POLICY, str(error), source=run.sight.peer)
+            await fail_owed(run, gone, claim)
+            return True
+        if self.dispatch.runs.is_draining:
+            raise Draining("this instance is shutting down", retry_after_s=1)
+        card = await _find_card(peer)
+        price = run.sight.price.estimate() if run.sight.price else 0
+        obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
+        if obstacle is not None:
+            broken = Failure("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
+            await fail_owed(run, broken, claim)
+            return True
+        await self._start(run, peer, card, claim)
+        return True
+
+    async def _start(self, run: Run, peer: Peer, card: PeerCard | None, claim: Claim) -> None:
+        task = run.sight.task
+        started = self._describe(run, card, peer.name)
+        message = {**compose_input(run.sight.accepted), "messageId": started.message_id}
+        referred = await self.references.recall(run.record, peer.name, message)
+        run_id, driver = run.sight.mint("run"), self.dispatch.drives(task.shard)
+
+        def start(step: Step) -> None:
+            step.add(step.tell(StartRun(run_id, started)))
+            step.decision.set_field(task, OWNER, str(driver).encode())
+
+        def conclude(step: Step) -> Terms:
+            return Terms(
+                claim=claim,
+                runs=(RunMove(run_id, task.id, driver, enters=True),),
+                due=list_limits(task.id, started.retry_policy, step.decision.now_ms),
+            )
+
+        await run.append(start, conclude)
+        self.dispatch.start(run, peer, driver, {"message": message}, referred)
+
+    def _describe(self, run: Run, card: PeerCard | None, peer: str) -> TaskAttemptStarted:
+        record, thread = run.record, run.held[run.sight.thread].record
+        remotes = thread.remotes if isinstance(thread, ThreadRecord) else {}
+        last = record.attempts[-1]
+        ordinal = last.ordinal + 1
+        return TaskAttemptStarted(
+            ordinal=ordinal,
+            worker=Worker("agent", peer, card.endpoint, card.sha256)
+            if card
+            else Worker("agent", peer),
+            native_protocol=card.protocol if card else "a2a/1.0",
+            # The first frame of a stream names the remote task, so that it is found again after a crash.
+            delivery_mechanism="streaming" if card and card.streaming else "unary",
+            message_id=_choose_message_id(run, peer, ordinal),
+            retry_policy=bound_policy(record, self.dispatch.find_terms(peer).policy),
+            reason=record.status_reason or "retry",
+            remote_context_id=remotes.get(peer) or run.sight.mint(REMOTE_CONTEXT),
+            traceparent=last.traceparent,
+            tracestate=last.tracestate,
+            extensions=last.extensions,
+            gated=self.dispatch.find_rules().judges_sends,
+        )
+
+
+async def _find_card(peer: Peer) -> PeerCard | None:
+    try:
+        async with asyncio.timeout(_CARD_S):
+            return await peer.describe()
+    except (RemoteError, TimeoutError):
+        return peer.peek()
+
+
+def _choose_message_id(run: Run, peer: str, ordinal: int) -> str:
+    own = text_at(run.sight.accepted[0], "messageId")
+    is_known = any(
+        one.worker.peer == peer and one.remote_task_id is not None for one in run.record.attempts
+    )
+    return f"{own}~{ordinal}" if is_known else own

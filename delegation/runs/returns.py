@@ -1,0 +1,456 @@
+"""The answers of people go back to the peer: look first, send once, record what the peer said (CMD-14).
+
+The pure steps are in ``permission_bridge/returning.py``; here they are carried out, under the fence of the run. Before
+each send the attempt is stored, so that after a crash the peer is asked before anything is sent again.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
+from passerelle.a2a_mapping.dialects.recalling import recall
+from passerelle.a2a_mapping.dialects.registry import detect, encode
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.outbound import RemoteAddress, address_message
+from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
+from passerelle.core import approval
+from passerelle.core.approval_commands import BeginReturn, FailReturn, FinishReturn
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange
+from passerelle.core.payloads.run import request
+from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.peer import Answered, Closed, Refused, Unknown
+from passerelle.core.prompt import PeerPrompt, read_answer
+from passerelle.core.status import ENDED
+from passerelle.core.task import TABLE
+from passerelle.core.task_commands import RequestCancel, SendInput
+from passerelle.delegation.runs.raising import end_raised, finds_fault
+from passerelle.delegation.runs.stalling import note_break
+from passerelle.delegation.runs.step import find_action
+from passerelle.delegation.runs.taking import take
+from passerelle.delegation.runs.turning_down import (
+    ON_ITS_WAY,
+    find_turns,
+    turn_down_answer,
+)
+from passerelle.permission_bridge.returning import (
+    REFUSED,
+    Ended,
+    Gone,
+    LookAgain,
+    Returned,
+    RunningOn,
+    Send,
+    StillWaiting,
+    TurnedDown,
+    Undeliverable,
+    Unreachable,
+    WaitUntil,
+    back_off,
+    choose_step,
+    judge_sending,
+    read_attempts,
+)
+from passerelle.runtime.common.carried import wishing
+from passerelle.runtime.records.task_fields import Wishes
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_commands import ActionCommand
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.step import Step
+    from passerelle.permission_bridge.returning import Sight
+    from passerelle.runtime.records.withholding import Withheld
+
+_TASK_NOT_FOUND: Final = -32001
+_SHOWN_HISTORY: Final = 10
+"""Messages that are asked for; agents of LangGraph refuse to show more."""
+_LOOK_AGAIN_MS: Final = 10_000
+"""When the due row of an answer comes back, should its driver break now."""
+
+
+def list_groups(driver: Driver) -> list[tuple[str, ...]]:
+    """The answers that are owed on a run, those of one pause together: one message has to answer them all.
+
+    A pause of which a question is still open owes nothing yet.
+    """
+    pauses: dict[str, list[ActionRecord]] = {}
+    for held in driver.run.held.values():
+        record = held.record
+        if isinstance(record, ActionRecord):
+            name = record.request.group_id or record.request.action_id
+            pauses.setdefault(name, []).append(record)
+    groups: list[tuple[str, ...]] = []
+    for records in pauses.values():
+        owed = sorted(one.request.action_id for one in records if one.return_state in ON_ITS_WAY)
+        if owed and not any(one.is_open for one in records):
+            groups.append(tuple(owed))
+    return groups
+
+
+@dataclass(slots=True)
+class Returning:
+    """The answers of one pause on their way back; ``action_ids`` are its answered questions, at least one."""
+
+    driver: Driver
+    action_ids: tuple[str, ...]
+
+    @property
+    def actions(self) -> list[ActionRecord]:
+        """The questions whose answers are on their way, as the driver has them."""
+        held = self.driver.run.held
+        found = [held[ref].record for ref in map(find_action, self.action_ids) if ref in held]
+        return [
+            one for one in found if isinstance(one, ActionRecord) and one.return_state in ON_ITS_WAY
+        ]
+
+    async def go(self) -> bool:
+        """One step; whether something was done."""
+        actions = self.actions
+        moved = bool(actions) and await self._step(actions)
+        if moved and not self.actions:
+            await self._forget(actions[0])
+        return moved
+
+    async def _step(self, actions: list[ActionRecord]) -> bool:
+        remote = self._remote()
+        if remote is None or self.driver.run.record.status in ENDED:
+            await self._tell(FailReturn("peer_terminal"))
+            return True
+        if any(action.cancels_task for action in actions):
+            return await self._cancel(actions)
+        sight = await self._look(actions, remote)
+        now_ms = self.driver.means.clock.now_ms()
+        untaken = self.action_ids[0] in self.driver.debts.untaken
+        attempts = read_attempts(_find_last(actions), untaken=untaken)
+        attempts = replace(attempts, last_ms=self.driver.find_written_ms(attempts.last_ms))
+        doubt_ms = round(self.driver.patience.doubt_s * 1000)
+        step = choose_step(sight, attempts, now_ms, doubt_ms)
+        match step:
+            case Send():
+                await self._send(actions, remote)
+            case Returned(native_status=native):
+                await self._begin([one for one in actions if one.return_state == "owed"])
+                await self._tell(FinishReturn(native))
+            case Undeliverable(reason=reason):
+                await self._tell(FailReturn(reason))
+            case WaitUntil(at_ms=at_ms):
+                await self._postpone(at_ms)
+                return False
+            case _:
+                assert_never(step)
+        return True
+
+    def _remote(self) -> str | None:
+        run = self.driver.run.record.run
+        return run.remote_task_id if run else None
+
+    async def _find_message(self, actions: list[ActionRecord]) -> JsonObject | None:
+        """The caller's own message, where a message was the answer: its turn gave the decision its name."""
+        decision = actions[0].decision
+        if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
+            return None
+        run, turn_id = self.driver.run, decision.decision_id
+        return await run.contents.read_turn(run.record, turn_id)
+
+    async def _open(self, action: ActionRecord) -> Withheld | None:
+        """What the message says that answers a request for a credential; None where it says it itself, or is gone."""
+        run, turn_id, sealed = self.driver.run, *await self._find_sealed(action)
+        if sealed is None:
+            return None
+        return await run.contents.withholding.read(run.shard, sealed, turn_id)
+
+    async def _forget(self, action: ActionRecord) -> None:
+        """Keeps no credential that is not on its way any more."""
+        run, (_, sealed) = self.driver.run, await self._find_sealed(action)
+        if sealed is not None:
+            now_ms = self.driver.means.clock.now_ms()
+            await run.contents.withholding.forget(run.shard, sealed, now_ms)
+
+    async def _find_sealed(self, action: ActionRecord) -> tuple[str, str | None]:
+        """The turn that brought the answer, and where its message is sealed, if it is."""
+        decision, run = action.decision, self.driver.run
+        if decision is None or decision.outcome != "answered_by_caller":
+            return "", None
+        wishes = await run.contents.read_wishes(run.record, decision.decision_id)
+        return decision.decision_id, wishes.sealed
+
+    async def _message_id(self, actions: list[ActionRecord]) -> str:
+        own = await self._find_message(actions)
+        decided = [action.decision.decision_id for action in actions if action.decision]
+        return text_at(own, "messageId") if own else derive_message_id(decided)
+
+    async def _look(self, actions: list[ActionRecord], remote: str) -> Sight:
+        outcome = await self.driver.peer.get(remote, history_length=_SHOWN_HISTORY)
+        if isinstance(outcome, Refused) and outcome.code == _TASK_NOT_FOUND:
+            return Gone()
+        if not isinstance(outcome, Answered):
+            return Unreachable()
+        task = outcome.result
+        state = text_at(object_at(task, "status"), "state")
+        seen = self._is_in(objects_at(task, "history"), await self._message_id(actions))
+        if state in TERMINAL_STATES:
+            return Ended(state, seen)
+        if state not in INTERRUPTED_STATES:
+            if self._waits_on(actions, state, seen=seen):
+                return StillWaiting(same=True, native_status=state, has_message=seen)
+            return RunningOn(state, seen)
+        asked = [one.request.remote for one in actions if one.request.remote]
+        shown = {prompt.occurrence for prompt in detect(self.driver.peer.name, task)}
+        shown |= recall(task, asked)
+        same = any(one.occurrence in shown for one in asked)
+        return StillWaiting(same, state, seen)
+
+    def _waits_on(self, actions: list[ActionRecord], state: str, *, seen: bool | None) -> bool:
+        """Whether the peer waits for these answers in a state in which it has refused others.
+
+        Once one of them may have reached it, only its history says that it has not.
+        """
+        run = self.driver.run.record.run
+        is_first = _find_last(actions).return_attempts == 0
+        return run is not None and run.waits_on == state and (is_first or seen is False)
+
+    def _is_in(self, history: list[JsonObject], mine: str) -> bool | None:
+        """Whether the peer has the message. A caller may use one id again: then it has to have each of them (G1)."""
+        if not history:
+            return None
+        ours = sum(text_at(one, "messageId") == mine for one in self.driver.run.sight.accepted)
+        return sum(text_at(one, "messageId") == mine for one in history) >= max(ours, 1)
+
+    async def _send(self, actions: list[ActionRecord], remote: str) -> None:
+        withheld = await self._open(actions[0])
+        if withheld is None and actions[0].state == "answered_by_caller":
+            await self._tell(FailReturn(f"{REFUSED}: what it says is not here any more"))
+            return
+        message = await self._encode(actions, remote, withheld)
+        if message is None:
+            await self._cancel(actions)
+            return
+        await self.driver.await_lease()
+        wishes = await self._read_wishes(actions)
+        streams = self._is_streamed(wishes)
+        if not await self._begin(
+            actions, message_id=text_at(message, "messageId"), streams=streams
+        ):
+            return
+        self.driver.debts.untaken.discard(self.action_ids[0])
+        await self.driver.await_leave()
+        attempts = _find_last(actions).return_attempts + 1
+        with wishing(wishes.extensions):
+            options = withheld.options if withheld else wishes.options
+            sent, state = await self._exchange({**options, "message": message}, streams=streams)
+        judged = judge_sending(sent, state, attempts, self.driver.means.clock.now_ms())
+        match judged:
+            case Returned(native_status=native):
+                await self._tell(FinishReturn(native))
+            case TurnedDown(outcome=outcome):
+                await turn_down_answer(self.driver, self.action_ids, remote, outcome)
+            case LookAgain(at_ms=at_ms, untaken=untaken):
+                if untaken:
+                    self.driver.debts.untaken.add(self.action_ids[0])
+                await self._postpone(at_ms)
+            case _:
+                assert_never(judged)
+
+    def _is_streamed(self, wishes: Wishes) -> bool:
+        """Whether the answer goes out as a stream: for a caller who reads one, to an agent that has them.
+
+        To all others it goes out unary. The task is known, so nothing is lost that subscribing or asking cannot bring.
+        """
+        card = self.driver.peer.peek()
+        return card is not None and card.streaming and wishes.streams
+
+    async def _read_wishes(self, actions: list[ActionRecord]) -> Wishes:
+        """What was asked for beside the message that is the answer; nothing where it came another way."""
+        run = self.driver.run
+        turns = await find_turns(run, actions) or run.record.open_turns
+        return await run.contents.read_wishes(run.record, turns[-1]) if turns else Wishes()
+
+    async def _cancel(self, actions: list[ActionRecord]) -> bool:
+        """CancelTask takes the place of words; a peer that was not reached is told again."""
+        if not await self._begin(actions, _make_wish(actions)):
+            return True
+        if await self.driver.cancel():
+            await self._tell(FinishReturn("cancel requested"))
+            return True
+        attempts = _find_last(actions).return_attempts + 1
+        await self._postpone(self.driver.means.clock.now_ms() + back_off(attempts))
+        return False
+
+    async def _begin(
+        self,
+        seen: list[ActionRecord],
+        wish: TaskCancelRequested | None = None,
+        message_id: str = "",
+        *,
+        streams: bool = False,
+    ) -> bool:
+        """Stores the attempt, and with it what is to go out, or the wish to stop that the answer stands for.
+
+        False when somebody else has begun one since ``seen``, so that two never send.
+        """
+        began = False
+
+        def begin(step: Step) -> None:
+            nonlocal began
+            now = [step.decision.state(find_action(one.request.action_id)) for one in seen]
+            actions = [one for one in now if isinstance(one, ActionRecord)]
+            began = list(map(_stand, actions)) == list(map(_stand, seen))
+            for action in actions if began else ():
+                step.add(approval.decide(action, BeginReturn(), step.decision.now_ms))
+            if began and message_id:
+                _intend(step, message_id, streams=streams)
+            if began and wish is not None and step.record.status in TABLE[RequestCancel]:
+                step.add(step.tell(RequestCancel(wish)))
+
+        await self.driver.run.append(begin, self._settle)
+        return began
+
+    async def _encode(
+        self, actions: list[ActionRecord], remote: str, withheld: Withheld | None
+    ) -> JsonObject | None:
+        run = self.driver.run.record.run
+        context = run.remote_context_id if run else None
+        own = withheld.message if withheld else await self._find_message(actions)
+        if own is not None:
+            referred = await self.driver.refer(own)
+            to = RemoteAddress(context_id=context, task_id=remote, references=referred.ids)
+            return address_message(own, to)
+        replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
+        return encode(replies, remote, context or "") if replies else None
+
+    async def _exchange(
+        self, params: JsonObject, *, streams: bool
+    ) -> tuple[PeerOutcome, str | None]:
+        """Sends, and takes what comes; the outcome with the state in it."""
+        if not streams:
+            outcome = await self.driver.peer.send(params)
+            if isinstance(outcome, Answered):
+                await take(self.driver, [outcome.result])
+            return outcome, _native_status(outcome)
+        return await self._follow(params)
+
+    async def _follow(self, params: JsonObject) -> tuple[PeerOutcome, str | None]:
+        """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
+
+        Of an answer the outcome has nothing, and its state stands beside it.
+        """
+        first: tuple[PeerOutcome, str | None] | None = None
+        last: StreamOutcome = Closed()
+        async with aclosing(self.driver.peer.stream(params)) as stream:
+            async for said in stream:
+                if not isinstance(said, Answered):
+                    last = said
+                    break
+                last = Answered({})
+                first = first or (last, _native_status(said))
+                await take(self.driver, [said.result])
+                del said  # a stream that waits would keep it
+                if self.driver.run.has_ended() or self.driver.run.is_parked():
+                    break
+        if first is not None and isinstance(last, Refused):
+            if finds_fault(last):
+                return last, None
+            await end_raised(self.driver, last)
+        elif not isinstance(last, Answered | Refused):
+            await note_break(self.driver)
+        if first is not None:
+            return first
+        if isinstance(last, Closed):
+            last = Unknown("the stream ended before a frame came")
+        return last, None
+
+    async def _tell(self, command: ActionCommand) -> None:
+        def tell(step: Step) -> None:
+            for ref in map(find_action, self.action_ids):
+                action = step.decision.state(ref)
+                if isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY:
+                    step.add(approval.decide(action, command, step.decision.now_ms))
+
+        await self.driver.run.append(tell, self._settle)
+
+    def _settle(self, step: Step) -> Terms:
+        return Terms(
+            due=tuple(
+                DueChange(
+                    f"return:{action_id}",
+                    step.decision.now_ms + _LOOK_AGAIN_MS
+                    if _is_on_its_way(step.decision.state(find_action(action_id)))
+                    else None,
+                )
+                for action_id in self.action_ids
+            )
+        )
+
+    async def _postpone(self, at_ms: int) -> None:
+        self.driver.debts.put_off[self.action_ids[0]] = at_ms
+        due = tuple(DueChange(f"return:{action}", at_ms) for action in self.action_ids)
+        await self.driver.run.append(lambda _step: None, lambda _step: Terms(due=due))
+
+
+def _intend(step: Step, message_id: str, *, streams: bool) -> None:
+    """Answers to a question are an exchange of their own (EVC-6)."""
+    if step.record.run is not None and step.record.status in TABLE[SendInput]:
+        requested = request(step.sight.peer, "streaming" if streams else "unary", message_id)
+        step.add(step.tell(SendInput(requested)))
+
+
+def _is_on_its_way(action: object) -> bool:
+    return isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY
+
+
+def _stand(action: ActionRecord) -> tuple[str, int]:
+    """How far an answer is on its way."""
+    return action.return_state, action.return_attempts
+
+
+def _find_last(actions: list[ActionRecord]) -> ActionRecord:
+    """The one whose last attempt is the latest: they are sent together, but one may have been alone before."""
+    return max(actions, key=lambda action: (action.return_attempts, action.updated_at))
+
+
+def _make_reply(action: ActionRecord) -> Reply | None:
+    decision, pause = action.decision, action.request.remote
+    if decision is None or pause is None:
+        return None
+    prompt = PeerPrompt(
+        dialect=pause.dialect,
+        occurrence=pause.occurrence,
+        native_status=pause.native_status,
+        kind=action.request.kind,
+        action_type=action.request.action_type,
+        options=action.request.options,
+        native_id=pause.native_id,
+        message_id=pause.message_id,
+        subject=action.request.subject,
+    )
+    chosen = action.find_option(decision.option_id or "")
+    return Reply(prompt, read_answer(decision, chosen), decision.decision_id, decision.native)
+
+
+def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:
+    """The intent, which is a fact before any agent is told (CMD-9)."""
+    answer = next(action for action in actions if action.cancels_task)
+    by_time = answer.state == "expired"
+    decided_by = answer.decision.decided_by if answer.decision else ""
+    return TaskCancelRequested(
+        actor=decided_by,
+        source="policy" if by_time else "user",
+        propagation="active_run",
+        reason="a question was not answered in time" if by_time else "the answer to a question",
+    )
+
+
+def _native_status(outcome: PeerOutcome) -> str | None:
+    if not isinstance(outcome, Answered):
+        return None
+    for name in ("task", "statusUpdate"):
+        state = text_at(object_at(object_at(outcome.result, name), "status"), "state")
+        if state:
+            return state
+    return "message" if "message" in outcome.result else "TASK_STATE_WORKING"

@@ -1,0 +1,557 @@
+"""The state of one run in its driver: the entities it holds, and the appends it makes under its fence.
+
+A driver holds what it wrote, so it reads nothing between two frames. A conflict means that a command came in
+between (an answer, a wish to cancel): the entities are read again and the same frames decided again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import orjson
+
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.long_task import write_task
+from passerelle.core.batch import (
+    Again,
+    Appended,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    Fence,
+    Fenced,
+    IdempotencyRow,
+    Incarnation,
+    RunMove,
+    TargetChange,
+    Unclaimed,
+)
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.standing import make_row
+from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
+from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
+from passerelle.delegation.runs.failing import name_row
+from passerelle.delegation.runs.limits import drop_limits
+from passerelle.delegation.runs.lost_tail import lacks, may_go_on
+from passerelle.delegation.runs.step import Asked, Sight, Step, find_action
+from passerelle.runtime.common.fair_lock import FairLock
+from passerelle.runtime.records.spill import CAP, Spill
+from passerelle.runtime.records.task_fields import (
+    CONTENT,
+    IN_BLOB,
+    IN_ENTRY,
+    IN_PIECES,
+    OWNER,
+    ContentReads,
+)
+from passerelle.runtime.records.writes import MAX_TRIES, Terms, Unread, Written
+from passerelle.webhooks.push_configs import end_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from passerelle.core.batch import PackedBatch
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.limit import CostRecorded
+    from passerelle.core.payloads.run import RunStatus
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.projections import IndexRow
+    from passerelle.core.ports.uploads import Uploads
+    from passerelle.delegation.runs.habits import Seen
+    from passerelle.delegation.runs.plain_answers import AnswerForm, PlainAnswer
+    from passerelle.delegation.runs.plain_turns import PlainTurn
+    from passerelle.runtime.records.writes import Outdated, Refusal, Writes
+
+T = TypeVar("T")
+WAY_S: Final = 0.25
+"""Enough for a read and an append of another instance, and a second try."""
+_NOTICE_TTL_MS: Final = 600_000
+
+
+class RunMovedError(Exception):
+    """The run is somebody else's now: whatever is in flight here decides nothing any more."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One run as its driver has it. As with a driver, what few of them need stands in the class.
+
+    Each append wakes whoever waits for a change, and so does the end of its driver. Before each wait it is asked
+    whether the run has ended or moved, with no await in between.
+    """
+
+    writes: Writes
+    blobs: Blobs
+    copies: Blobs
+    """Files that the peer named by address."""
+    uploads: Uploads
+    """What it has uploaded before it named it."""
+    contents: ContentReads
+    sight: Sight
+    shard: Shard
+    """Where the task lives."""
+    kept: dict[EntityRef, Held] | Unread
+    driver: Incarnation | None
+    """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
+    asks: Callable[[Step, JsonObject, RunStatus], Asked]
+    post_row: Callable[[IndexRow, float], Awaitable[bool]]
+    """Sends an owner-index row beside an append that may wait for company as long as is said, in seconds.
+
+    What is returned says whether it was written.
+    """
+    list_row: Callable[[IndexRow], Awaitable[None]]
+    """Writes one that was not; the relay writes the same row, so a failure loses nothing."""
+    on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
+    """Told once it is stored what a run cost."""
+    on_text: Callable[[Step], None] = lambda _step: None
+    """Told of text before it is stored, once."""
+    on_loss: Callable[[Run], None] = lambda _run: None
+    """Told that what was acknowledged to this run is not stored any more."""
+    store_pause_s: float = 0.5
+    """How long the store is left alone when nobody knows whether it took an append."""
+    content: JsonObject | None = None
+    """The Task as callers may be told it: no further than what is stored (I1)."""
+    answer: JsonObject | None = None
+    """The Message that is the answer, once it is stored (I1)."""
+    plain: PlainTurn | None = field(default=None, init=False)
+    """How its turn was filled in, as long as nothing was stored since."""
+    filled: PlainAnswer | None = field(default=None, init=False)
+    """What callers are shown of the stored end of a plain turn."""
+    seen: Seen | None = field(default=None, init=False)
+    """What that says about the peer's habits."""
+    moved: bool = field(default=False, init=False)
+    epoch: int = field(default=0, init=False)
+    """Of the shard, when something was stored or read here last."""
+    has_all: bool = field(default=False, init=False)
+    """Whether the peer's answer comes, or has come, in one piece: what is lost of the record is told again by it."""
+    last: tuple[int, str] | None = field(default=None, init=False)
+    """Sequence and chain of the last event that was stored here."""
+    line: FairLock = field(default_factory=FairLock, init=False)
+    """Held by whoever appends or reads just now, also by commands that have lost to the driver."""
+    gives_way: bool = field(default=False, init=False)
+    """Whether the line is held, or stood in, for another instance."""
+    _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
+    """Whoever is told of the next change; of most runs that is one, or nobody."""
+
+    @property
+    def held(self) -> dict[EntityRef, Held]:
+        """The entities as they were stored last."""
+        if isinstance(self.kept, Unread):
+            self.kept = self.kept.read()
+        return self.kept
+
+    @held.setter
+    def held(self, held: dict[EntityRef, Held]) -> None:
+        self.kept, self.plain = held, None
+
+    @property
+    def record(self) -> TaskRecord:
+        """The task as it was stored last."""
+        record = self.held[self.sight.task].record
+        if not isinstance(record, TaskRecord):
+            message = f"no task {self.sight.task.id}"
+            raise TypeError(message)
+        return record
+
+    def has_ended(self) -> bool:
+        """Whether nothing is left to drive: the task has ended, or another attempt at it is owed."""
+        if self.plain is not None or self.filled is not None:
+            return self.plain is None
+        return self.record.status in UNDRIVEN
+
+    def is_gated(self) -> bool:
+        """Whether policy has to let its message through first."""
+        if self.plain is not None:
+            return False
+        run = self.record.run
+        return run is not None and run.gated
+
+    def is_streamed(self) -> bool:
+        """Whether the run is sent as a stream."""
+        if self.plain is not None:
+            return self.plain.form.mechanism == "streaming"
+        run = self.record.run
+        return run is not None and run.delivery_mechanism == "streaming"
+
+    def is_parked(self) -> bool:
+        """Whether somebody else must act first."""
+        return self.record.status in WAITING
+
+    def is_held(self) -> bool:
+        """Whether nothing may be sent for the task: it is paused or blocked."""
+        return self.record.status in HELD
+
+    async def append(
+        self,
+        body: Callable[[Step], None],
+        terms: Callable[[Step], Terms] | None = None,
+    ) -> Written:
+        """Decides with ``body`` and appends under the fence, one at a time, again after a conflict.
+
+        Raises:
+            RunMovedError: the fence does not hold any more; nothing was written.
+            StoreUnavailable: nothing is known to be written.
+        """
+        await self.line.acquire()
+        try:
+            if self.moved:
+                raise RunMovedError
+            return await self._append(body, terms)
+        finally:
+            # What was not stored was not seen: the same frames are decided again, from what stands.
+            self.sight.content, self.sight.answer = self.content, self.answer
+            self.line.release()
+
+    async def _append(
+        self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
+    ) -> Written:
+        for tries in range(MAX_TRIES):
+            drafted = self.draft(body, terms)
+            if drafted is None:
+                return Written(self.held, 0, 0, self.writes.clock.now_ms())
+            step, agreed = drafted
+            if step.chunks and tries == 0:
+                self.on_text(step)
+            for blob in step.spill.blobs:
+                await self.blobs.put(self.shard, blob)
+            for long in step.spill.long:
+                await self.blobs.put_pieces(self.shard, long.sha256, long.write())
+            outcome = await self._commit(step, agreed)
+            if isinstance(outcome, Written):
+                self._settle(outcome)
+                self._keep_place(step)
+                if step.cost is not None:
+                    self.on_cost(self.record, step.cost)
+                if step.decision.events and outcome.first == 0:
+                    # A repeat hid what came after the first try.
+                    await self._refold()
+                return outcome
+            await self.writes.make_way(self.held)
+            await self.writes.step_back(tries)
+            await self._recover(outcome)
+        raise ConflictError("the task was changed by others again and again")
+
+    def draft(
+        self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None = None
+    ) -> tuple[Step, Terms] | None:
+        """Decides; nothing is stored yet. None where there is nothing to be stored."""
+        self.sight.content, self.sight.answer = self.content, self.answer
+        step = Step(
+            self.writes.begin(self.record.session_id, self.held), self.sight, Spill(), self.asks
+        )
+        body(step)
+        if not step.decision.events and terms is None:
+            return None
+        self._conclude(step)
+        return step, self._complete_terms(step, terms(step) if terms else Terms())
+
+    async def fill(
+        self,
+        turn: PlainTurn,
+        form: AnswerForm,
+        packed: PackedBatch,
+        answer: PlainAnswer,
+        row: IndexRow | None,
+    ) -> bool:
+        """Appends the end of a plain turn; False where it is not stored, and its answer has to be observed.
+
+        ``row`` is that of its owner's list.
+
+        Raises:
+            RunMovedError: the run is somebody else's by now; nothing was written.
+        """
+        await self.line.acquire()
+        try:
+            if self.moved:
+                raise RunMovedError
+            if self.plain is not turn:
+                return False
+            writing = self.writes.append(packed, feed=form.feed, pause_s=self.store_pause_s)
+            if row is None:
+                outcome = await writing
+            else:
+                outcome = await self._list_beside(row, writing, packed.within_s)
+            if isinstance(outcome, Appended):
+                refs = (self.sight.task, self.sight.thread)
+                self.kept, self.plain = Unread(self.writes.log, packed, outcome.first, refs), None
+                if isinstance(task := answer.frame.get("task"), dict):
+                    self.content = self.sight.content = task
+                elif isinstance(message := answer.frame.get("message"), dict):
+                    self.answer = self.sight.answer = message
+                # Its driver is done with it, and tells.
+                self.filled, self.seen = answer, form.seen
+                return True
+            if isinstance(outcome, Again):
+                await self._reload()
+            else:
+                await self._recover(outcome)
+            return self.has_ended()
+        except StoreUnavailable:
+            # Whoever observes it waits for the store.
+            return False
+        finally:
+            self.line.release()
+
+    async def wait_for_change(self) -> None:
+        """Until the next append, or until the driver is done with the run."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wake = partial(_wake, waiter)
+        self.listen(wake)
+        try:
+            await waiter
+        finally:
+            # Others may come and go for as long as a task lasts.
+            self.forget(wake)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` after the next append, or when the driver is done with the run; once. It must not raise."""
+        if self._told is None:
+            self._told = {}
+        self._told[changed] = None
+
+    def forget(self, changed: Callable[[], None]) -> None:
+        """Does not call it any more."""
+        if self._told is not None:
+            self._told.pop(changed, None)
+
+    def tell_changed(self) -> None:
+        """Tells whoever listens of a change."""
+        told, self._told = self._told, None
+        for changed in told or ():
+            changed()
+
+    async def _commit(self, step: Step, terms: Terms) -> Written | Outdated | Refusal:
+        """Appends. A task that callers see from now on is in their list before they have their answer (LT-7)."""
+        record = step.record
+        writing = self.writes.insist(step.decision, self.held, terms, self.store_pause_s)
+        is_listed = self.record.shown and self.record.exposure == record.exposure
+        if is_listed or not record.shown:
+            return await writing
+        return await self._list_beside(make_row(record), writing)
+
+    async def _list_beside(self, row: IndexRow, writing: Awaitable[T], within_s: float = 0.0) -> T:
+        posted = self.post_row(row, within_s)
+        try:
+            return await writing
+        finally:
+            if not await posted:
+                await self.list_row(row)
+
+    def _complete_terms(self, step: Step, terms: Terms) -> Terms:
+        ends = step.record.status in ENDED and self.record.status not in ENDED
+        leaves = step.record.status in UNDRIVEN and not self.has_ended()
+        due = (*terms.due, *step.due)
+        task_id = self.sight.task.id
+        if leaves:
+            last = step.record.attempts[-1] if step.record.attempts else None
+            due = (*due, *drop_limits(task_id, last))
+        if ends:
+            due = (*due, DueChange(f"cancel:{task_id}", None))
+            if self.sight.find_rules().hooks_at("on_stop"):
+                due = (*due, DueChange(f"stop:{task_id}", step.decision.now_ms))
+            if any(edge.is_waited_for for edge in step.record.relationships):
+                due = (*due, DueChange(f"unblock:{task_id}", step.decision.now_ms))
+        if ends and self.record.run is None:
+            due = (*due, DueChange(name_row(task_id), None))
+        touched = any(
+            step.decision.state(ref) is not held.record for ref, held in self.held.items()
+        )
+        idem = None if touched else self._notice(step.decision)
+        return Terms(
+            fence=None if self.has_ended() or self.driver is None else Fence(task_id, self.driver),
+            claim=terms.claim,
+            runs=(*terms.runs, *(self._leave() if leaves else ())),
+            due=due,
+            targets=self._end_targets(step) if ends else (),
+            idem=terms.idem or idem,
+        )
+
+    def _end_targets(self, step: Step) -> tuple[TargetChange, ...]:
+        """Nothing would ever wake the webhooks of a task that ends without having been shown."""
+        if step.record.shown or any(event.fact.facade for event in step.decision.events):
+            return ()
+        return end_targets(step.record, self.held[self.sight.task].fields)
+
+    def _notice(self, decision: Decision) -> IdempotencyRow:
+        """What changes no entity has no version to compare: a row of its own keeps it single."""
+        first = decision.events[0].event_id if decision.events else self.sight.mint("op")
+        return IdempotencyRow(key=first, digest=first, result=b"", ttl_ms=_NOTICE_TTL_MS)
+
+    def _leave(self) -> tuple[RunMove, ...]:
+        run = self.record.attempts[-1] if self.record.attempts else None
+        if run is None or self.driver is None:
+            return ()
+        return (RunMove(run.run_id, self.sight.task.id, self.driver, enters=False),)
+
+    def _conclude(self, step: Step) -> None:
+        """At the end of a task its content is folded once, so that nobody has to do it again."""
+        if step.record.status in UNDRIVEN and not self.has_ended():
+            step.decision.set_field(self.sight.task, OWNER, None)
+        if step.record.status not in ENDED or self.record.status in ENDED:
+            return
+        content = self.sight.content
+        if content is None or not step.record.shown:
+            return
+        if step.is_large:
+            ref = step.spill.keep_long(lambda: write_task(content))
+            kept = b"%b%d:%b" % (IN_PIECES, ref.size or 0, (ref.blob or "").encode())
+        else:
+            kept = place_content(step, orjson.dumps(content))
+        step.decision.set_field(self.sight.task, CONTENT, kept)
+
+    def _settle(self, written: Written) -> None:
+        self.held = written.held
+        self.epoch = self.writes.log.shard_epoch(self.shard)
+        if written.chain:
+            self.last = (written.last, written.chain)
+        self.content, self.answer = self.sight.content, self.sight.answer
+        if self.record.status is Status.RETRYING:
+            self.writes.news(self.shard)
+        self.tell_changed()
+
+    def _keep_place(self, step: Step) -> None:
+        if self.sight.volume is not None:
+            step.growth.settle()
+        self.sight.place = step.place if step.more else None
+        self.sight.names_foreign |= step.names_foreign
+        if step.catalogued and self.record.artifact_count > KEPT_ARTIFACTS:
+            self.sight.catalogue.update(step.catalogued)
+
+    async def _recover(self, outcome: Outdated | Refusal) -> None:
+        if isinstance(outcome, Fenced):
+            self.moved = True
+            self.tell_changed()
+            raise RunMovedError
+        await self._reload()
+        if self.moved:
+            raise RunMovedError
+        if isinstance(outcome, Unclaimed):
+            raise ConflictError("the due row was settled, or claimed by somebody else")
+
+    async def learn(self, news: Sequence[Written]) -> bool:
+        """Takes over what was stored beside this run, in its order; False where it does not follow on what is held."""
+        await self.line.acquire()
+        try:
+            return all(map(self._follow, news))
+        finally:
+            self.line.release()
+
+    def _follow(self, news: Written) -> bool:
+        held = self.held
+        wanted = {
+            ref for ref in news.held if ref == self.sight.task or ref.kind is EntityKind.ACTION
+        }
+        fresh = {ref: news.held[ref] for ref in wanted if _moves(held.get(ref), news.held[ref])}
+        before, after = self.record, news.held.get(self.sight.task)
+        record = after.record if after else None
+        if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):
+            return False
+        if isinstance(record, TaskRecord) and self.sight.task in fresh:
+            if record.inputs != before.inputs:
+                return False  # a message came with it, which has its place in what callers see
+            if (record.shown_to != before.shown_to) != bool(news.frames) or self.content is None:
+                return False
+            content: JsonObject | None = self.content
+            for frame in news.frames:
+                shown = fold(content, frame)
+                content = complete_history(shown, self.sight.accepted) if shown else shown
+            self.content = self.sight.content = content
+        self.held = {**held, **fresh}
+        self.tell_changed()
+        return True
+
+    async def give_way(self) -> None:
+        """Appends nothing for a moment: another instance, which reads before it decides, has its turn."""
+        if self.gives_way:
+            return
+        self.gives_way = True
+        await self.line.acquire()
+        try:
+            await asyncio.sleep(WAY_S)
+        finally:
+            self.gives_way = False
+            self.line.release()
+
+    async def refresh(self) -> None:
+        """Reads the entities again: somebody else wrote."""
+        await self.line.acquire()
+        try:
+            await self._reload()
+        finally:
+            self.line.release()
+
+    async def stands(self) -> bool:
+        """Whether the store has everything that was acknowledged here; where it has not, the run is told as lost.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        await self.line.acquire()
+        try:
+            if not self.moved:
+                await self._reload()
+            return not self.moved
+        finally:
+            self.line.release()
+
+    async def _reload(self) -> None:
+        before, epoch = self.record, self.writes.log.shard_epoch(self.shard)
+        stored = await self.writes.load(self.held)
+        if await lacks(self.writes.log, self.held, stored, self.record.session_id, self.last):
+            self.on_loss(self)
+            if not (self.has_all and may_go_on(stored[self.sight.task].record)):
+                # Its agent is asked for all that it has said, by whoever takes the run up.
+                self.moved = True
+                self.tell_changed()
+                return
+            self.last = None
+        self.held, self.epoch = stored, epoch
+        seen = (before.shown_to, before.inputs)
+        if (self.record.shown_to, self.record.inputs) != seen:
+            await self._refold()
+        wanted = [find_action(action) for action in self.record.open_actions]
+        missing = [ref for ref in wanted if ref not in self.held]
+        if missing:
+            self.held |= await self.writes.load(missing)
+        self.tell_changed()
+
+    async def _refold(self) -> None:
+        """Takes the content from what is stored: somebody else has added to it."""
+        if self.sight.content is None:
+            return
+        content = await self.contents.fold_task(self.record)
+        self.sight.volume = None
+        self.sight.content, self.sight.accepted = content.task, list(content.accepted)
+        self.sight.catalogue.update(content.catalogue)
+        self.content = self.sight.content
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _moves(held: Held | None, news: Held) -> bool:
+    """Whether news are newer than what is held."""
+    return held is None or news.stamp.version > held.stamp.version
+
+
+def _is_next(held: Held, news: Held) -> bool:
+    """Whether nothing was stored between what is held and the news."""
+    return news.stamp.version == held.stamp.version + 1
+
+
+def place_content(step: Step, packed: bytes) -> bytes:
+    """What the content field of an ended task holds."""
+    if step.whole:
+        return IN_ENTRY
+    if len(packed) <= CAP:
+        return packed
+    return IN_BLOB + (step.spill.keep(packed).blob or "").encode()

@@ -1,0 +1,211 @@
+"""A send of unknown outcome is looked for at the peer before anything is sent again.
+
+Every task of the remote context is listed. One that no run has and that shows our message is ours; so is the only one
+that is left in a context made for us, unless another send may have made it. No task at all proves that the message
+never arrived only at a peer whose habits are known; then it is sent again, with the same id. Where nobody can tell the
+run is lost, and so is its turn; what follows is for the retry policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
+
+from passerelle.a2a_mapping.matching import Sent, find_task
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.event_type import EventType
+from passerelle.core.events import decode_event
+from passerelle.core.ids import is_own_context
+from passerelle.core.peer import Answered, Malformed, Refused
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import parse_ms
+from passerelle.delegation.runs.endings import end_unknown
+from passerelle.delegation.runs.first_message import find_first
+from passerelle.delegation.runs.sending import deliver_again
+from passerelle.delegation.runs.taking import take
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import Attempt
+    from passerelle.delegation.runs.driver import Driver
+
+_LISTED_TASKS: Final = 1000
+_SHOWN_HISTORY: Final = 5
+_PAST_S: Final = 0.01
+_CANNOT: Final = frozenset({-32601, -32004})
+_GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+
+Verdict: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tasks of a remote context. ``whole``: there are no more than these. ``holds`` are their places in memory."""
+
+    tasks: list[JsonObject]
+    whole: bool
+    holds: list[object]
+
+
+async def find_send(driver: Driver) -> None:
+    """Binds the run to the remote task that its send made, sends again what never arrived, or ends the run as lost."""
+    run = driver.run.record.run
+    if run is None or run.remote_task_id is not None:
+        return
+    begun_ms, pause_s, looks = driver.means.clock.now_ms(), driver.patience.poll_s, 0
+    while driver.run.record.run is not None and driver.remote_task() is None:
+        if driver.run.is_held():
+            return
+        verdict = await _look(driver)
+        looks += 1
+        if verdict == "bound":
+            if driver.run.record.status is Status.CANCELLING:
+                await driver.cancel()
+            return
+        now_ms = driver.means.clock.now_ms()
+        # A peer that is away has said nothing: it has the time that a peer may be out of reach.
+        waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
+        left_s = driver.patience.doubt_s - (now_ms - _find_written_ms(driver)) / 1000
+        is_over = left_s < 0 and not waits
+        again = await driver.recall() if verdict == "absent" and is_over else None
+        if again is not None:
+            if await deliver_again(driver, again):
+                return
+            # Nobody knows of this one either, and it has its own time to arrive.
+            pause_s = driver.patience.poll_s
+        elif verdict == "hopeless" or is_over:
+            await end_unknown(driver, _explain(verdict, driver.peer.name, looks))
+            return
+        # The last look comes as soon as it can decide.
+        await driver.rest(pause_s if left_s < 0 else min(pause_s, left_s + _PAST_S))
+        pause_s = min(pause_s * 2, driver.patience.poll_max_s)
+
+
+def _explain(verdict: Verdict, peer: str, looks: int) -> str:
+    """What happened, what was done to find out, and what can be done, for whoever waits for the answer."""
+    match verdict:
+        case "hopeless":
+            found = "it has no list of tasks to look in"
+        case "away":
+            found = "it could not be asked for its tasks since then"
+        case "unclear" | "absent" | "bound":
+            times = "once" if looks == 1 else f"{looks} times"
+            found = f"its list of tasks, read {times} since then, does not tell"
+        case _:
+            assert_never(verdict)
+    return (
+        f"nobody can tell whether agent {peer!r} received the message: its answer was lost, and {found}; "
+        "nothing more is sent by itself. Look at the agent first; where doing it twice does no harm, "
+        "send it under another idempotency key, or retry the task"
+    )
+
+
+def _find_written_ms(driver: Driver) -> int:
+    """When the send may have begun, at the latest: the time that the peer had for it starts there.
+
+    A message that was held back is sent after the task has resumed, so its time is that of the status.
+    """
+    record = driver.run.record
+    run = record.attempts[-1]
+    meant_ms = max(parse_ms(run.intended_at or run.started_at), parse_ms(record.status_at))
+    return max(driver.find_written_ms(meant_ms), driver.sent_ms)
+
+
+async def _look(driver: Driver) -> Verdict:
+    """What the peer's list of tasks says about the send."""
+    run = driver.run.record.run
+    if run is None or run.remote_context_id is None:
+        return "hopeless"
+    listing = await _list_context(driver, run.remote_context_id)
+    if not isinstance(listing, Listing):
+        return listing
+    message = find_first(driver.run.sight.accepted, run)
+    records = await _list_records(driver)
+    bound = {
+        attempt.remote_task_id
+        for record in records
+        for attempt in record.attempts
+        if attempt.remote_task_id is not None
+    }
+    unbound = [task for task in listing.tasks if text_at(task, "id") not in bound]
+    is_minted = is_own_context(run.remote_context_id)
+    is_alone = is_minted and not _list_rivals(records, run)
+    sent = Sent(message or {"messageId": run.message_id}, is_alone, driver.key)
+    found = find_task(unbound, sent)
+    if found is not None:
+        if found.rivals:
+            reason = f"{found.rivals + 1} tasks of the remote context show the message"
+            await driver.warn("ambiguous_send", reason)
+        await take(driver, [{"task": found.task}])
+        return "bound"
+    if unbound or not listing.whole or not is_alone:
+        return "unclear"
+    return "absent" if await driver.means.habits.proves_absence(run.worker) else "unclear"
+
+
+async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["away", "hopeless"]:
+    """Every page of the list; no filter by time, since the peer's clock is not ours."""
+    found: list[JsonObject] = []
+    holds: list[object] = []
+    token = ""
+    while True:
+        asked: JsonObject = {
+            "contextId": context_id,
+            "historyLength": _SHOWN_HISTORY,
+            "includeArtifacts": True,
+            "pageToken": token,
+        }
+        outcome = await driver.peer.list(asked)
+        match outcome:
+            case Answered(result=result):
+                found += objects_at(result, "tasks")
+                holds.append(outcome.hold)
+                token = text_at(result, "nextPageToken")
+            case Refused(code=code, http_status=status) if code in _CANNOT or status in _GONE:
+                return "hopeless"
+            case Malformed():
+                return Listing([], whole=False, holds=[])
+            case _:
+                return "away"
+        if not token or len(found) > _LISTED_TASKS:
+            return Listing(found, whole=not token, holds=holds)
+
+
+def _list_rivals(records: list[TaskRecord], run: Attempt) -> list[Attempt]:
+    """Other sends of unknown outcome into the same context."""
+    return [
+        attempt
+        for record in records
+        for attempt in record.attempts
+        if attempt.run_id != run.run_id
+        and attempt.remote_context_id == run.remote_context_id
+        and _is_unresolved(attempt)
+    ]
+
+
+def _is_unresolved(attempt: Attempt) -> bool:
+    """Whether its send may have made a task that nobody has bound: also one that was given up as lost."""
+    over = attempt.ended_at is not None and attempt.status is not Status.LOST
+    return attempt.remote_task_id is None and not over and attempt.send_after is None
+
+
+async def _list_records(driver: Driver) -> list[TaskRecord]:
+    """Every task of the session: the remote context is shared by the turns of a thread.
+
+    Read from the stream: a task that was given up before callers saw it stands in no list.
+    """
+    writes, session = driver.run.writes, driver.run.record.session_id
+    stream, after = StreamRef(StreamKind.SESSION, session), 0
+    refs: list[EntityRef] = []
+    while entries := await writes.log.read_page(stream, after):
+        for entry in entries:
+            if entry.type == EventType.TASK_CREATED:
+                task_id = decode_event(entry.data).fact.scope.task_id
+                refs.append(EntityRef(EntityKind.TASK, task_id or ""))
+        after = entries[-1].sequence
+    held = await writes.load(refs)
+    return [one.record for one in held.values() if isinstance(one.record, TaskRecord)]

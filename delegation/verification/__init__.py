@@ -1,0 +1,1 @@
+"""Stored streams replayed and compared; what is derived from them repaired."""

@@ -1,0 +1,200 @@
+"""What is derived from records, made again from the stream alone and compared (I10): read models, lists, inboxes.
+
+Rows that the relay has not carried yet are owed and not missing. A relay repeats the feed by itself, so a difference
+shows a fault, or a loss that is older than the feed. Nothing is repaired here (``repair.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.approval_audience import list_readers
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_wire
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import TaskId, expose, parse_facade
+from passerelle.core.machine import read_loaded
+from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.principal import Principal
+from passerelle.core.read_models.tasks import show_tasks
+from passerelle.core.read_models.thread import show_thread
+from passerelle.core.standing import UNSEEN, find_part, is_open, list_rows
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import ThreadRecord
+from passerelle.delegation.verification.report import Problem
+from passerelle.runtime.records.lag import RELAY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.ports.projections import FeedRow, IndexRow
+    from passerelle.delegation.verification.stream import Look
+    from passerelle.store.store import Store
+
+_FEED_PAGE = 512
+
+
+async def compare_rebuilt(store: Store, look: Look) -> list[Problem]:
+    """Everything that is derived from one whole session, against what its stream gives."""
+    tasks = {one.task_id: one for one in look.states.values() if isinstance(one, TaskRecord)}
+    listed = await _list_session(store, look.session)
+    owed = await read_owed(store, look.session)
+    return [
+        *_compare_open(look, listed.open_things),
+        *_compare_models(look, tasks, listed.tasks),
+        *await _compare_index(store, look, tasks, owed),
+        *await _compare_given(store, look, tasks, owed),
+        *await _compare_inboxes(store, look, owed),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    open_things: frozenset[str]
+    tasks: frozenset[str]
+
+
+async def _list_session(store: Store, session: str) -> _Listed:
+    """What the lists of a session name, as readers find their way by them."""
+    named = [facade for facade, _ in await store.log.read_session_tasks(session)]
+    still_open = await store.log.read_open(session)
+    parsed = (parse_facade(name) for name in (*named, *still_open))
+    return _Listed(frozenset(still_open), frozenset(str(one[0]) for one in parsed if one))
+
+
+def _compare_open(look: Look, stored: frozenset[str]) -> Iterator[Problem]:
+    rebuilt = {ref.id for ref, record in look.states.items() if is_open(record)}
+    for name in sorted(rebuilt ^ stored):
+        detail = "is open and not in the set" if name in rebuilt else "stands there and is not open"
+        yield Problem("open_set", look.session, name, detail)
+
+
+def _compare_models(
+    look: Look, tasks: dict[str, TaskRecord], listed: frozenset[str]
+) -> Iterator[Problem]:
+    """The models of the session and of its threads, out of what readers find and out of the stream."""
+    wanted = {name for name, record in tasks.items() if is_open(record) or expect_rows(record)}
+    for name in sorted(listed - tasks.keys()):
+        yield Problem("stray_row", look.session, name, "is listed and has no facts")
+    rebuilt = [tasks[name] for name in sorted(wanted | (listed & tasks.keys()))]
+    found = {one.task_id: one for one in _read_tasks(look)}
+    stored = [found[one.task_id] for one in rebuilt if one.task_id in listed & found.keys()]
+    pairs: list[tuple[str, JsonObject, JsonObject]] = [
+        (
+            look.session,
+            to_wire(show_tasks(look.session, look.head.sequence, stored, 0)),
+            to_wire(show_tasks(look.session, look.head.sequence, rebuilt, 0)),
+        )
+    ]
+    for record in look.states.values():
+        if isinstance(record, ThreadRecord):
+            one = to_wire(show_thread(record, stored, look.head.sequence, 0))
+            other = to_wire(show_thread(record, rebuilt, look.head.sequence, 0))
+            pairs.append((record.thread_id, one, other))
+    for subject, one, other in pairs:
+        path = find_difference(one, other)
+        if path is not None:
+            yield Problem("read_model", look.session, subject, f"differs at {path}")
+
+
+def _read_tasks(look: Look) -> Iterator[TaskRecord]:
+    for loaded in look.stored:
+        try:
+            record = read_loaded(loaded)
+        except InvalidInput:
+            continue  # told as a mismatch
+        if isinstance(record, TaskRecord):
+            yield record
+
+
+def expect_rows(record: TaskRecord) -> tuple[IndexRow, ...]:
+    """The rows that a record must have in its owner's lists, however it came to be; of an archived one, none."""
+    return () if record.status is Status.ARCHIVED else list_rows(None, record)
+
+
+async def _compare_index(
+    store: Store, look: Look, tasks: dict[str, TaskRecord], owed: list[FeedRow]
+) -> list[Problem]:
+    found: list[Problem] = []
+    coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
+    for record in tasks.values():
+        for row in expect_rows(record):
+            parts = await store.views.find_parts(row.owner, row.agent, row.facade)
+            part = find_part(record)
+            if part not in parts and (row.owner, row.agent, row.facade) not in coming:
+                detail = f"is not in the list of {part} tasks of its owner"
+                found.append(Problem("unlisted", look.session, row.facade, detail))
+    return found
+
+
+async def _compare_given(
+    store: Store, look: Look, tasks: dict[str, TaskRecord], owed: list[FeedRow]
+) -> list[Problem]:
+    """Whoever had a task and gave it away has it in no list of open ones any more."""
+    found: list[Problem] = []
+    coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
+    for record, owner in list_former(look, tasks):
+        facade = expose(TaskId(record.task_id), record.exposure)
+        for agent in (UNSEEN, record.kind):
+            parts = await store.views.find_parts(owner, agent, facade)
+            if "open" in parts and (owner, agent, facade) not in coming:
+                detail = "is in the list of an owner who has given it away"
+                found.append(Problem("listed", look.session, facade, detail))
+    return found
+
+
+def list_former(look: Look, tasks: dict[str, TaskRecord]) -> Iterator[tuple[TaskRecord, str]]:
+    """The tasks that have changed hands, each with the keys of those who had it."""
+    for event in look.events:
+        payload, record = event.fact.payload, tasks.get(event.fact.scope.task_id or "")
+        if isinstance(payload, TaskUpdated) and payload.new_owner is not None and record:
+            former = Principal(str(payload.changed["owner"]["old"]), record.scope.tenant).key
+            if former != record.owner:
+                yield record, former
+
+
+async def _compare_inboxes(store: Store, look: Look, owed: list[FeedRow]) -> list[Problem]:
+    actions = {
+        one.request.action_id: one for one in look.states.values() if isinstance(one, ActionRecord)
+    }
+    if not actions or any(row.look for row in owed):
+        return []
+    found: list[Problem] = []
+    readers = {name: list_readers(record) for name, record in actions.items()}
+    for owner in sorted({reader for named in readers.values() for reader in named}):
+        pending = frozenset(name for name, _ in await store.projections.list_inbox(owner))
+        for name, record in actions.items():
+            if owner in readers[name] and record.is_open != (name in pending):
+                detail = "is open and not in the inbox" if record.is_open else "is closed and in it"
+                found.append(Problem("inbox", look.session, name, detail))
+    return found
+
+
+async def read_owed(store: Store, session: str) -> list[FeedRow]:
+    """What the feed has of a session above the mark of the relay."""
+    shard = EntityRef(EntityKind.SESSION, session).shard
+    mark = await store.projections.read_mark(shard, RELAY)
+    after = None if mark is None else mark.partition(".")[2]
+    found: list[FeedRow] = []
+    while page := await store.projections.read_feed(shard, after, _FEED_PAGE):
+        found += [row for row in page if row.session == session]
+        after = page[-1].id
+    return found
+
+
+def find_difference(one: Json, other: Json, at: str = "") -> str | None:
+    """The path of the first member in which two values differ; None where they are equal."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = [*one, *(name for name in other if name not in one)]
+        steps = ((f"{at}.{name}".lstrip("."), one.get(name), other.get(name)) for name in names)
+        found = (find_difference(left, right, path) for path, left, right in steps)
+        return next((path for path in found if path is not None), None)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        found = (find_difference(left, right, f"{at}[{n}]") for n, (left, right) in pairs)
+        return next((path for path in found if path is not None), None)
+    return None if one == other else at or "the whole"

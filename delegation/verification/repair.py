@@ -1,0 +1,130 @@
+"""What is derived from the records of a session, written again from its stream: lists, open set, inboxes (I10).
+
+Facts and records are never touched. A gateway may write meanwhile, so the session is compared again behind the writes,
+until nothing differs or nothing was written while it was compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.approval_audience import list_readers
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import TaskId, expose, parse_facade, place
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.standing import UNSEEN, is_open
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import parse_ms
+from passerelle.delegation.projections import fill_inbox, read_entity, sees_question
+from passerelle.delegation.verification.rebuild import (
+    compare_rebuilt,
+    expect_rows,
+    list_former,
+    read_owed,
+)
+from passerelle.delegation.verification.stream import look_at
+from passerelle.store.keys import OwnerList
+
+if TYPE_CHECKING:
+    from passerelle.core.ports.projections import InboxRow
+    from passerelle.delegation.verification.report import Problem
+    from passerelle.delegation.verification.stream import Look
+    from passerelle.store.store import Store
+
+_LOOKS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What differed in a session at first, and what does still."""
+
+    found: tuple[Problem, ...] = ()
+    left: tuple[Problem, ...] = ()
+
+
+async def repair_session(store: Store, session: str, *, has_lost: bool = False) -> Repaired:
+    """Compares what is derived from a session, and writes it anew where something differs.
+
+    ``has_lost``: it is written in any case, with what no comparison looks at. A session whose beginning is not in its
+    stream is left alone.
+
+    Raises:
+        StoreUnavailable: the rest is for another try.
+    """
+    first: tuple[Problem, ...] | None = None
+    left: tuple[Problem, ...] = ()
+    for _ in range(_LOOKS):
+        look = await look_at(store.log, session)
+        if look is None or not look.is_whole:
+            return Repaired()
+        left = tuple(await compare_rebuilt(store, look))
+        is_due = has_lost and first is None
+        first = left if first is None else first
+        if not left and not is_due:
+            break
+        await _write_anew(store, look)
+        stream = StreamRef(StreamKind.SESSION, session)
+        if await store.log.read_head(stream) == look.head:
+            left = tuple(await compare_rebuilt(store, look))
+            break
+    return Repaired(first or (), left)
+
+
+async def _write_anew(store: Store, look: Look) -> None:
+    tasks = {one.task_id: one for one in look.states.values() if isinstance(one, TaskRecord)}
+    await _write_session(store, look, tasks)
+    for record in tasks.values():
+        for row in expect_rows(record):
+            await store.views.put_row(row)
+    for record, owner in list_former(look, tasks):
+        facade = expose(TaskId(record.task_id), record.exposure)
+        for agent in (UNSEEN, record.kind):
+            await store.views.drop_row(OwnerList(owner, agent, "open"), facade)
+    if not any(row.look for row in await read_owed(store, look.session)):
+        await _write_inboxes(store, look)
+
+
+async def _write_session(store: Store, look: Look, tasks: dict[str, TaskRecord]) -> None:
+    rebuilt = {ref.id for ref, record in look.states.items() if is_open(record)}
+    stored = frozenset(await store.log.read_open(look.session))
+    await store.views.open_in_session(look.session, rebuilt - stored)
+    await store.views.close_in_session(look.session, stored - rebuilt)
+    for record in tasks.values():
+        for row in expect_rows(record):
+            await store.views.list_in_session(look.session, row.facade, row.at_ms)
+    for facade, _ in await store.log.read_session_tasks(look.session):
+        parsed = parse_facade(facade)
+        if parsed is None or parsed[0] not in tasks:
+            await store.views.unlist_in_session(look.session, facade)
+
+
+async def _write_inboxes(store: Store, look: Look) -> None:
+    for record in look.states.values():
+        if not isinstance(record, ActionRecord):
+            continue
+        name = record.request.action_id
+        wanted: list[InboxRow] = []
+        for owner in list_readers(record):
+            pending = {one for one, _ in await store.projections.read_inbox(owner)}
+            if record.is_open != (name in pending):
+                wanted += [row for row in _find_rows(look, record) if row.owner == owner]
+            if name in pending and record.was_settled:
+                await store.views.drop_question(owner, name)
+            if record.state != "pending" and not record.was_settled:
+                at_ms = parse_ms(record.closed_at)
+                await store.views.list_closed(owner, record.state, name, at_ms)
+        for row in wanted:
+            await store.projections.put_anew(place(look.session), place(row.owner), [row])
+
+
+def _find_rows(look: Look, record: ActionRecord) -> list[InboxRow]:
+    """The rows that open or close a question, by the last event that does."""
+    ref = EntityRef(EntityKind.ACTION, record.request.action_id)
+    for entry in reversed(look.entries):
+        if sees_question(entry.type) and read_entity(entry, EntityKind.ACTION) == ref.id:
+            rows = fill_inbox(entry, record)
+            if any(row.action is not None and (row.view is None) != record.is_open for row in rows):
+                return rows
+    return []

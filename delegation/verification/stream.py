@@ -1,0 +1,195 @@
+"""One stored session looked at for verification: read as it stood at one moment, checked, replayed, compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_bytes
+from passerelle.core.edge_list import KEPT_EDGES, cut, join
+from passerelle.core.errors import InvalidInput
+from passerelle.core.events import OpaquePayload, VendorPayload, check_scope, decode_event
+from passerelle.core.machine import read_schema, replay, write_snapshot
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.verification.report import Problem
+from passerelle.protocol.cursor import extend_chain, start_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.batch import Loaded
+    from passerelle.core.events import Event
+    from passerelle.core.machine import Record
+    from passerelle.core.ports.log import Entry, EventLog, Head
+    from passerelle.delegation.verification.report import VerifyReport
+
+_PAGE: Final = 512
+_LOOKS: Final = 8
+"""How often a session that is being written to is read again, before what was read last is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A session as it stood at one moment: its stream, what it replays to, and what is stored."""
+
+    session: str
+    head: Head
+    entries: Sequence[Entry]
+    events: Sequence[Event]
+    states: dict[EntityRef, Record]
+    stored: Sequence[Loaded]
+    problems: Sequence[Problem]
+    """What is wrong with single entries."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stream begins with its first event. What was archived is not replayed here."""
+        return self.head.first == 1
+
+
+async def look_at(facts: EventLog, session: str) -> Look | None:
+    """Reads a session between two equal heads; None when there is no such stream."""
+    stream = StreamRef(StreamKind.SESSION, session)
+    looks = 0
+    while True:
+        looks += 1
+        head = await facts.read_head(stream)
+        if head is None:
+            return None
+        entries = await _read_entries(facts, stream)
+        problems: list[Problem] = []
+        events = _decode_all(session, entries, problems)
+        states = replay(events)
+        refs = dict.fromkeys((*states, EntityRef(EntityKind.SESSION, session)))
+        stored = await facts.load(list(refs))
+        if await facts.read_head(stream) == head or looks == _LOOKS:
+            return Look(session, head, entries, events, states, stored, problems)
+
+
+async def _read_entries(facts: EventLog, stream: StreamRef) -> list[Entry]:
+    entries: list[Entry] = []
+    after = 0
+    while page := await facts.read_page(stream, after, _PAGE):
+        entries += page
+        after = page[-1].sequence
+    return entries
+
+
+def _decode_all(session: str, entries: Sequence[Entry], found: list[Problem]) -> list[Event]:
+    """The events of entries; one that cannot be read is named and left out."""
+    events: list[Event] = []
+    seen: set[str] = set()
+    for entry in entries:
+        try:
+            event = decode_event(entry.data, entry.frame, entry.facade)
+        except InvalidInput as error:
+            found.append(Problem("unreadable", session, entry.event_id, str(error)))
+            continue
+        if entry.event_id in seen:
+            found.append(Problem("repeated", session, entry.event_id, "the id stands twice"))
+        seen.add(entry.event_id)
+        found += _check_entry(session, entry, event)
+        events.append(event)
+    return events
+
+
+def _check_entry(session: str, entry: Entry, event: Event) -> list[Problem]:
+    found: list[Problem] = []
+    scope = event.fact.scope
+    said = (event.event_id, event.type, event.sequence, scope.session_id)
+    if said != (entry.event_id, entry.type, entry.sequence, session):
+        detail = f"entry {entry.sequence} says otherwise than its envelope: {said}"
+        found.append(Problem("entry", session, entry.event_id, detail))
+    try:
+        check_scope(event.type, scope)
+    except InvalidInput as error:
+        detail = f"{event.type} without {error.field}"
+        found.append(Problem("missing_id", session, entry.event_id, detail))
+    return found
+
+
+def check_chain(session: str, head: Head, entries: Sequence[Entry]) -> list[Problem]:
+    """Holes and breaks of a stream: what is missing is named once, and reading goes on behind it."""
+    found: list[Problem] = []
+    expected = head.first
+    chain = start_chain(head.epoch) if head.first == 1 else None
+    for entry in entries:
+        if entry.sequence != expected:
+            detail = f"{expected} to {entry.sequence - 1} are missing"
+            found.append(Problem("gap", session, entry.event_id, detail))
+        elif chain is not None and entry.previous != chain:
+            detail = f"entry {entry.sequence} follows {entry.previous}, not {chain}"
+            found.append(Problem("chain", session, entry.event_id, detail))
+        expected, chain = entry.sequence + 1, extend_chain(entry.previous, entry.event_id)
+    if expected != head.sequence + 1:
+        detail = f"the head says {head.sequence}, the last entry is {expected - 1}"
+        found.append(Problem("gap", session, session, detail))
+    elif chain is not None and chain != head.chain:
+        detail = f"the head says {head.chain}, the last entry {chain}"
+        found.append(Problem("chain", session, session, detail))
+    return found
+
+
+def count_events(events: Sequence[Event], report: VerifyReport) -> None:
+    """Counts events, and those among them that no machine reads (ENV-13)."""
+    report.events += len(events)
+    report.vendor_events += sum(isinstance(e.fact.payload, VendorPayload) for e in events)
+    report.unknown_events += sum(isinstance(e.fact.payload, OpaquePayload) for e in events)
+
+
+def compare_all(look: Look, report: VerifyReport) -> list[Problem]:
+    """Each stored snapshot against the replay, byte for byte, within one schema (I4)."""
+    found: list[Problem] = []
+    for loaded in look.stored:
+        record = look.states.get(loaded.ref)
+        replayed = b"" if record is None else write_snapshot(record)
+        if not replayed and not loaded.snapshot:
+            continue
+        report.entities += 1
+        if _is_same(record, loaded, replayed):
+            continue
+        if replayed and _is_other_schema(loaded.snapshot, replayed):
+            report.other_schema += 1
+            continue
+        if loaded.snapshot == replayed:
+            detail = "the edges beside the snapshot are not those of the facts"
+        else:
+            detail = _differ(loaded.snapshot, replayed)
+        found.append(Problem("mismatch", look.session, loaded.ref.id, detail))
+    return found
+
+
+def _is_same(record: Record | None, loaded: Loaded, replayed: bytes) -> bool:
+    """Whether a record is stored as its facts say: in one snapshot, or a task with edges in the fields beside it.
+
+    The snapshot of a task that was last written before there were such fields holds all of its edges.
+    """
+    if not isinstance(record, TaskRecord):
+        return loaded.snapshot == replayed
+    try:
+        edges = join(cut(record), loaded.fields).relationships
+    except InvalidInput:
+        return False
+    if loaded.snapshot == replayed:
+        return edges == record.relationships
+    return len(record.relationships) > KEPT_EDGES and loaded.snapshot == to_bytes(record)
+
+
+def _is_other_schema(stored: bytes, replayed: bytes) -> bool:
+    try:
+        return read_schema(stored) != read_schema(replayed)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return False
+
+
+def _differ(stored: bytes, replayed: bytes) -> str:
+    if not stored or not replayed:
+        return "nothing is stored" if not stored else "no fact stands for it"
+    pairs = enumerate(zip(stored, replayed, strict=False))
+    shorter = min(len(stored), len(replayed))
+    at = next((place for place, (one, two) in pairs if one != two), shorter)
+    return f"differs at byte {at} (stored {len(stored)} bytes, replayed {len(replayed)})"

@@ -1,0 +1,36 @@
+"""(e) The gateway ends in good order, and what it stored proves itself: replay equals the snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from passerelle.demo.checks import wait_for
+from passerelle.demo.processes import STOP_WITHIN_S, start
+
+if TYPE_CHECKING:
+    from passerelle.demo.stage import Stage
+
+_VERIFY_WITHIN_S: Final = 20.0
+
+
+async def play(stage: Stage) -> None:
+    """SIGTERM, then ``passerelle verify``."""
+    checks, gateway = stage.checks, stage.gateway
+    checks.tell("e", "the gateway ends in good order, and its streams are replayed")
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    status = await gateway.stop()
+    took = f"{clock() - began:.1f}s"
+    checks.equal(f"it ends by itself within {STOP_WITHIN_S:.0f} s", status, 0, took=took)
+    arguments = ("passerelle", "verify", "--data-dir", str(gateway.data_dir))
+    child = start("verify", arguments, stage.folder)
+    try:
+        await wait_for("passerelle verify ends", child.has_ended, _VERIFY_WITHIN_S)
+    finally:
+        child.process.kill()
+    said = child.said.read_text(encoding="utf-8").splitlines()
+    status = child.process.wait()
+    checks.check("every stored stream replays to its snapshot", status == 0, said, exit=status)
+    for line in said:
+        checks.note(line)

@@ -1,0 +1,64 @@
+"""Everything that the story plays on: a folder, three sample peers, and a gateway in front of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import httpx
+import yaml
+
+from passerelle.core.json import JsonObject
+from passerelle.demo.checks import Checks
+from passerelle.demo.processes import GatewayProcess, Peer, run_peers
+
+PEERS: Final = ("echo", "report", "payments")
+CONFIG: Final = "passerelle.yaml"
+_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A running gateway and its peers."""
+
+    folder: Path
+    peers: dict[str, Peer]
+    gateway: GatewayProcess
+    checks: Checks
+
+    def find_agent(self, name: str) -> str:
+        """Where the gateway serves an agent; its card is below that."""
+        return f"{self.gateway.url}/agents/{name}"
+
+    async def read(self, path: str) -> JsonObject:
+        """One read of the control plane, as the owner."""
+        async with httpx.AsyncClient(
+            base_url=self.gateway.url,
+            headers=self.gateway.authorization,
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+        ) as http:
+            answer = await http.get(path)
+            return cast("JsonObject", answer.raise_for_status().json())
+
+    async def find_session(self, task_id: str) -> str:
+        """The session in which a task is kept."""
+        return str((await self.read(f"/v1/tasks/{task_id}"))["sessionId"])
+
+
+@contextlib.asynccontextmanager
+async def set_stage(folder: Path, checks: Checks) -> AsyncGenerator[Stage]:
+    """Starts the peers and the gateway; every process is gone afterwards, however the story went."""
+    async with run_peers(PEERS, folder) as peers:
+        agents = [{"name": peer.name, "url": peer.url} for peer in peers.values()]
+        config = folder / CONFIG
+        config.write_text(yaml.safe_dump({"agents": agents}), encoding="utf-8")
+        gateway = GatewayProcess(folder, config)
+        try:
+            await gateway.start()
+            yield Stage(folder, peers, gateway, checks)
+        finally:
+            await gateway.stop()

@@ -1,1 +1,0 @@
-"""The command service: one way in for every edge, one way to write."""

@@ -1,1 +1,0 @@
-"""Runs: one peer, one task, one driver; from the first send to the last fact."""

@@ -1,1 +1,0 @@
-"""What is sent to webhooks: kinds of targets, when to try again, and the worker that delivers."""

@@ -1,0 +1,1 @@
+"""Everything that calls an agent: bindings, connections, cards, breakers."""

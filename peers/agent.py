@@ -1,0 +1,305 @@
+"""A peer agent behind all the interfaces of its card: one is chosen, and another one only where that is safe.
+
+The next interface is tried when a failure proves that nothing was accepted: the connection was never made, the
+endpoint is gone, or it does not speak the version. An unknown outcome is never replayed.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from passerelle.core.errors import RemoteError
+from passerelle.core.peer import Answered, Refused, Unknown, Unreached
+from passerelle.peers import answers
+from passerelle.peers.call import SENDS, Call
+from passerelle.peers.line import Line
+from passerelle.peers.outcome_names import name_outcome
+from passerelle.peers.questions import AT_ONCE, Questions
+from passerelle.peers.send_limit import UNLIMITED
+from passerelle.runtime.observability.spans import end_call
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
+    from passerelle.core.ports.chance import Clock
+    from passerelle.peers.breaker import Mode
+    from passerelle.peers.call import Operation, Transport
+    from passerelle.peers.card import KnownCard
+    from passerelle.peers.cards import Cards
+    from passerelle.peers.config import PeerConfig
+    from passerelle.peers.interface import Interface, Kind
+    from passerelle.peers.send_limit import SendLimit
+    from passerelle.runtime.observability.spans import Spans
+
+Tried: TypeAlias = "list[Interface]"
+"""Interfaces that a call was made over, the first one first."""
+_GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
+_ANSWER: Final = Answered({})
+_NO_INTERFACE: Final = Refused(-32004, "no interface of the agent has the operation")
+
+
+class AgentPeer:
+    """One peer agent; see ``core.peer.Peer`` for what its calls promise."""
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        cards: Cards,
+        transports: Mapping[Kind, Transport],
+        limit: SendLimit,
+        clock: Clock,
+        count: Callable[[str, str], None],
+        spans: Spans | None = None,
+    ) -> None:
+        """``transports`` by the kind of interface that they carry calls to.
+
+        ``count(name, outcome)`` hears of each call.
+        """
+        self.name = config.name
+        self._config = config
+        self._cards = cards
+        self._transports = transports
+        self._limit = limit
+        self._questions = Questions(config.bounds.concurrency or AT_ONCE)
+        self._clock = clock
+        self._count = count
+        self._spans = spans
+        self._lines: dict[Interface, Line] = {}
+        self._last: Line | None = None
+        self._unfit: set[Interface] = set()
+        self._unfit_of = ""
+
+    @property
+    def config(self) -> PeerConfig:
+        """What it was made from; a reload keeps a peer whose configuration is equal."""
+        return self._config
+
+    @property
+    def cards(self) -> Cards:
+        """Where its card comes from."""
+        return self._cards
+
+    async def describe(self) -> PeerCard:
+        """The card, cached, with the interface that the next call goes to.
+
+        Raises:
+            PeerUnavailable: it cannot be read, and there has never been one.
+            InvalidAgentResponse: it was read and cannot be used; ``details`` say where it is wrong.
+        """
+        return self.fresh or self._choose_interface(await self._cards.load())
+
+    async def choose(self) -> Interface:
+        """The interface that the next call goes to.
+
+        Raises:
+            PeerUnavailable: as of ``describe``.
+            InvalidAgentResponse: as of ``describe``.
+        """
+        return self._list_fit(await self._cards.load())[0]
+
+    @property
+    def fresh(self) -> PeerCard | None:
+        known = self._cards.fresh
+        return None if known is None else self._choose_interface(known)
+
+    def _choose_interface(self, known: KnownCard) -> PeerCard:
+        first = self._list_fit(known)[0] if self._unfit else known.interfaces[0]
+        if first is known.interfaces[0]:
+            return known.card
+        return replace(known.card, endpoint=first.url, protocol=first.protocol, lists=first.lists)
+
+    def peek(self) -> PeerCard | None:
+        known = self._cards.known
+        return known.card if known is not None else None
+
+    def send(
+        self, params: JsonObject, *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, PeerOutcome]:
+        total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
+        return self._call(Call("SendMessage", params, total_s), self._limit)
+
+    async def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
+        held_back = await self._limit.enter()
+        if held_back is not None:
+            self._count(self.name, name_outcome(held_back))
+            yield held_back
+            return
+        try:
+            async with aclosing(self._follow("SendStreamingMessage", params)) as outcomes:
+                async for outcome in outcomes:
+                    yield outcome
+                    del outcome  # a stream that waits would keep it
+        finally:
+            self._limit.leave()
+
+    async def get(self, task: str, *, history_length: int | None = None) -> PeerOutcome:
+        params: JsonObject = {"id": task}
+        if history_length is not None:
+            params["historyLength"] = history_length
+        async with self._questions.ask():
+            return await self._ask("GetTask", params)
+
+    async def list(self, params: JsonObject) -> PeerOutcome:
+        async with self._questions.ask():
+            return await self._ask("ListTasks", params)
+
+    async def subscribe(self, task: str) -> AsyncGenerator[StreamOutcome, None]:
+        async with (
+            self._questions.open() as place,
+            aclosing(self._follow("SubscribeToTask", {"id": task})) as outcomes,
+        ):
+            async for outcome in outcomes:
+                place.leave()
+                yield outcome
+                del outcome
+
+    async def cancel(self, task: str) -> PeerOutcome:
+        return await self._ask("CancelTask", {"id": task})
+
+    async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
+        async with self._questions.ask():
+            return await self._ask("CreateTaskPushNotificationConfig", {**config, "taskId": task})
+
+    def list_breakers(self) -> dict[str, Mode]:
+        """How the breaker of each interface that was used stands."""
+        return {interface.choice: line.mode for interface, line in self._lines.items()}
+
+    async def read_extended_card(self) -> PeerOutcome:
+        """GetExtendedAgentCard: what the agent says of itself to those who show credentials."""
+        return await self._ask("GetExtendedAgentCard", {})
+
+    async def _ask(self, operation: Operation, params: JsonObject) -> PeerOutcome:
+        call = Call(operation, params, self._config.query_timeout_s)
+        return await self._call(call, UNLIMITED)
+
+    async def _call(self, call: Call, limit: SendLimit) -> PeerOutcome:
+        if not limit.enter_now() and (held_back := await limit.enter()) is not None:
+            self._count(self.name, name_outcome(held_back))
+            return held_back
+        outcome: PeerOutcome = _NO_INTERFACE
+        span = None
+        try:
+            if self._spans:
+                span = self._spans.begin_call(self.name, call.operation)
+            tried: Tried = []
+            while True:
+                known = self._cards.fresh or await self._cards.load()
+                line = self._choose(known, call, tried)
+                if line is None:
+                    break
+                outcome = await line.call(call)
+                if isinstance(outcome, Unknown) and call.operation in SENDS:
+                    outcome = answers.judge_send(outcome)
+                if isinstance(outcome, Answered) or not self._goes_elsewhere(line, call, outcome):
+                    break
+                tried.append(line.interface)
+        except RemoteError as error:
+            # No card: nothing was sent.
+            outcome = Unreached(error.message)
+        finally:
+            limit.leave()
+            if span is not None:
+                end_call(span, _name_end(outcome))
+        if outcome is not _NO_INTERFACE:
+            self._count(self.name, name_outcome(outcome))
+        return outcome
+
+    async def _follow(
+        self, operation: Operation, params: JsonObject
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        call = Call(operation, params, self._config.total_timeout_s)
+        last: StreamOutcome | None = None
+        span = self._spans.begin_call(self.name, operation) if self._spans else None
+        try:
+            tried: Tried = []
+            while (line := self._choose(await self._cards.load(), call, tried)) is not None:
+                has_begun = False
+                async with aclosing(line.follow(call)) as outcomes:
+                    async for outcome in outcomes:
+                        if isinstance(outcome, Unknown) and operation in SENDS:
+                            outcome = answers.judge_send(outcome)  # noqa: PLW2901  the same outcome, read as one of a send
+                        last = _ANSWER if isinstance(outcome, Answered) else outcome
+                        if not has_begun and self._goes_elsewhere(line, call, outcome):
+                            break
+                        has_begun = True
+                        yield outcome
+                        del outcome
+                if has_begun:
+                    return
+                tried.append(line.interface)
+        except RemoteError as error:
+            last = Unreached(error.message)
+        finally:
+            if span is not None:
+                end_call(span, _name_end(last))
+            if last is not None:
+                self._count(self.name, name_outcome(last))
+        yield last or _NO_INTERFACE
+
+    def _choose(self, known: KnownCard, call: Call, tried: Tried) -> Line | None:
+        """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
+        for interface in self._list_fit(known) if self._unfit else known.interfaces:
+            if interface not in tried and (call.operation != "ListTasks" or interface.lists):
+                last = self._last
+                return last if last and last.interface is interface else self._open(interface)
+        return None
+
+    def _list_fit(self, known: KnownCard) -> tuple[Interface, ...]:
+        """The interfaces that have not proven unfit under this card; all of them where none is left."""
+        if self._unfit_of != known.card.sha256:
+            self._unfit.clear()
+        fit = tuple(one for one in known.interfaces if one not in self._unfit)
+        if not fit:
+            self._unfit.clear()
+        return fit or known.interfaces
+
+    def _note_unfit(self, interface: Interface) -> None:
+        known = self._cards.known
+        sha256 = known.card.sha256 if known is not None else ""
+        if self._unfit_of != sha256:
+            self._unfit, self._unfit_of = set(), sha256
+        self._unfit.add(interface)
+
+    def _open(self, interface: Interface) -> Line:
+        line = self._lines.get(interface)
+        if line is None:
+            transport = self._transports[interface.choice]
+            line = self._lines[interface] = Line(
+                self.name, interface, transport, self._probe, self._clock
+            )
+        self._last = line
+        return line
+
+    async def _probe(self) -> bool:
+        self._cards.expire()
+        return not (await self._cards.load()).card.stale
+
+    def _goes_elsewhere(self, line: Line, call: Call, outcome: StreamOutcome) -> bool:
+        """Whether the outcome proves that nothing was accepted, and is the interface's own fault."""
+        match outcome:
+            case Unreached():
+                return True
+            case Refused(code=answers.VERSION_NOT_SUPPORTED):
+                pass
+            case Refused(code=answers.INTERNAL_ERROR, http_status=status) if status in _GONE:
+                # Agents without streams may lack this one path; the interface is there all the same.
+                if call.operation == "SubscribeToTask":
+                    return False
+            case _:
+                return False
+        # An endpoint that is gone, or speaks another version, has a new card.
+        self._note_unfit(line.interface)
+        self._cards.expire()
+        return True
+
+
+def _name_end(outcome: StreamOutcome | None) -> str:
+    """What a span says of the end of a call; nobody has waited for one that came to nothing."""
+    if outcome is _NO_INTERFACE:
+        return "no_interface"
+    return "left" if outcome is None else name_outcome(outcome)

@@ -1,0 +1,112 @@
+"""Puts a peer together: its card, its credential, and a transport for each kind of interface that is spoken here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.peers.agent import AgentPeer
+from passerelle.peers.cards import CardCache
+from passerelle.peers.credential import ClientCredentials, Fixed, show_fixed
+from passerelle.peers.http_client import HttpClient
+from passerelle.peers.http_json import HttpJson
+from passerelle.peers.http_transport import HttpTransport
+from passerelle.peers.jsonrpc import JsonRpc
+from passerelle.peers.legacy import LegacyHttpJson, LegacyJsonRpc
+from passerelle.peers.reverse.cards import BroughtCards
+from passerelle.peers.reverse.transport import ChannelTransport
+from passerelle.peers.send_limit import SendLimit
+from passerelle.peers.sessions import PeerSessions
+from passerelle.peers.signatures import CardJudge
+from passerelle.peers.tokens import TokenSource
+
+if TYPE_CHECKING:
+    from passerelle.core.ports.chance import Clock
+    from passerelle.peers.call import Transport
+    from passerelle.peers.config import PeerConfig
+    from passerelle.peers.credential import Credential
+    from passerelle.peers.grpc.channels import GrpcChannels
+    from passerelle.peers.interface import Choice, Kind
+    from passerelle.peers.reverse.dialling import Dialling
+    from passerelle.peers.wire import Wire
+    from passerelle.runtime.limits.limit import Limit
+    from passerelle.runtime.observability.spans import Spans
+
+_WIRES: Final[Mapping[Choice, Wire]] = {
+    "JSONRPC/1.0": JsonRpc(),
+    "HTTP+JSON/1.0": HttpJson(),
+    "JSONRPC/0.3": LegacyJsonRpc(),
+    "HTTP+JSON/0.3": LegacyHttpJson(),
+}
+
+
+class Connections:
+    """What all peers of a process share. ``sessions`` of its own only where a test needs them."""
+
+    def __init__(self, sessions: PeerSessions | None = None) -> None:
+        self.sessions = sessions or PeerSessions()
+        self.channels = _open_channels()
+
+    async def close(self) -> None:
+        """Closes all of them; calls after that are ``Unreached``."""
+        await self.sessions.close()
+        if self.channels is not None:
+            await self.channels.close()
+
+
+def make_peer(
+    config: PeerConfig,
+    connections: Connections,
+    clock: Clock,
+    limit: Limit | None = None,
+    count: Callable[[str, str], None] = lambda _agent, _outcome: None,
+    spans: Spans | None = None,
+    dialling: Dialling | None = None,
+) -> AgentPeer:
+    """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
+
+    ``count`` hears of each call: the name of the agent, and how it ended. ``dialling`` is for agents that dial in.
+
+    Raises:
+        ConfigInvalid: a certificate cannot be read, or an agent dials in where nobody can.
+    """
+    credential = _make_credential(config, connections.sessions, clock)
+    client = HttpClient(config, connections.sessions, credential)
+    if config.dials_in:
+        if dialling is None:
+            raise ConfigInvalid(f"agents.{config.name}.transport", "nobody can dial in here")
+        judge = CardJudge(config.trust, client.read_public, clock)
+        brought = BroughtCards(config, dialling.agents, judge, clock)
+        carried: Mapping[Kind, Transport] = {
+            "CHANNEL/1.0": ChannelTransport(config, dialling.links, dialling.agents.cancel)
+        }
+        return AgentPeer(config, brought, carried, SendLimit(limit), clock, count, spans)
+    transports: dict[Kind, Transport] = {
+        kind: HttpTransport(config, client, wire) for kind, wire in _WIRES.items()
+    }
+    if connections.channels is not None:
+        from passerelle.peers.grpc.transport import GrpcTransport  # noqa: PLC0415  an extra
+
+        dialled = GrpcTransport(config, connections.channels, credential)
+        transports |= {"GRPC/1.0": dialled, "GRPC/0.3": dialled}
+    kinds: tuple[Choice, ...] = tuple(
+        kind for kind in config.interfaces if transports.get(kind) is not None
+    )
+    cards = CardCache(config, client, clock, kinds)
+    return AgentPeer(config, cards, transports, SendLimit(limit), clock, count, spans)
+
+
+def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:
+    if isinstance(config.auth, ClientCredentials):
+        return TokenSource(config, config.auth, sessions, clock)
+    return Fixed(show_fixed(config.auth))
+
+
+def _open_channels() -> GrpcChannels | None:
+    """None where the libraries of gRPC, an extra, are not installed: agents are called over what else they offer."""
+    try:
+        from passerelle.peers.grpc.channels import GrpcChannels  # noqa: PLC0415  an extra
+    except ImportError:
+        return None
+    return GrpcChannels()

@@ -1,0 +1,192 @@
+"""Keep-alive connections to one origin, for calls that have one whole answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
+
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - tuples of anything
+from yarl import URL
+
+from passerelle.core.errors import Draining
+from passerelle.peers.trust import trust_public_authorities
+from passerelle.peers.whole_answer import Broken, Connection, NotConnected
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.peers.sessions import AddressInfo
+    from passerelle.peers.wire import Reply
+    from passerelle.runtime.memory.room import Account
+
+_NEXT_ADDRESS_S: Final = 0.25
+"""RFC 8305 section 5; aiohttp, which carries streams to the same hosts, waits as long."""
+
+
+class ConnectionPool:
+    """Connections to ``origin`` under one TLS context. Their number is not limited, as that of ``PeerSessions`` is not.
+
+    ``make_socket`` judges an address before anything is sent there. Without a ``tls`` of its own an https origin is
+    held against the authorities of this machine.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        tls: ssl.SSLContext | None,
+        *,
+        idle_s: float,
+        limit_bytes: int,
+        make_socket: Callable[[AddressInfo], socket.socket],
+        resolve: Callable[[str, int], Awaitable[list[AddressInfo]]] | None = None,
+        room: Account | None = None,
+    ) -> None:
+        self._origin = URL(origin)
+        self._tls = tls
+        self._idle_s = idle_s
+        self._limit_bytes = limit_bytes
+        self._make_socket = make_socket
+        self._room = room
+        self._resolve = resolve or resolve_name
+        self._idle: list[Connection] = []
+        self._made: WeakSet[Connection] = WeakSet()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def ask(self, asked: bytes, *, connect_s: float, total_s: float) -> Reply:
+        """The answer to a whole request, within ``total_s`` of the first step.
+
+        Connecting gets at most half of that, so that a failure to connect is known as one.
+
+        Raises:
+            NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``. Only the first one proves that
+                nothing was taken.
+            Draining: after ``close``.
+        """
+        if self._is_closed:
+            raise _say_closed()
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        connection = self._take(now_s) or await self._connect(min(connect_s, total_s / 2))
+        try:
+            reply = await connection.ask(asked, now_s + total_s)
+        except BaseException:
+            connection.close()
+            raise
+        if self._is_closed or not connection.keeps_alive:
+            connection.close()
+            return reply
+        connection.free_since_s = loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._idle_s, self._drop_idle, loop)
+        return reply
+
+    def close(self) -> None:
+        """Closes every connection, also those in use."""
+        self._is_closed = True
+        for connection in tuple(self._made):
+            connection.close()
+        self._idle.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _take(self, now_s: float) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable and now_s - connection.free_since_s < self._idle_s:
+                return connection
+            connection.close()
+        return None
+
+    def _drop_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The oldest are in front: the newest is taken first."""
+        oldest_s = loop.time() - self._idle_s
+        kept = [one for one in self._idle if one.is_usable and one.free_since_s > oldest_s]
+        for connection in self._idle:
+            if connection not in kept:
+                connection.close()
+        self._idle = kept
+        self._sweep = loop.call_later(self._idle_s / 2, self._drop_idle, loop) if kept else None
+
+    async def _connect(self, within_s: float) -> Connection:
+        """Tries the addresses of the host: a quarter of a second after one that says nothing the next one too.
+
+        An address at which TLS fails is passed over (RFC 8305).
+
+        Raises:
+            NotConnected: none took us in time.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._connect_to_any()
+        except TimeoutError:
+            raise NotConnected(f"no connection within {within_s:g} s") from None
+
+    async def _connect_to_any(self) -> Connection:
+        host, port = self._origin.host or "", self._origin.port or 0
+        reason = "the name has no address"
+        try:
+            addresses = await self._resolve(host, port)
+        except OSError as error:
+            raise NotConnected(f"{host}: {error.strerror or error}") from None
+        tried: dict[socket.socket, AddressInfo] = {}
+
+        def make(address: AddressInfo) -> socket.socket:
+            made = self._make_socket(address)
+            tried[made] = address
+            return made
+
+        while addresses:
+            try:
+                made = await start_connection(
+                    addresses,
+                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                    interleave=1,
+                    socket_factory=make,
+                )
+            except (OSError, RuntimeError) as error:
+                raise NotConnected(f"{type(error).__name__}: {error}") from None
+            try:
+                return await self._talk(made, host)
+            except (OSError, ssl.SSLError, Broken) as error:
+                reason = f"{type(error).__name__}: {error}"
+            addresses.remove(tried[made])
+        raise NotConnected(reason)
+
+    async def _talk(self, made: socket.socket, host: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        secure = self._origin.scheme == "https"
+        try:
+            _, connection = await loop.create_connection(
+                lambda: Connection(self._limit_bytes, loop, self._room),
+                sock=made,
+                ssl=(self._tls or trust_public_authorities()) if secure else None,
+                server_hostname=host if secure else None,
+            )
+        except BaseException:
+            made.close()
+            raise
+        if self._is_closed:
+            connection.close()
+            raise _say_closed()
+        self._made.add(connection)
+        return connection
+
+
+async def resolve_name(host: str, port: int) -> list[AddressInfo]:
+    """The addresses of a name, as this machine knows them.
+
+    Raises:
+        OSError: it knows none.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return cast("list[AddressInfo]", found)
+
+
+def _say_closed() -> Draining:
+    return Draining("no calls to peers any more: the gateway is shutting down")

@@ -1,0 +1,126 @@
+"""One HTTP exchange with a peer: what is sent, how much of the answer is read, and what a failure means."""
+
+from __future__ import annotations
+
+from errno import ECONNREFUSED
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError
+
+from passerelle.core.peer import Malformed, Unknown, Unreached
+from passerelle.peers.whole_answer import MAX_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from passerelle.peers.config import PeerConfig
+    from passerelle.peers.stream_room import StreamRoom
+
+# aiohttp holds up the loop with larger bodies that are given as bytes, and warns.
+_DIRECT_BODY_BYTES: Final = 1024 * 1024
+
+
+class TooLong(Exception):
+    """A body is longer than ``limit_bytes``; ``head`` is what was read of it."""
+
+    def __init__(self, limit_bytes: int, head: bytes) -> None:
+        super().__init__(f"a body over {limit_bytes} bytes")
+        self.head = head
+
+
+def wrap_body(content: bytes | None) -> bytes | BytesIO | None:
+    """The form in which aiohttp sends a body of that size without holding up others."""
+    if content is None or len(content) <= _DIRECT_BODY_BYTES:
+        return content
+    return BytesIO(content)
+
+
+def limit_time(config: PeerConfig, total_s: float | None) -> aiohttp.ClientTimeout:
+    """Connecting gets at most half of the time, so that a failure to connect is known as one."""
+    connect_s = config.connect_timeout_s
+    if total_s is not None:
+        connect_s = min(connect_s, total_s / 2)
+    return aiohttp.ClientTimeout(total=total_s, connect=connect_s, sock_connect=connect_s)
+
+
+def has_long_headers(response: aiohttp.ClientResponse) -> bool:
+    """Whether the header block is over its limit; the parser bounds lines and their number only."""
+    return (
+        sum(len(name) + len(value) + 4 for name, value in response.raw_headers) > MAX_HEADER_BYTES
+    )
+
+
+async def read_body(
+    response: aiohttp.ClientResponse, limit_bytes: int, room: StreamRoom | None = None
+) -> bytes:
+    """The whole body, decompressed piece by piece so that a small bomb cannot become a large one.
+
+    Nothing over its free part is read before there is ``room``.
+
+    Raises:
+        TooLong: it did not end within the limit.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await response.content.readany():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit_bytes:
+            response.close()
+            raise TooLong(limit_bytes, pieces[0])
+        if room is not None:
+            await room.make(size)
+    return b"".join(pieces)
+
+
+def explain_failure(
+    error: aiohttp.ClientError | TimeoutError,
+) -> Unreached | Unknown | Malformed:
+    """What a failed exchange means.
+
+    Only a connection that was never made, or closed before the request had left, proves that nothing was taken.
+    """
+    reason = describe(error)
+    match error:
+        case (
+            aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.InvalidURL()
+        ):
+            return Unreached(reason)
+        case aiohttp.ClientOSError() if _stopped_before_the_end(error):
+            return Unreached(reason)
+        case aiohttp.ClientPayloadError() if isinstance(error.__cause__, ContentEncodingError):
+            return Malformed(f"a body that cannot be decompressed ({reason})", b"")
+        case aiohttp.ClientResponseError():
+            return Malformed(f"not HTTP ({error.message})", b"")
+        case _:
+            return Unknown(reason)
+
+
+def describe(error: Exception) -> str:
+    """What went wrong on the way, for people: the words of the library name its classes and say its inside."""
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "the name of its host is not known"
+        case aiohttp.ClientConnectorCertificateError():
+            return f"its certificate does not hold: {error.certificate_error}"
+        case aiohttp.ClientConnectorError(os_error=cause) if cause.errno == ECONNREFUSED:
+            return "the connection was refused"
+        case aiohttp.ClientConnectorError(os_error=cause) if cause.strerror:
+            return f"there is no connection: {cause.strerror}"
+        case aiohttp.ConnectionTimeoutError():
+            return "there is no connection in time"
+        case aiohttp.ServerDisconnectedError():
+            return "the connection was closed"
+        case _:
+            return f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
+
+
+def _stopped_before_the_end(error: aiohttp.ClientOSError) -> bool:
+    """Whether the writer itself held bytes of the request back, since the connection was closing already.
+
+    A peer that restarts closes its idle connections, and the next request meets one of them. aiohttp says
+    this in words only; with other words the outcome is Unknown, which is never wrong.
+    """
+    cause = error.__cause__
+    closing = "Cannot write to closing transport"
+    return isinstance(cause, aiohttp.ClientConnectionResetError) and str(cause) == closing

@@ -1,0 +1,1 @@
+"""Calls to agents over gRPC, and the forms that both directions share."""

@@ -1,0 +1,107 @@
+"""The two services of gRPC that agents have, as what a call is there: its method, its request, its answer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.a2a_mapping.members import text_at
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.v0_3.calls import write_params
+from passerelle.a2a_mapping.v0_3.forms import Form
+from passerelle.a2a_mapping.v0_3.objects import read_task
+from passerelle.a2a_mapping.v0_3.responses import read_response
+from passerelle.peers.call import SENDS
+from passerelle.peers.grpc.methods import V0_3, V1, Row, Service
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.peers.call import Call, Operation
+    from passerelle.peers.interface import Interface, Version
+
+_LEGACY_NAMES: Final[Mapping[Operation, str]] = {
+    "SubscribeToTask": "TaskSubscription",
+    "GetExtendedAgentCard": "GetAgentCard",
+}
+
+
+class GrpcForm(Protocol):
+    """One service. What it reads and writes is the ProtoJSON of its messages."""
+
+    @property
+    def service(self) -> Service:
+        """The table of its methods."""
+        ...
+
+    def name(self, operation: Operation) -> str:
+        """What the operation is called there."""
+        ...
+
+    def write(self, interface: Interface, call: Call) -> JsonObject:
+        """The request."""
+        ...
+
+    def read(self, call: Call, answer: JsonObject) -> JsonObject:
+        """The answer as 1.0 has it."""
+        ...
+
+
+class CurrentForm:
+    """A2A 1.0 section 10."""
+
+    service = V1
+
+    def name(self, operation: Operation) -> str:
+        return operation
+
+    def write(self, interface: Interface, call: Call) -> JsonObject:
+        if interface.tenant is None:
+            return call.params
+        return {**call.params, "tenant": interface.tenant}
+
+    def read(self, call: Call, answer: JsonObject) -> JsonObject:
+        if call.operation == "ListTasks":
+            # ProtoJSON leaves out what is empty.
+            return {"tasks": [], "nextPageToken": "", **answer}
+        return answer
+
+
+class LegacyForm:
+    """A2A 0.3: tasks are resources with names, and there is neither a list of them nor a tenant."""
+
+    service = V0_3
+
+    def name(self, operation: Operation) -> str:
+        return _LEGACY_NAMES.get(operation, operation)
+
+    def write(self, interface: Interface, call: Call) -> JsonObject:  # noqa: ARG002  0.3 has no tenant
+        if call.operation == "GetExtendedAgentCard":
+            return {}
+        params = write_params(Method(call.operation), call.params, Form.PROTO)
+        if call.operation in SENDS:
+            return params
+        if call.operation == "CreateTaskPushNotificationConfig":
+            return {
+                "parent": f"tasks/{text_at(call.params, 'taskId')}",
+                "configId": text_at(call.params, "id"),
+                "config": params,
+            }
+        return {**params, "name": f"tasks/{text_at(call.params, 'id')}"}
+
+    def read(self, call: Call, answer: JsonObject) -> JsonObject:
+        match call.operation:
+            case "SendMessage" | "SendStreamingMessage" | "SubscribeToTask":
+                return read_response(answer, Form.PROTO)
+            case "GetTask" | "CancelTask":
+                return read_task(answer, Form.PROTO)
+            case _:
+                # Whoever reads cards knows those of 0.3, and nobody reads a configuration that comes back.
+                return answer
+
+
+FORMS: Final[Mapping[Version, GrpcForm]] = {"1.0": CurrentForm(), "0.3": LegacyForm()}
+
+
+def find_row(form: GrpcForm, operation: Operation) -> Row | None:
+    """The messages of an operation; None where the service does not have it."""
+    return form.service.rows.get(form.name(operation))

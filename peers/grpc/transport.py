@@ -1,0 +1,173 @@
+"""Calls over gRPC, of 1.0 (its section 10) and of 0.3: JSON becomes messages at this edge, and messages JSON.
+
+Protobuf has no place for members that it does not know, and keeps numbers as doubles; so gRPC is chosen after the
+bindings that are JSON themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from http import HTTPStatus
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from passerelle.core.errors import PasserelleError, RemoteError
+from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
+from passerelle.peers import answers
+from passerelle.peers.call import STREAMS
+from passerelle.peers.grpc.answers import read_end
+from passerelle.peers.grpc.channels import GrpcChannels, connect
+from passerelle.peers.grpc.forms import FORMS, find_row
+from passerelle.peers.grpc.status import DETAILS_KEY, parse_status
+from passerelle.peers.grpc.wire import to_json, to_message
+from passerelle.peers.http_client import EXTENSIONS_HEADER, write_carried, write_version
+from passerelle.runtime.common.carried import find_wanted, note_confirmed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.peers.call import Call
+    from passerelle.peers.config import PeerConfig
+    from passerelle.peers.credential import Credential, Shown
+    from passerelle.peers.grpc.forms import GrpcForm
+    from passerelle.peers.grpc.methods import Row
+    from passerelle.peers.interface import Interface
+
+_EXTENSIONS: Final = frozenset(name.lower() for name in EXTENSIONS_HEADER.values())
+
+
+class GrpcTransport:
+    """The calls of one peer over gRPC; see ``call.Transport``."""
+
+    def __init__(self, config: PeerConfig, channels: GrpcChannels, credential: Credential) -> None:
+        self._config = config
+        self._channels = channels
+        self._credential = credential
+
+    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+        last: PeerOutcome = Unreached("no call was made")
+        async with aclosing(self._try(interface, call)) as outcomes:
+            async for outcome in outcomes:
+                if isinstance(outcome, Closed):
+                    break
+                last = outcome
+        return last
+
+    async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+        async with aclosing(self._try(interface, call)) as outcomes:
+            async for outcome in outcomes:
+                yield outcome
+
+    async def _try(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+        """Once more with another credential, where the first one was refused before anything else."""
+        try:
+            for is_last in (False, True):
+                shown = await self._credential.show()
+                has_begun = False
+                async with aclosing(self._exchange(interface, call, shown)) as outcomes:
+                    async for outcome in outcomes:
+                        refused = not has_begun and _is_unauthenticated(outcome)
+                        if refused and not is_last and self._credential.renew(shown):
+                            break
+                        has_begun = True
+                        yield outcome
+                if has_begun:
+                    return
+        except RemoteError as error:
+            # Draining, or no credential: nothing was sent.
+            yield Unreached(error.message)
+
+    async def _exchange(
+        self, interface: Interface, call: Call, shown: Shown
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        form = FORMS[interface.version]
+        row = find_row(form, call.operation)
+        if row is None:
+            yield Refused(answers.METHOD_NOT_FOUND, f"0.3 has no {call.operation}")
+            return
+        channel = self._channels.open(interface.origin, self._config.tls)
+        try:
+            request = to_message(form.write(interface, call), row.request)
+        except PasserelleError as error:
+            yield Refused(answers.INTERNAL_ERROR, error.message)
+            return
+        if not await connect(channel, self._config.connect_timeout_s):
+            yield Unreached(f"no connection to {interface.url}")
+            return
+        headers = write_version(interface.version, find_wanted(interface.extensions))
+        headers |= write_carried(self._config, shown)
+        metadata = tuple((name.lower(), value) for name, value in headers.items())
+        pending = _start(channel, form, row, call, request, metadata)
+        try:
+            async with aclosing(self._read(pending, form, call)) as outcomes:
+                async for outcome in outcomes:
+                    yield outcome
+        except grpc.aio.AioRpcError as error:
+            yield _read_error(error)
+        except TimeoutError:
+            yield Unknown("no answer in time")
+        finally:
+            pending.cancel()
+
+    async def _read(
+        self,
+        pending: Any,  # noqa: ANN401  generated code has no types
+        form: GrpcForm,
+        call: Call,
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        if call.operation not in STREAMS:
+            message = await pending
+            # Where headers stand over HTTP; the Python SDK says it behind the answer.
+            _note_activated(await pending.initial_metadata(), await pending.trailing_metadata())
+            yield Answered(form.read(call, to_json(message)))
+            return
+        has_begun = False
+        while True:
+            async with asyncio.timeout(self._config.idle_timeout_s):
+                message = await pending.read()
+            if message is grpc.aio.EOF:
+                yield Closed()
+                return
+            if not has_begun:
+                _note_activated(await pending.initial_metadata())
+                has_begun = True
+            yield Answered(form.read(call, to_json(message)))
+
+
+def _start(
+    channel: grpc.aio.Channel,
+    form: GrpcForm,
+    row: Row,
+    call: Call,
+    request: Message,
+    metadata: tuple[tuple[str, str], ...],
+) -> Any:  # noqa: ANN401  generated code has no types
+    make = channel.unary_stream if call.operation in STREAMS else channel.unary_unary
+    invoke = make(
+        f"/{form.service.name}/{form.name(call.operation)}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=row.response.FromString,
+    )
+    return invoke(request, timeout=call.timeout_s, metadata=metadata)
+
+
+def _note_activated(*metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    for key, said in chain.from_iterable(metadata):
+        if key in _EXTENSIONS and isinstance(said, str):
+            note_confirmed(said)
+
+
+def _read_error(error: grpc.aio.AioRpcError) -> PeerOutcome:
+    packed = next((value for key, value in error.trailing_metadata() if key == DETAILS_KEY), None)
+    rich = parse_status(packed) if isinstance(packed, bytes) else None
+    return read_end(error.code().name, error.details() or "", rich)
+
+
+def _is_unauthenticated(outcome: StreamOutcome) -> bool:
+    return isinstance(outcome, Refused) and outcome.http_status == HTTPStatus.UNAUTHORIZED

@@ -1,0 +1,97 @@
+"""A2A 1.0 over HTTP+JSON (A2A 1.0 section 11). Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from passerelle.a2a_mapping.members import text_at
+from passerelle.core.peer import Answered, Refused
+from passerelle.peers import answers
+from passerelle.peers.status import read_status_body
+from passerelle.peers.wire import Reply, Request
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.peers.call import Call
+    from passerelle.peers.interface import Interface
+
+
+class HttpJson:
+    """The wire of HTTP+JSON 1.0; a tenant is the first part of the path."""
+
+    def write(self, interface: Interface, call: Call, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
+        base = interface.url.rstrip("/")
+        if interface.tenant is not None:
+            base = f"{base}/{quote(interface.tenant)}"
+        return address(base, call, orjson.dumps(call.params))
+
+    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:  # noqa: ARG002
+        return read_reply(call, reply)
+
+    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:  # noqa: ARG002
+        return read_event(payload)
+
+
+def address(base: str, call: Call, body: bytes) -> Request:
+    """Verb and path of a call below ``base``; sends and push configurations carry ``body``.
+
+    The paths of 0.3 differ by their base alone.
+    """
+    task = quote(text_at(call.params, "id"), safe="")
+    match call.operation:
+        case "SendMessage":
+            return Request("POST", f"{base}/message:send", body)
+        case "SendStreamingMessage":
+            return Request("POST", f"{base}/message:stream", body)
+        case "GetTask":
+            rest = {name: value for name, value in call.params.items() if name != "id"}
+            return Request("GET", f"{base}/tasks/{task}{_write_query(rest)}")
+        case "ListTasks":
+            return Request("GET", f"{base}/tasks{_write_query(call.params)}")
+        case "CancelTask":
+            return Request("POST", f"{base}/tasks/{task}:cancel", b"{}")
+        case "SubscribeToTask":
+            return Request("POST", f"{base}/tasks/{task}:subscribe", b"{}")
+        case "CreateTaskPushNotificationConfig":
+            task = quote(text_at(call.params, "taskId"), safe="")
+            return Request("POST", f"{base}/tasks/{task}/pushNotificationConfigs", body)
+        case "GetExtendedAgentCard":
+            return Request("GET", f"{base}/extendedAgentCard")
+        case _:
+            assert_never(call.operation)
+
+
+def _write_query(params: JsonObject) -> str:
+    """Texts, numbers and booleans; what is empty is left out, as its absence means the same."""
+    pairs = [
+        (name, _write_value(value)) for name, value in params.items() if value not in ("", None)
+    ]
+    return f"?{urlencode(pairs)}" if pairs else ""
+
+
+def _write_value(value: Json) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_reply(call: Call, reply: Reply) -> PeerOutcome:
+    """The outcome of a whole response."""
+    if reply.status == answers.OK:
+        return answers.read_document(reply.raw)
+    return read_status_body(call.operation, reply)
+
+
+def read_event(payload: bytes) -> PeerOutcome:
+    """The outcome of one event; an error in a stream is a Status body (A2A 1.0 section 11.7)."""
+    outcome = answers.read_document(payload)
+    if not (
+        isinstance(outcome, Answered) and isinstance(error := outcome.result.get("error"), dict)
+    ):
+        return outcome
+    said = read_status_body("SendStreamingMessage", Reply(answers.OK, None, payload))
+    if isinstance(said, Refused):
+        return said
+    return Refused(answers.INTERNAL_ERROR, text_at(error, "message")[: answers.MESSAGE_CHARS])

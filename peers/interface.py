@@ -1,0 +1,172 @@
+"""The interfaces that a card offers, and the order in which they are tried (A2A 1.0 section 8.3). Pure.
+
+A card of 1.0 lists them; one of 0.3 has a main address and further ones; a merged card has both. Whether calls may go
+to an address is judged by its origin alone: a card cannot send our credentials to somebody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
+
+from passerelle.a2a_mapping.cards import list_further
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.peers.origin import host_of, origin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import JsonObject
+
+Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC", "CHANNEL"]
+Version: TypeAlias = Literal["1.0", "0.3"]
+Security: TypeAlias = Literal["plaintext", "tls"]
+"""What an address of gRPC does not say: dialers expect ``host:port`` without a scheme."""
+Choice: TypeAlias = Literal[
+    "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3", "GRPC/0.3"
+]
+Kind: TypeAlias = Choice | Literal["CHANNEL/1.0"]
+"""``CHANNEL`` is no interface of a card: the agent dials in."""
+PREFERENCE: Final[tuple[Choice, ...]] = get_args(Choice)
+"""Cheapest first: of gRPC each frame is converted twice, and 0.3 has no list of tasks to find a lost send in."""
+
+_WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
+    ("JSONRPC", "1.0"): ("JSONRPC", "1.0"),
+    ("HTTP+JSON", "1.0"): ("HTTP+JSON", "1.0"),
+    ("GRPC", "1.0"): ("GRPC", "1.0"),
+    ("JSONRPC", "0.3"): ("JSONRPC", "0.3"),
+    ("HTTP+JSON", "0.3"): ("HTTP+JSON", "0.3"),
+    ("GRPC", "0.3"): ("GRPC", "0.3"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Where and how a peer is called. ``tenant`` is sent as the card says it; ``origin`` is that of ``url``.
+
+    ``extensions`` are those that the agent declares.
+    """
+
+    binding: Binding
+    version: Version
+    url: str
+    origin: str
+    tenant: str | None = None
+    extensions: frozenset[str] = frozenset()
+
+    @property
+    def choice(self) -> Kind:
+        """The name of its kind, in a preference too."""
+        return cast("Kind", f"{self.binding}/{self.version}")
+
+    @property
+    def lists(self) -> bool:
+        """Whether it has ListTasks; 0.3 had none."""
+        return self.version == "1.0"
+
+    @property
+    def protocol(self) -> str:
+        """What an attempt records as its native protocol (A2A-2)."""
+        return f"a2a/{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a card offers: ``usable`` in no order yet, and ``foreign`` ones that calls may not go to."""
+
+    usable: tuple[Interface, ...]
+    foreign: tuple[Interface, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where calls may go: to ``origins``, and over gRPC, as ``grpc`` says, to every port of ``host``."""
+
+    origins: frozenset[str]
+    host: str = ""
+    grpc: Security | None = None
+
+
+def read_offer(card: JsonObject, reach: Reach) -> Offer:
+    """The interfaces of a card that are spoken here."""
+    extensions = read_extensions(card)
+    usable: list[Interface] = []
+    foreign: list[Interface] = []
+    for interface in _list_all(card, reach):
+        if interface.origin not in reach.origins and not _is_dialled(interface, reach):
+            foreign.append(interface)
+        else:
+            usable.append(replace(interface, extensions=extensions))
+    return Offer(tuple(dict.fromkeys(usable)), tuple(dict.fromkeys(foreign)))
+
+
+def read_extensions(card: JsonObject) -> frozenset[str]:
+    """URIs of the extensions that a card declares."""
+    declared = objects_at(object_at(card, "capabilities"), "extensions")
+    return frozenset(uri for one in declared if (uri := text_at(one, "uri")))
+
+
+def choose_tenant(interfaces: tuple[Interface, ...], tenant: str | None) -> tuple[Interface, ...]:
+    """Those of a tenant, as far as the card tells tenants apart; all of them where no tenant is wanted.
+
+    An agent that does not know the tenant gets its calls where it takes those without one, and never as another one's.
+    """
+    if tenant is None:
+        return interfaces
+    own = tuple(one for one in interfaces if one.tenant == tenant)
+    return own or tuple(one for one in interfaces if one.tenant is None)
+
+
+def order(
+    interfaces: tuple[Interface, ...], preference: tuple[Choice, ...]
+) -> tuple[Interface, ...]:
+    """Those that the preference names, in its order; of one kind, in the card's."""
+    ranks: dict[Kind, int] = {choice: rank for rank, choice in enumerate(preference)}
+    named = [one for one in interfaces if one.choice in ranks]
+    return tuple(sorted(named, key=lambda one: ranks[one.choice]))
+
+
+def is_unsaid(interface: Interface) -> bool:
+    """Whether the address leaves open whether it is TLS."""
+    return interface.binding == "GRPC" and "://" not in interface.url
+
+
+def _is_dialled(interface: Interface, reach: Reach) -> bool:
+    if reach.grpc is None or not is_unsaid(interface):
+        return False
+    return host_of(interface.origin) == reach.host
+
+
+def _list_all(card: JsonObject, reach: Reach) -> Iterator[Interface]:
+    for entry in (*objects_at(card, "supportedInterfaces"), *list_further(card)):
+        kind = text_at(entry, "protocolBinding"), text_at(entry, "protocolVersion")
+        yield from _read(kind, text_at(entry, "url"), reach, text_at(entry, "tenant") or None)
+    older = text_at(card, "protocolVersion")
+    if older and text_at(card, "url"):
+        # A2A 0.3 section 5.5: no preferred transport means JSON-RPC.
+        first = text_at(card, "preferredTransport") or "JSONRPC"
+        yield from _read((first, older), text_at(card, "url"), reach)
+        for entry in objects_at(card, "additionalInterfaces"):
+            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), reach)
+
+
+def _read(
+    kind: tuple[str, str], url: str, reach: Reach, tenant: str | None = None
+) -> Iterator[Interface]:
+    binding, version = kind
+    # Patch numbers do not change the protocol (A2A 1.0 section 3.6).
+    known = _WRITTEN.get((binding, ".".join(version.split(".")[:2])))
+    if known is None:
+        return
+    origin = _find_dialled(url, reach) if binding == "GRPC" else origin_of(url)
+    if origin is not None:
+        yield Interface(*known, url, origin, tenant)
+
+
+def _find_dialled(url: str, reach: Reach) -> str | None:
+    """The origin of an address of gRPC: where it has no scheme, what the operator allows says whether it is TLS."""
+    if "://" in url:
+        return origin_of(url)
+    schemes = ("http", "https") if reach.grpc == "plaintext" else ("https", "http")
+    spellings = [origin_of(f"{scheme}://{url}") for scheme in schemes]
+    return next((one for one in spellings if one in reach.origins), spellings[0])

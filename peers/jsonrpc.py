@@ -1,0 +1,51 @@
+"""A2A 1.0 over JSON-RPC (A2A 1.0 section 9). Pure.
+
+The content of a result is not looked at: an unknown state or a frame without sense is for the mapping, which
+knows what to do with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.core.peer import Answered
+from passerelle.peers import answers
+from passerelle.peers.wire import Reply, Request
+
+if TYPE_CHECKING:
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.peers.call import Call
+    from passerelle.peers.interface import Interface
+
+_BARE_UPDATES: Final = {"status-update": "statusUpdate", "artifact-update": "artifactUpdate"}
+
+
+class JsonRpc:
+    """The wire of JSON-RPC 1.0."""
+
+    def write(self, interface: Interface, call: Call, call_id: int) -> Request:
+        params = call.params
+        if interface.tenant is not None:
+            params = {**params, "tenant": interface.tenant}
+        envelope = {"jsonrpc": "2.0", "id": call_id, "method": call.operation, "params": params}
+        return Request("POST", interface.url, orjson.dumps(envelope))
+
+    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:  # noqa: ARG002  # every result has one form
+        if reply.status == answers.OK and reply.retry_after is None:
+            return answers.read_envelope(reply.raw, call_id)
+        return answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
+
+    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
+        return _wrap_update(answers.read_envelope(payload, call_id))
+
+
+def _wrap_update(outcome: PeerOutcome) -> PeerOutcome:
+    """An update in the member that 1.0 has for it: agents of LangGraph say by ``kind`` which it is, as 0.3 did."""
+    if not isinstance(outcome, Answered) or "kind" not in outcome.result:
+        return outcome
+    member = _BARE_UPDATES.get(str(outcome.result["kind"]))
+    if member is None or member in outcome.result:
+        return outcome
+    return Answered({member: {k: v for k, v in outcome.result.items() if k != "kind"}})

@@ -1,0 +1,84 @@
+"""A2A 0.3 over JSON-RPC and over HTTP+JSON: the calls of 1.0 by their old names, and answers as 1.0 has them. Pure.
+
+Every method has its 0.3 name: a peer that is called by mixed names answers "method not found".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.v0_3.calls import NAMES, write_params
+from passerelle.a2a_mapping.v0_3.forms import Form
+from passerelle.a2a_mapping.v0_3.objects import read_task
+from passerelle.a2a_mapping.v0_3.responses import read_response
+from passerelle.core.peer import Answered
+from passerelle.peers import answers, http_json
+from passerelle.peers.call import SENDS
+from passerelle.peers.wire import Reply, Request
+
+if TYPE_CHECKING:
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.peers.call import Call
+    from passerelle.peers.interface import Interface
+
+_SUBSCRIBE: Final = "SubscribeToTask"
+_EXTENDED: Final = "GetExtendedAgentCard"
+_AS_IT_STANDS: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"})
+"""Whoever reads cards knows those of 0.3, and nobody reads a push configuration that comes back."""
+
+
+class LegacyJsonRpc:
+    """The wire of JSON-RPC 0.3."""
+
+    def write(self, interface: Interface, call: Call, call_id: int) -> Request:
+        method = Method(call.operation)
+        envelope = {
+            "jsonrpc": "2.0",
+            "id": call_id,
+            "method": NAMES[method],
+            "params": write_params(method, call.params, Form.KIND),
+        }
+        return Request("POST", interface.url, orjson.dumps(envelope))
+
+    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:
+        outcome = answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
+        return _upgrade(call, outcome, Form.KIND)
+
+    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
+        return _upgrade_frame(answers.read_envelope(payload, call_id), Form.KIND)
+
+
+class LegacyHttpJson:
+    """The wire of HTTP+JSON 0.3, whose bodies are ProtoJSON of the package ``a2a.v1``."""
+
+    def write(self, interface: Interface, call: Call, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
+        body = orjson.dumps(write_params(Method(call.operation), call.params, Form.PROTO))
+        base = f"{interface.url.rstrip('/')}/v1"
+        if call.operation == _EXTENDED:
+            return Request("GET", f"{base}/card")
+        request = http_json.address(base, call, body)
+        # Its text says POST in one place and GET in another; agents of the Python SDK have GET alone.
+        return Request("GET", request.url) if call.operation == _SUBSCRIBE else request
+
+    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:  # noqa: ARG002
+        return _upgrade(call, http_json.read_reply(call, reply), Form.PROTO)
+
+    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:  # noqa: ARG002
+        return _upgrade_frame(http_json.read_event(payload), Form.PROTO)
+
+
+def _upgrade(call: Call, outcome: PeerOutcome, form: Form) -> PeerOutcome:
+    if not isinstance(outcome, Answered) or call.operation in _AS_IT_STANDS:
+        return outcome
+    if call.operation in SENDS or call.operation == _SUBSCRIBE:
+        return _upgrade_frame(outcome, form)
+    return Answered(read_task(outcome.result, form))
+
+
+def _upgrade_frame(outcome: PeerOutcome, form: Form) -> PeerOutcome:
+    if isinstance(outcome, Answered):
+        return Answered(read_response(outcome.result, form))
+    return outcome

@@ -1,0 +1,116 @@
+"""One interface of a peer with what carries calls to it, and the breaker that keeps calls from a dead one."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import structlog
+
+from passerelle.core.peer import Answered, Refused, Unknown, Unreached
+from passerelle.peers.breaker import HEALTHY, step
+from passerelle.peers.call import SENDS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.core.ports.chance import Clock
+    from passerelle.peers.breaker import Mode, Signal
+    from passerelle.peers.call import Call, Transport
+    from passerelle.peers.interface import Interface
+
+
+class Line:
+    """Calls over one interface. ``probe`` asks the peer for something harmless, and says whether it answered."""
+
+    def __init__(
+        self,
+        peer: str,
+        interface: Interface,
+        transport: Transport,
+        probe: Callable[[], Awaitable[bool]],
+        clock: Clock,
+    ) -> None:
+        self._peer = peer
+        self._log = structlog.get_logger()
+        self.interface = interface
+        self._transport = transport
+        self._probe = probe
+        self._clock = clock
+        self._breaker = HEALTHY
+
+    @property
+    def mode(self) -> Mode:
+        """How the breaker stands."""
+        return self._breaker.mode
+
+    async def call(self, call: Call) -> PeerOutcome:
+        if self._breaker is not HEALTHY and (held_back := await self._hold_back(call)) is not None:
+            return held_back
+        was_closed = self._breaker.mode == "closed"
+        outcome = await self._transport.call(self.interface, call)
+        if self._breaker is not HEALTHY or not isinstance(outcome, Answered):
+            self._note(call, outcome, was_closed=was_closed)
+        return outcome
+
+    async def follow(self, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+        held_back = await self._hold_back(call)
+        if held_back is not None:
+            yield held_back
+            return
+        was_closed, has_begun = self._breaker.mode == "closed", False
+        async with aclosing(self._transport.follow(self.interface, call)) as outcomes:
+            async for outcome in outcomes:
+                if not has_begun or _is_failure(outcome):
+                    self._note(call, outcome, was_closed=was_closed)
+                has_begun = True
+                yield outcome
+                del outcome
+
+    async def _hold_back(self, call: Call) -> Unreached | None:
+        """A send is no probe: where the breaker is open, something harmless goes first."""
+        if self._breaker.mode == "closed" or call.operation not in SENDS:
+            return None
+        now_ms = self._clock.now_ms()
+        if self._breaker.admits(now_ms):
+            self._breaker = step(self._breaker, "asked", now_ms)
+            if await self._probe():
+                return None
+            self._breaker = step(self._breaker, "failed", self._clock.now_ms())
+        reason = f"{self.interface.choice} failed again and again, and rests for a while"
+        return Unreached(reason, self._breaker.wait_s(self._clock.now_ms()), "breaker")
+
+    def _say(self, was: Mode) -> None:
+        """Once for each time that it opens or closes."""
+        now = self._breaker.mode
+        if (now == "closed") == (was == "closed"):
+            return
+        told = self._log.bind(peer=self._peer, interface=self.interface.choice)
+        if now == "closed":
+            told.info("peer.back")
+        else:
+            told.warning("peer.rests", pause_ms=self._breaker.pause_ms)
+
+    def _note(self, call: Call, outcome: StreamOutcome, *, was_closed: bool) -> None:
+        if _is_failure(outcome):
+            signal: Signal = "failed"
+        else:
+            signal = "succeeded" if was_closed or call.operation in SENDS else "answered"
+        was = self._breaker.mode
+        self._breaker = step(self._breaker, signal, self._clock.now_ms())
+        self._say(was)
+
+
+def _is_failure(outcome: StreamOutcome) -> bool:
+    """Whether the way to the agent failed; an agent that answers with an error of A2A is there."""
+    match outcome:
+        case Unreached(why="absent") | Unknown(gave_way=True):
+            return False
+        case Unreached() | Unknown():
+            return True
+        case Refused(http_status=status):
+            return status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        case _:
+            return False

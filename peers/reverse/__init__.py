@@ -1,0 +1,1 @@
+"""Calls to agents that dial in."""

@@ -1,0 +1,151 @@
+"""Calls to an agent over the socket that it dialled in with; see ``peers.call.Transport``.
+
+Where no socket of the agent is here the call is ``Unreached`` and ``absent``: it was not made, and whoever drives the
+run lets it go to the instance that has one. A socket that ends under a call leaves its outcome unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.channels.reverse_link import Broken, Cut, Ended, ItemCame
+from passerelle.channels.reverse_link import Refused as AgentRefused
+from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
+from passerelle.peers import answers
+from passerelle.peers.call import SENDS, STREAMS
+from passerelle.peers.credential import show_fixed
+from passerelle.peers.http_client import write_carried, write_version
+from passerelle.runtime.common.carried import find_wanted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+
+    from passerelle.channels.reverse_link import OpenCall
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.peers.call import Call
+    from passerelle.peers.config import PeerConfig
+    from passerelle.peers.interface import Interface
+    from passerelle.peers.reverse.local import LocalLinks, Served
+    from passerelle.protocol.reverse_frames import Failed
+
+WINDOW: Final = 32
+"""Items of one call that may be on their way to the store."""
+_WORK: Final = SENDS | STREAMS
+_LOOK_S: Final = 1
+_BUSY: Final = 503
+
+
+class ChannelTransport:
+    """The calls of one agent. ``cancel(agent, task)`` tells other instances that a task is to stop."""
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        links: LocalLinks,
+        cancel: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._links = links
+        self._cancel = cancel
+
+    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+        served = self._find(call)
+        if isinstance(served, Unreached):
+            if call.operation == "CancelTask" and served.why == "absent":
+                await self._cancel(self._config.name, str(call.params.get("id")))
+            return served
+        with self._open(served, interface, call) as opened:
+            try:
+                async with asyncio.timeout(call.timeout_s):
+                    heard = await opened.hear()
+            except TimeoutError:
+                return Unknown("no answer in time")
+        match heard:
+            case Ended(data=data):
+                return Answered(data)
+            case ItemCame():
+                return Malformed("an item in place of an answer", b"")
+            case _:
+                return _read_failure(heard)
+
+    async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+        served = self._find(call)
+        if isinstance(served, Unreached):
+            yield served
+            return
+        with self._open(served, interface, call) as opened:
+            try:
+                # The socket has a heartbeat of its own: silence in a stream says nothing.
+                async with asyncio.timeout(call.timeout_s):
+                    while isinstance(heard := await opened.hear(), ItemCame):
+                        yield Answered(heard.data, opened.release)
+            except TimeoutError:
+                yield Unknown("no answer in time")
+                return
+        if isinstance(heard, Ended):
+            if heard.data:
+                yield Answered(heard.data)
+            yield Closed()
+        else:
+            yield _read_failure(heard)
+
+    def _find(self, call: Call) -> Served | Unreached:
+        served = self._links.choose(self._config.name)
+        if served is None or served.link.is_cut:
+            return Unreached("it is not linked to this instance", _LOOK_S, "absent")
+        if call.operation in _WORK and served.working >= served.most:
+            reason = f"it takes {served.most} calls at once, and has them"
+            return Unreached(reason, _LOOK_S, "limit")
+        return served
+
+    @contextmanager
+    def _open(self, served: Served, interface: Interface, call: Call) -> Generator[OpenCall]:
+        headers = write_version(interface.version, find_wanted(interface.extensions))
+        headers |= write_carried(self._config, show_fixed(None))
+        work = int(call.operation in _WORK)
+        opened = served.link.open(
+            self._config.name,
+            call.operation,
+            call.params,
+            headers,
+            deadline_ms=int(call.timeout_s * 1000),
+            window=WINDOW,
+        )
+        served.working += work
+        try:
+            yield opened
+        finally:
+            served.working -= work
+            opened.abandon()
+
+
+def _read_failure(heard: AgentRefused | Broken | Cut | Ended | ItemCame) -> PeerOutcome:
+    match heard:
+        case AgentRefused(failure):
+            return read_refusal(failure)
+        case Broken(reason, too_long=True):
+            return Malformed(reason, b"", too_long=True)
+        case Broken(reason):
+            return Unknown(reason)
+        case Cut():
+            return Unknown("the agent's socket has ended")
+        case Ended() | ItemCame():
+            return Malformed("an answer out of place", b"")
+        case _:
+            assert_never(heard)
+
+
+def read_refusal(failure: Failed) -> Refused | Unknown | Malformed | PeerOutcome:
+    """What an ``err`` of an agent stands for: one that it has not taken, or one that nobody knows anything of."""
+    match failure.code, failure.data:
+        case "busy", _:
+            return Refused(answers.INTERNAL_ERROR, failure.message, _BUSY, failure.retry_s or 1)
+        case "a2a", {"code": int() as code}:
+            return Refused(code, failure.message[: answers.MESSAGE_CHARS])
+        case "status", {"status": int() as status}:
+            wait = None if failure.retry_s is None else str(failure.retry_s)
+            return answers.read_bare_status(status, wait, failure.message.encode())
+        case _:
+            return Unknown(f"{failure.code}: {failure.message}"[: answers.MESSAGE_CHARS])

@@ -1,0 +1,143 @@
+"""Connections to the outside: one keep-alive pool for each origin, shared by all that is called there."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+
+from passerelle.core.errors import Draining
+from passerelle.peers.connection_pool import ConnectionPool
+from passerelle.peers.whole_answer import MAX_HEADER_BYTES
+
+if TYPE_CHECKING:
+    import ssl
+
+    from aiohttp.abc import AbstractResolver
+
+    from passerelle.runtime.common.screening import Screen
+    from passerelle.runtime.memory.room import Account, MemoryRoom
+
+# uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
+_IDLE_S: Final = 4.0
+MAX_BODY_BYTES: Final = 24 * 1024 * 1024
+"""An answer shows the message that was sent, which may be as large as a request to us."""
+# A host that vanished says nothing: ask after 30 s of silence, give up after three lost answers.
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
+
+
+class PeerSessions:
+    """Opens sessions on first use. They follow no redirect, keep no cookie and read no proxy from the environment.
+
+    The number of connections is not limited here: a queue inside the pool would be a wait whose start
+    nobody sees, and long streams would starve sends.
+
+    With a ``screen`` each address is judged before its socket is made, however it was come by: a connection to
+    a refused one fails with ``screening.REFUSED_ERRNO``, and nothing is sent. Without, every address is
+    trusted: that is for URLs that the operator wrote.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle_s: float = _IDLE_S,
+        screen: Screen | None = None,
+        resolver: AbstractResolver | None = None,
+        memory: MemoryRoom | None = None,
+    ) -> None:
+        self._idle_s = idle_s
+        self._screen = screen
+        self._resolver = resolver
+        self._memory = memory
+        self._open: dict[str, ClientSession] = {}
+        self._pools: dict[tuple[str, ssl.SSLContext | None], ConnectionPool] = {}
+        self._closed = False
+
+    def open(self, origin: str) -> ClientSession:
+        """The session of an origin.
+
+        Raises:
+            Draining: after ``close``.
+        """
+        if self._closed:
+            raise Draining("no calls to peers any more: the gateway is shutting down")
+        session = self._open.get(origin)
+        if session is None:
+            session = self._open[origin] = self._start()
+        return session
+
+    def pool(self, origin: str, tls: ssl.SSLContext | None) -> ConnectionPool:
+        """The connections to an origin for calls that have one whole answer.
+
+        Raises:
+            Draining: after ``close``.
+        """
+        if self._closed:
+            raise Draining("no calls to peers any more: the gateway is shutting down")
+        pool = self._pools.get((origin, tls))
+        if pool is None:
+            pool = self._pools[origin, tls] = ConnectionPool(
+                origin,
+                tls,
+                idle_s=self._idle_s,
+                limit_bytes=MAX_BODY_BYTES,
+                make_socket=self._make_socket,
+                resolve=self._resolve if self._resolver else None,
+                room=self.bind(origin),
+            )
+        return pool
+
+    def bind(self, origin: str) -> Account | None:
+        """What answers from an origin draw on; None where nothing is counted."""
+        return self._memory.bind("answer", f"agent:{origin}") if self._memory else None
+
+    async def _resolve(self, host: str, port: int) -> list[AddressInfo]:
+        resolver = cast("AbstractResolver", self._resolver)
+        return [
+            (one["family"], socket.SOCK_STREAM, one["proto"], "", (one["host"], one["port"]))
+            for one in await resolver.resolve(host, port)
+        ]
+
+    def _start(self) -> ClientSession:
+        connector = TCPConnector(
+            limit=0,
+            keepalive_timeout=self._idle_s,
+            resolver=self._resolver,
+            socket_factory=self._make_socket,
+        )
+        return ClientSession(
+            connector=connector,
+            cookie_jar=DummyCookieJar(),
+            trust_env=False,
+            headers={"User-Agent": "passerelle"},
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+        )
+
+    def _make_socket(self, address: AddressInfo) -> socket.socket:
+        if self._screen is not None:
+            self._screen.check(address[4][0])
+        return _make_socket(address)
+
+    async def close(self) -> None:
+        """Closes every connection, also those in use."""
+        self._closed = True
+        for pool in self._pools.values():
+            pool.close()
+        while self._open:
+            _, session = self._open.popitem()
+            await session.close()
+
+
+def _make_socket(address: AddressInfo) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made

@@ -1,0 +1,86 @@
+"""Errors of the HTTP+JSON binding, as the codes that JSON-RPC has for them. Pure.
+
+1.0 says the error in a Google ``Status`` with an ``ErrorInfo``. 0.3 left the form open: agents name the class of the
+error, or repeat the JSON-RPC code. A body without any of these says no more than its HTTP status.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.errors import A2A_DOMAIN, ROWS, ErrorKind
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, whole_at
+from passerelle.core.peer import Refused
+from passerelle.peers import answers
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.peers.call import Operation
+    from passerelle.peers.wire import Reply
+
+_BY_REASON: Final = {
+    kind.value: row.jsonrpc for kind, row in ROWS.items() if row.domain == A2A_DOMAIN
+}
+_BY_NAME: Final = {
+    "TaskNotFoundError": ErrorKind.TASK_NOT_FOUND,
+    "TaskNotCancelableError": ErrorKind.TASK_NOT_CANCELABLE,
+    "PushNotificationNotSupportedError": ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED,
+    "UnsupportedOperationError": ErrorKind.UNSUPPORTED_OPERATION,
+    "ContentTypeNotSupportedError": ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
+    "InvalidAgentResponseError": ErrorKind.INVALID_AGENT_RESPONSE,
+    "AuthenticatedExtendedCardNotConfiguredError": ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED,
+    "VersionNotSupportedError": ErrorKind.VERSION_NOT_SUPPORTED,
+    "InvalidRequestError": ErrorKind.INVALID_REQUEST,
+    "InvalidParamsError": ErrorKind.INVALID_PARAMS,
+    "MethodNotFoundError": ErrorKind.METHOD_NOT_FOUND,
+    "JSONParseError": ErrorKind.PARSE_ERROR,
+}
+_BY_STATUS: Final = {
+    "INVALID_ARGUMENT": ErrorKind.INVALID_PARAMS,
+    "UNIMPLEMENTED": ErrorKind.METHOD_NOT_FOUND,
+}
+_BY_HTTP: Final[dict[int, ErrorKind]] = {
+    HTTPStatus.UNPROCESSABLE_ENTITY: ErrorKind.INVALID_PARAMS,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
+    HTTPStatus.CONFLICT: ErrorKind.TASK_NOT_CANCELABLE,
+}
+"""Agents of 0.3 say some errors with a message and the status alone, as the SDK for Python does."""
+_OF_TASKS: Final = frozenset[str](
+    {"GetTask", "CancelTask", "SubscribeToTask", "CreateTaskPushNotificationConfig"}
+)
+
+
+def read_status_body(operation: Operation, reply: Reply) -> PeerOutcome:
+    """The outcome of a response that is no success; ``operation`` tells what a bare NOT_FOUND is about."""
+    try:
+        value = answers.parse_json(reply.raw)
+    except answers.NotJson:
+        value = None
+    if not isinstance(value, dict):
+        return answers.read_bare_status(reply.status, reply.retry_after, reply.raw)
+    error = object_at(value, "error") or value
+    code = _find_code(operation, error)
+    if code is None and value.keys() == {"message"} and reply.status in _BY_HTTP:
+        code = ROWS[_BY_HTTP[reply.status]].jsonrpc
+    if code is None:
+        return answers.read_bare_status(reply.status, reply.retry_after, reply.raw)
+    text = text_at(error, "message")[: answers.MESSAGE_CHARS]
+    wait_s = answers.read_retry_after(reply.retry_after)
+    details = answers.list_given(error.get("details"))
+    return Refused(code, text, reply.status, wait_s, details)
+
+
+def _find_code(operation: Operation, error: JsonObject) -> int | None:
+    for detail in objects_at(error, "details"):
+        if (code := _BY_REASON.get(text_at(detail, "reason"))) is not None:
+            return code
+    native = whole_at(error, "code")
+    if native is not None and native < 0:
+        return native
+    status = text_at(error, "status")
+    kind = _BY_NAME.get(text_at(error, "type")) or _BY_STATUS.get(status)
+    if kind is None and status == HTTPStatus.NOT_FOUND.name and operation in _OF_TASKS:
+        kind = ErrorKind.TASK_NOT_FOUND
+    return ROWS[kind].jsonrpc if kind is not None else None

@@ -1,0 +1,52 @@
+"""The form of calls over HTTP: what is written, and what is read back. Pure; ``http_transport`` has the sockets."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from passerelle.core.record import value
+
+if TYPE_CHECKING:
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.peers.call import Call
+    from passerelle.peers.interface import Interface
+
+
+@value
+class Request:
+    """An HTTP request without the headers that every request carries."""
+
+    method: Literal["GET", "POST"]
+    url: str
+    body: bytes | None = None
+
+
+@value
+class Reply:
+    """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers of it.
+
+    ``hold`` is its place in the memory budget, where it has one.
+    """
+
+    status: int
+    retry_after: str | None
+    raw: bytes
+    extensions: str | None = None
+    hold: object | None = field(default=None, compare=False, repr=False)
+
+
+class Wire(Protocol):
+    """One binding in one version. ``call_id`` ties an answer to its request where the binding does so."""
+
+    def write(self, interface: Interface, call: Call, call_id: int) -> Request:
+        """The request."""
+        ...
+
+    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:
+        """What a whole response stands for."""
+        ...
+
+    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
+        """What one event of a stream stands for."""
+        ...

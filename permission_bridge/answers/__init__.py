@@ -1,0 +1,1 @@
+"""Answers to approval requests, and the lists of those that wait for one."""

@@ -1,0 +1,407 @@
+"""Answers to questions: the first valid one wins, once; every loser learns who won (I7, CMD-14).
+
+The answer, the task's way on, and the debt of telling the peer are one append. It carries ``not_after``, judged by
+the server's clock, so no two instances argue about an expiry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.frames import make_status, status_frame
+from passerelle.a2a_mapping.states import WORKING
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core.approval_audience import may_read
+from passerelle.core.approval_commands import Answer, Expire
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef, Late
+from passerelle.core.commands import ActionAnswered
+from passerelle.core.device import name_list
+from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.ids import TaskId, expose, place, read_shard
+from passerelle.core.status import WAITING
+from passerelle.core.task_commands import EndWait
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import format_ms
+from passerelle.permission_bridge.answers.action_rows import close_rows
+from passerelle.permission_bridge.devices.assurance import Assured
+from passerelle.permission_bridge.devices.device_lists import refer
+from passerelle.permission_bridge.views import render_view
+from passerelle.runtime.records.ahead import read_ahead, take_ahead
+from passerelle.runtime.records.refusals import RECORDED, Refusals
+from passerelle.runtime.records.spill import Spill, show
+from passerelle.runtime.records.writes import Terms, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from passerelle.core.approval_commands import ActionCommand
+    from passerelle.core.batch import Claim, IdempotencyRow
+    from passerelle.core.commands import RespondAction
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.permission_bridge.answers.native_answers import Decided
+    from passerelle.permission_bridge.devices.assurance import Assurance
+    from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+    from passerelle.runtime.records.writes import Writes
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is stored with an answer, in its append: the message that it came as."""
+
+    refs: tuple[EntityRef, ...]
+    decide: Callable[[Decision], IdempotencyRow | None]
+    conclude: Callable[[Decision], None] | None = None
+    """Called when the answers are decided: what follows from where the task stands by then."""
+
+    def names_task_of(self, record: ActionRecord) -> bool:
+        """Whether the message went to the task that the question is about."""
+        return EntityRef(EntityKind.TASK, record.scope.task_id or "") in self.refs
+
+
+@dataclass(slots=True)
+class Actions:
+    """Reads and closes questions."""
+
+    writes: Writes
+    assurance: Assurance
+    refusals: Refusals
+    arrivals: InboxArrivals
+
+    async def respond(
+        self, principal: Principal, command: RespondAction
+    ) -> tuple[ActionAnswered, Written]:
+        """Records an answer; returns it with what was stored.
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+        """
+        outcome = await self.answer(principal, command)
+        record = find_record(outcome.held, command.action_id)
+        return _describe(record, principal, replayed=outcome.unchanged), outcome
+
+    async def resolve(
+        self, principal: Principal, command: RespondAction
+    ) -> tuple[ActionRecord, str]:
+        """Records the answer of a host's policy; returns the question with the task that goes on (CMD-21).
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+        """
+        held, devices = await self._read_for(principal, command)
+        before = find_record(held, command.action_id)
+        if before.request.tenant != principal.tenant:
+            raise NotFound("action", command.action_id)
+        assured = await self.assurance.judge(principal, command, before, devices)
+        answer = replace(_make_answer(assured, command, None), is_host=True)
+        outcome = await self.close(command.action_id, answer, held=held)
+        if not isinstance(outcome, Written):
+            raise await self._close_late(command.action_id, outcome)
+        record = find_record(outcome.held, command.action_id)
+        return record, record.scope.task_id or ""
+
+    async def answer(
+        self,
+        principal: Principal,
+        command: RespondAction,
+        turn_id: str | None = None,
+        beside: Beside | None = None,
+    ) -> Written:
+        """Stores an answer with what comes ``beside`` it. ``turn_id``: its words came as a message to the task.
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+            InvalidInput: it came as a message to another task.
+        """
+        held, devices = await self._read_for(principal, command)
+        before = find_record(held, command.action_id)
+        if not may_read(before, principal):
+            raise NotFound("action", command.action_id)
+        if beside is not None and not beside.names_task_of(before):
+            raise InvalidInput("message.parts", "answers a question of another task")
+        assured = Assured(principal)
+        try:
+            # Words are no decision: whoever owns the task may say them, from wherever.
+            if turn_id is None:
+                assured = await self.assurance.judge(principal, command, before, devices)
+            answer = _make_answer(assured, command, turn_id)
+            outcome = await self.close(command.action_id, answer, beside=beside, held=held)
+        except RECORDED as refused:
+            await self.refusals.record(assured.who, before, refused)
+            raise
+        if isinstance(outcome, Written):
+            return outcome
+        raise await self._close_late(command.action_id, outcome)
+
+    async def answer_together(
+        self, principal: Principal, decided: Sequence[Decided], beside: Beside
+    ) -> Written:
+        """Stores the answers of one message in one append: all of them count, or none.
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+        """
+        held: dict[EntityRef, Held] = {}
+        answers: dict[str, Answer] = {}
+        for one in decided:
+            found, devices = await self._read_for(principal, one.command)
+            held |= found
+            before = find_record(found, one.command.action_id)
+            if not may_read(before, principal) or not beside.names_task_of(before):
+                raise NotFound("action", one.command.action_id)
+            try:
+                assured = await self.assurance.judge(principal, one.command, before, devices)
+                answer = replace(_make_answer(assured, one.command, None), native=one.native)
+                # Asked ahead of the others, so that it is known whose refusal it is.
+                approval.decide(before, answer, self.writes.clock.now_ms())
+            except RECORDED as refused:
+                await self.refusals.record(principal, before, refused)
+                raise
+            answers[one.command.action_id] = answer
+        return await self._close_together(answers, held, beside)
+
+    async def _close_together(
+        self, answers: Mapping[str, Answer], held: Mapping[EntityRef, Held], beside: Beside
+    ) -> Written:
+        frames: list[JsonObject] = []
+        tasks_of = [ref for ref in held if ref.kind is EntityKind.TASK]
+
+        def body(decision: Decision) -> Terms:
+            idem = beside.decide(decision)
+            frames.clear()
+            terms: list[Terms] = []
+            for action_id, answer in answers.items():
+                refs = [EntityRef(EntityKind.ACTION, action_id), *tasks_of]
+                terms.append(self._decide(decision, refs, answer, None, frames))
+            if beside.conclude is not None:
+                beside.conclude(decision)
+            ends = [one.not_after_ms for one in terms if one.not_after_ms is not None]
+            due = tuple(row for one in terms for row in one.due)
+            return Terms(not_after_ms=min(ends, default=None), due=due, idem=idem)
+
+        first = next(iter(answers))
+        session = find_record(held, first).scope.session_id
+        outcome = await self.writes.decide(session, [*held, *beside.refs], body)
+        if isinstance(outcome, Written):
+            return replace(outcome, frames=tuple(frames))
+        if isinstance(outcome, Late):
+            raise await self._close_late(first, outcome)
+        raise UnsupportedOperation("the question is being closed by somebody else; look again")
+
+    async def _close_late(self, action_id: str, late: Late) -> ActionClosed:
+        """What somebody is told whose answer the store refused as late; the question is closed now."""
+        await self.expire(action_id, late.now_ms)
+        record = find_record(await self.load(action_id), action_id)
+        return ActionClosed(record.closed_as or "expired", record.describe_winner())
+
+    async def expire(
+        self, action_id: str, now_ms: int, claim: Claim | None = None
+    ) -> Written | None:
+        """Closes a question whose time is over by the store's clock; one that was closed before stays as it is."""
+        held = await self.load(action_id)
+        if not find_record(held, action_id).is_open:
+            return None
+        outcome = await self.close(action_id, Expire(now_ms), claim)
+        return outcome if isinstance(outcome, Written) else None
+
+    async def close(
+        self,
+        action_id: str,
+        command: ActionCommand,
+        claim: Claim | None = None,
+        beside: Beside | None = None,
+        held: Mapping[EntityRef, Held] | None = None,
+    ) -> Written | Late:
+        """One command, with all that follows from it, in one append. ``held``: what it touches, if it was just read."""
+        held = held or await self.load(action_id)
+        record = find_record(held, action_id)
+        refs = list(held)
+        frames: list[JsonObject] = []
+
+        def body(decision: Decision) -> Terms:
+            idem = beside.decide(decision) if beside else None
+            frames.clear()
+            return replace(self._decide(decision, refs, command, claim, frames), idem=idem)
+
+        wanted = [*refs, *(beside.refs if beside else ())]
+        known = None if beside else held
+        outcome = await self.writes.decide(record.scope.session_id, wanted, body, known)
+        if isinstance(outcome, Written):
+            return replace(outcome, frames=tuple(frames))
+        if isinstance(outcome, Late):
+            return outcome
+        raise UnsupportedOperation("the question is being closed by somebody else; look again")
+
+    def _decide(
+        self,
+        decision: Decision,
+        refs: list[EntityRef],
+        command: ActionCommand,
+        claim: Claim | None,
+        frames: list[JsonObject],
+    ) -> Terms:
+        action_ref = next(ref for ref in refs if ref.kind is EntityKind.ACTION)
+        action = decision.state(action_ref)
+        record = action if isinstance(action, ActionRecord) else None
+        facts = approval.decide(record, command, decision.now_ms)
+        if not facts:
+            return Terms()
+        decision.add(facts)
+        not_after = approval.find_not_after(record, command)
+        closed = decision.state(action_ref)
+        if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
+            return Terms(not_after_ms=not_after, claim=claim)
+        frames += _go_on(decision, refs)
+        due = close_rows(closed, decision.now_ms)
+        return Terms(not_after_ms=not_after, due=due, claim=claim)
+
+    async def load(self, action_id: str) -> dict[EntityRef, Held]:
+        """The question with its task, in one read where it is known whose question it is.
+
+        Raises:
+            NotFound: there is no such question.
+        """
+        return await self._load(action_id)
+
+    async def _load(self, action_id: str, *beside: EntityRef) -> dict[EntityRef, Held]:
+        if read_shard(action_id) is None:
+            raise NotFound("action", action_id)
+        known = self.writes.whereabouts.find(action_id)
+        wanted = [EntityRef(EntityKind.ACTION, action_id), *beside]
+        held = await self.writes.load([*wanted, *_refer_task(known)])
+        record = find_record(held, action_id)
+        missing = [ref for ref in _refer_task(record.scope.task_id) if ref not in held]
+        return held | (await self.writes.load(missing) if missing else {})
+
+    def read_ahead(self, action_id: str, list_id: str) -> None:
+        """Begins to read what the answer of this request will need, while its sender is still looked at."""
+        read_ahead(action_id, list_id, self._load(action_id, refer(list_id)))
+
+    async def _read_for(
+        self, principal: Principal, command: RespondAction
+    ) -> tuple[dict[EntityRef, Held], dict[EntityRef, Held]]:
+        """What an answer touches, and the devices of who gives it, in one read."""
+        action_id, list_id = command.action_id, name_list(principal)
+        found = await take_ahead(action_id, list_id)
+        found = found or await self._load(action_id, refer(list_id))
+        devices = {ref: one for ref, one in found.items() if ref.kind is EntityKind.DEVICES}
+        return {ref: one for ref, one in found.items() if ref not in devices}, devices
+
+    async def read_open(self, principal: Principal, action_ids: Sequence[str]) -> list[JsonObject]:
+        """The views of those that are open and the principal's to decide, read together."""
+        records = await self.load_open(action_ids)
+        return [render_view(record) for record in records if may_read(record, principal)]
+
+    async def read_closed(
+        self, principal: Principal, action_ids: Sequence[str], states: Sequence[str]
+    ) -> list[JsonObject]:
+        """The views of those that ended so and were the principal's to see, read together."""
+        held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
+        records = (one.record for one in held.values())
+        return [
+            render_view(one)
+            for one in records
+            if isinstance(one, ActionRecord) and one.state in states and may_read(one, principal)
+        ]
+
+    async def load_open(self, action_ids: Sequence[str]) -> list[ActionRecord]:
+        """Those that are open, read together."""
+        held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
+        records = (one.record for one in held.values())
+        return [one for one in records if isinstance(one, ActionRecord) and one.is_open]
+
+    async def read(self, principal: Principal, action_id: str) -> JsonObject:
+        """The view of a question, for its owner."""
+        held = await self.load(action_id)
+        record = find_record(held, action_id)
+        if not (may_read(record, principal) or is_asker(record, principal)):
+            raise NotFound("action", action_id)
+        if record.is_open and may_read(record, principal):
+            self.arrivals.note(principal.key, place(record.scope.session_id))
+        return render_view(record)
+
+
+def is_asker(record: ActionRecord, who: Principal) -> bool:
+    """Whether this worker waits for the answer."""
+    request = record.request
+    waits = request.origin.asked_by == "worker" and request.origin.peer == who.id
+    return waits and request.tenant == who.tenant
+
+
+def has_asked(record: ActionRecord, who: Principal) -> bool:
+    """Whether the question is this worker's, or about a command of this caller."""
+    origin = record.request.origin
+    is_command = origin.asked_by == "principal" and origin.peer == who.id
+    return is_asker(record, who) or (is_command and record.request.tenant == who.tenant)
+
+
+def _describe(record: ActionRecord, who: Principal, *, replayed: bool) -> ActionAnswered:
+    agree = sum(vote.agrees for vote in record.votes)
+    need = record.request.quorum.need
+    if record.decision is not None:
+        return ActionAnswered(
+            "replayed" if replayed else "won", record.rev, record.decision, agree, need
+        )
+    if any(vote.principal == who.id for vote in record.votes):
+        return ActionAnswered("vote_recorded", record.rev, None, agree, need)
+    raise UnsupportedOperation("the answer was not recorded; try again")
+
+
+def _make_answer(assured: Assured, command: RespondAction, turn_id: str | None) -> Answer:
+    return Answer(
+        who=assured.who,
+        rev=command.rev,
+        digest=command.digest,
+        decision_id=command.decision_id,
+        option_id=command.option_id,
+        content=command.content,
+        comment=command.comment,
+        turn_id=turn_id,
+        rights=assured.rights,
+        signature=assured.signature,
+        must_sign=assured.must_sign,
+        void=assured.void,
+    )
+
+
+def find_record(held: Mapping[EntityRef, Held], action_id: str) -> ActionRecord:
+    """The question among the entities that were read.
+
+    Raises:
+        NotFound: it is not there.
+    """
+    record = held[EntityRef(EntityKind.ACTION, action_id)].record
+    if not isinstance(record, ActionRecord):
+        raise NotFound("action", action_id)
+    return record
+
+
+def _refer_task(task_id: str | None) -> list[EntityRef]:
+    return [EntityRef(EntityKind.TASK, task_id)] if task_id else []
+
+
+def _go_on(decision: Decision, refs: list[EntityRef]) -> list[JsonObject]:
+    """The task goes on once nothing is open any more; the frames by which callers who follow it see that."""
+    frames: list[JsonObject] = []
+    for ref in refs:
+        record = decision.state(ref)
+        if (
+            not isinstance(record, TaskRecord)
+            or record.open_actions
+            or record.status not in WAITING
+        ):
+            continue
+        facts = tasks.decide(record, EndWait("every question is answered"))
+        if not record.shown:
+            decision.add(facts)
+            continue
+        facade = expose(TaskId(record.task_id), record.exposure)
+        status = make_status(WORKING, format_ms(decision.now_ms))
+        frame = status_frame(facade, record.scope.context_id, status)
+        decision.add(show(Spill(), facts[-1], frame, facade, "status"))
+        frames.append(frame)
+    return frames

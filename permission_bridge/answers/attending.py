@@ -1,0 +1,96 @@
+"""What people do about a question beside answering it. Nothing here decides, and nothing opens or closes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.core.agent_name import find_base
+from passerelle.core.approval_audience import may_read
+from passerelle.core.approval_commands import RetryReturn, SeeAction
+from passerelle.core.attention_requests import (
+    MutePeer,
+    Mutes,
+    NoteSeen,
+    PeerMuted,
+    ReturnAgain,
+    ReturnOwed,
+    SeenNoted,
+    UnmutePeer,
+)
+from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
+from passerelle.core.times import format_ms
+from passerelle.permission_bridge.answers.actions import find_record
+from passerelle.runtime.records.writes import Written
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_commands import ActionCommand
+    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest
+    from passerelle.core.principal import Principal
+    from passerelle.permission_bridge.answers.actions import Actions
+    from passerelle.permission_bridge.governing.run_access import RunAccess
+    from passerelle.store.mutes import RedisMutes
+
+_MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attending:
+    """Notes who has seen what and wants to hear less of whom, and pushes answers that did not arrive."""
+
+    actions: Actions
+    dispatch: RunAccess
+    mutes: RedisMutes
+
+    async def execute(self, principal: Principal, command: AttentionRequest) -> AttentionAnswer:
+        """Carries out one command; each is the same when it comes twice.
+
+        Raises:
+            NotFound: no question of the caller.
+            Forbidden: an agent says that it has seen something.
+            StaleAnswer, ActionClosed, UnsupportedOperation: the question does not stand like that.
+        """
+        if principal.kind == "agent":
+            raise Forbidden("a credential of kind agent attends to nothing", kind=principal.kind)
+        match command:
+            case NoteSeen(action_id=action, rev=rev):
+                record = await self._tell(principal, action, SeeAction(principal, rev))
+                return SeenNoted(action, record.seen)
+            case ReturnAgain(action_id=action):
+                record = await self._tell(principal, action, RetryReturn())
+                self.dispatch.wake(record.scope.task_id or "", action)
+                return ReturnOwed(action, record.return_state)
+            case MutePeer(peer=peer, minutes=minutes):
+                return await self.mute(principal, peer, minutes)
+            case UnmutePeer(peer=peer):
+                await self.mutes.unmute(principal.key, find_base(peer))
+                return PeerMuted(find_base(peer), None)
+            case _:
+                assert_never(command)
+
+    async def mute(self, principal: Principal, peer: str, minutes: int) -> PeerMuted:
+        """No pushes to somebody for what an agent asks, whichever of its tenants asks it.
+
+        Raises:
+            StoreUnavailable: whether it is muted is not known.
+        """
+        base = find_base(peer)
+        until_ms = await self.mutes.mute(principal.key, base, minutes * _MINUTE_MS)
+        return PeerMuted(base, format_ms(until_ms))
+
+    async def list_mutes(self, principal: Principal) -> Mutes:
+        """The agents that the caller has muted."""
+        muted = await self.mutes.list_muted(principal.key)
+        return Mutes(tuple(PeerMuted(peer, format_ms(at_ms)) for peer, at_ms in muted.items()))
+
+    async def _tell(
+        self, principal: Principal, action_id: str, command: ActionCommand
+    ) -> ActionRecord:
+        held = await self.actions.load(action_id)
+        if not may_read(find_record(held, action_id), principal):
+            raise NotFound("action", action_id)
+        outcome = await self.actions.close(action_id, command, held=held)
+        if not isinstance(outcome, Written):
+            raise UnsupportedOperation("the question is changing; look again")
+        return find_record(outcome.held, action_id)

@@ -1,0 +1,145 @@
+"""Answers in the dialect of the agent that asked: the same decision as one in our own form, by the same rules.
+
+A message with such an answer is that and nothing else: it is a decision, or it is turned down whole. It never reaches
+the agent as a further message, whatever else is open: agents act on a yes, and nobody would have given it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.dialects.registry import read_native
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import RespondAction
+from passerelle.core.errors import ActionClosed, InvalidInput, StaleAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.a2a_mapping.dialects.native import NativeAnswer
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.runtime.records.writes import Writes
+
+_WHERE: Final = "message.parts"
+_NAMED: Final = "native-"
+_ALLOWING: Final = frozenset({"allow_once"})
+_REJECTING: Final = frozenset({"reject_once"})
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One answer, bound to the question that it is for; ``native`` is what goes on to the agent."""
+
+    command: RespondAction
+    native: JsonObject
+
+
+async def find_decisions(
+    writes: Writes, record: TaskRecord, message: JsonObject, turn_id: str, *, has_own: bool
+) -> list[Decided]:
+    """The decisions that a message to a task is; none where it is an ordinary one. ``has_own``: it has one in our form.
+
+    Raises:
+        InvalidInput, StaleAnswer, ActionClosed: it is meant as a decision, and is none that counts.
+    """
+    answers = read_native(message)
+    if not answers:
+        return []
+    if has_own:
+        raise InvalidInput(_WHERE, "holds more than one decision")
+    names = {*record.occurrences.values(), *record.open_actions}
+    held = await writes.load([EntityRef(EntityKind.ACTION, name) for name in sorted(names)])
+    known = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+    found = match_answers(answers, known, record.inputs[-1] if record.inputs else 0)
+    return [
+        _bind(answer, question, f"{_NAMED}{turn_id}-{place}")
+        for place, (answer, question) in enumerate(found)
+    ]
+
+
+def find_turn(decision_id: str) -> str | None:
+    """The turn whose message was the decision, where it was one in the form of the agent."""
+    if not decision_id.startswith(_NAMED):
+        return None
+    return decision_id.removeprefix(_NAMED).rpartition("-")[0]
+
+
+def match_answers(
+    answers: Sequence[NativeAnswer], known: Sequence[ActionRecord], last_input: int
+) -> list[tuple[NativeAnswer, ActionRecord]]:
+    """The open question that each answer is for; none of them where the form may be, and is, something else.
+
+    ``last_input`` is the sequence of the last message to the task: what was asked since may not have been seen.
+
+    Raises:
+        InvalidInput, StaleAnswer, ActionClosed: one is for no question that it can decide.
+    """
+    found: list[tuple[NativeAnswer, ActionRecord]] = []
+    for answer in answers:
+        question = _find(answer, known)
+        if question is None or question.request.kind != "permission":
+            if not answer.is_certain:
+                return []
+            raise InvalidInput(_WHERE, "answers no request for approval that was made on this task")
+        if not answer.is_alone:
+            raise InvalidInput(_WHERE, "an answer to a request for approval stands alone")
+        if not question.is_open:
+            raise ActionClosed(question.closed_as or "already_resolved", question.describe_winner())
+        if any(question is other for _, other in found):
+            raise InvalidInput(_WHERE, "answers one request twice")
+        if answer.native_id is None:
+            _check_unnamed(question, known, last_input)
+        found.append((answer, question))
+    return found
+
+
+def _find(answer: NativeAnswer, known: Sequence[ActionRecord]) -> ActionRecord | None:
+    """The newest question that the agent calls so, an open one before any other."""
+    fitting = [
+        one
+        for one in known
+        if one.request.remote is not None
+        and one.request.remote.dialect == answer.dialect
+        and (answer.native_id is None or one.request.remote.native_id == answer.native_id)
+    ]
+    return max(fitting, key=lambda one: (one.is_open, one.first_seq), default=None)
+
+
+def _check_unnamed(question: ActionRecord, known: Sequence[ActionRecord], last_input: int) -> None:
+    """Where the form has no id, nothing but the circumstances say what was answered: they must leave no doubt.
+
+    Raises:
+        StaleAnswer: something else was asked since the caller was last heard, or what is asked has changed.
+        InvalidInput: several requests are open, or several people have to agree.
+    """
+    others = [one for one in known if one is not question]
+    how = "it names none, so answer in the form of urn:passerelle:ext:permission:1"
+    if any(one.is_open for one in others):
+        raise InvalidInput(_WHERE, f"more than one request is open, and {how}")
+    if question.request.quorum.need > 1:
+        raise InvalidInput(_WHERE, f"more than one person has to agree, and {how}")
+    if question.rev != 1 or any(one.first_seq > last_input for one in others):
+        raise StaleAnswer("stale_revision", "rev")
+
+
+def _bind(answer: NativeAnswer, question: ActionRecord, decision_id: str) -> Decided:
+    if answer.allows is None:
+        raise InvalidInput(
+            _WHERE, "it is neither a plain yes nor a plain no in the form that was asked for"
+        )
+    kinds = _ALLOWING if answer.allows else _REJECTING
+    chosen = [one for one in question.request.options if one.kind in kinds]
+    if not chosen:
+        raise InvalidInput(_WHERE, "this answer is not on offer")
+    command = RespondAction(
+        action_id=question.request.action_id,
+        rev=question.rev,
+        digest=question.request.digest,
+        decision_id=decision_id,
+        option_id=chosen[0].option_id,
+        comment=answer.comment,
+    )
+    return Decided(command, answer.kept)

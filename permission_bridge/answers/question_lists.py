@@ -1,0 +1,157 @@
+"""Questions of a caller, page by page: open or ended ones; all, or those of one kind, from one risk on, of one task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, get_args
+
+from passerelle.core.errors import Forbidden
+from passerelle.core.ids import parse_facade
+from passerelle.core.payloads.approval import ClosingState
+from passerelle.core.withdrawal import find_withdrawal
+from passerelle.permission_bridge.risk import RISKS
+from passerelle.runtime.records.listing import read_token, write_token
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import ListActions
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import ListedState
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.core.withdrawal import WithdrawalReason
+    from passerelle.permission_bridge.answers.actions import Actions
+    from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+
+_AT_ONCE: Final = 100
+_MOST_LOOKED: Final = 1_000
+"""Closed questions that one page looks through: there may be any number, and none that fits."""
+_CLOSED: Final[tuple[ClosingState, ...]] = get_args(ClosingState)
+_RESOLVED: Final[tuple[ClosingState, ...]] = (
+    "allowed",
+    "rejected",
+    "answered",
+    "answered_by_caller",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionPage:
+    """Views, the newest question first, or the last to end. ``token`` leads to what comes behind; empty at the end."""
+
+    views: list[JsonObject]
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionLists:
+    """Looks through the questions of a caller."""
+
+    actions: Actions
+    projections: Projections
+    arrivals: InboxArrivals
+
+    async def find(self, principal: Principal, query: ListActions) -> QuestionPage:
+        """At most ``limit`` views that fit, from their own records: a question in another state is never in it.
+
+        What more are open costs nothing: further ones are read only where some of these are closed by now, or do not
+        fit. A token names a time and an id, so what comes or goes meanwhile moves nothing into another page. Of closed
+        ones a page may hold fewer, and lead on all the same.
+
+        Raises:
+            Forbidden: an agent asks.
+            InvalidInput: a page token that is not ours.
+            StoreUnavailable: nobody knows.
+        """
+        require_inbox(principal)
+        before = read_token(query.page_token)
+        if query.state == "pending":
+            await self.arrivals.wait(principal.key)
+        found: list[JsonObject] = []
+        at_once = _AT_ONCE if query.is_narrow else query.limit
+        left = _MOST_LOOKED
+        while True:
+            rows = await self._list(principal, query.state, at_once + 1, before)
+            looked = rows[:at_once]
+            ids = [action for action, _ in looked]
+            found += [v for v in await self._read(principal, query.state, ids) if _fits(v, query)]
+            left -= 0 if query.state == "pending" else len(looked)
+            if len(found) >= query.limit:
+                page = found[: query.limit]
+                last = next(row for row in looked if row[0] == page[-1]["actionId"])
+                return QuestionPage(page, _name(last) if last != rows[-1] else "")
+            if len(rows) == len(looked):
+                return QuestionPage(found)
+            if left <= 0:
+                return QuestionPage(found, _name(looked[-1]))
+            before, at_once = (looked[-1][1], looked[-1][0]), max(at_once, _AT_ONCE)
+
+    async def _list(
+        self, principal: Principal, state: ListedState, limit: int, before: tuple[int, str] | None
+    ) -> list[tuple[str, int]]:
+        if state == "pending":
+            return await self.projections.list_inbox(principal.key, limit, before)
+        return await self.projections.list_closed(principal.key, _find_states(state), limit, before)
+
+    async def _read(
+        self, principal: Principal, state: ListedState, ids: list[str]
+    ) -> list[JsonObject]:
+        if state == "pending":
+            return await self.actions.read_open(principal, ids)
+        return await self.actions.read_closed(principal, ids, _find_states(state))
+
+    async def find_withdrawn(
+        self, before: Principal, now: Principal
+    ) -> list[tuple[str, WithdrawalReason]]:
+        """Open questions of a caller that it could see or answer ``before`` and cannot ``now``, and why; newest first.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        await self.arrivals.wait(before.key)
+        rows = await self.projections.list_inbox(before.key)
+        records = [
+            record
+            for first in range(0, len(rows), _AT_ONCE)
+            for record in await self.actions.load_open(
+                [action for action, _ in rows[first : first + _AT_ONCE]]
+            )
+        ]
+        return [
+            (record.request.action_id, why)
+            for record in records
+            if (why := find_withdrawal(record, before, now)) is not None
+        ]
+
+
+def require_inbox(principal: Principal) -> None:
+    """Raises Forbidden for an agent's own credential: it never decides, and waits for one question by its id."""
+    if not principal.has_inbox:
+        raise Forbidden("a credential of kind agent has no inbox", kind=principal.kind)
+
+
+def _find_states(state: ListedState) -> tuple[ClosingState, ...]:
+    match state:
+        case "pending":
+            return ()
+        case "closed":
+            return _CLOSED
+        case "resolved":
+            return _RESOLVED
+        case _:
+            return (state,)
+
+
+def _name(row: tuple[str, int]) -> str:
+    action, asked_ms = row
+    return write_token((asked_ms, action))
+
+
+def _fits(view: JsonObject, query: ListActions) -> bool:
+    if query.kind is not None and view["kind"] != query.kind:
+        return False
+    if query.risk is not None and view["risk"] not in RISKS[RISKS.index(query.risk) :]:
+        return False
+    if query.task is None:
+        return True
+    parsed = parse_facade(query.task)
+    return parsed is not None and view.get("taskId") == parsed[0]

@@ -1,0 +1,74 @@
+"""All of what a question is about: it stands in the question, or, where it is too large, beside its fact (P6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.approval_audience import may_read
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.canonical import canonicalize, digest
+from passerelle.core.codec import to_wire
+from passerelle.core.errors import NotFound, StoreUnavailable, TooLarge
+from passerelle.core.policy_requests import ActionContent
+from passerelle.permission_bridge.answers.actions import find_record, has_asked
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.policy_requests import GetActionContent
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.principal import Principal
+    from passerelle.permission_bridge.answers.actions import Actions
+
+LIMIT_BYTES: Final = 1024 * 1024
+"""Of what one answer holds; what is larger is read in parts, as an output of its task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """Reads what questions are about."""
+
+    actions: Actions
+    blobs: Blobs
+
+    async def read(self, principal: Principal, query: GetActionContent) -> JsonObject:
+        """The whole content, with the digest that the question is bound to where it does not show the content itself.
+
+        Raises:
+            NotFound: no question that the caller has asked or may see.
+            TooLarge: it does not fit into one answer.
+            StoreUnavailable: it cannot be read now.
+        """
+        action = query.action_id
+        record = find_record(await self.actions.load(action), action)
+        if not (may_read(record, principal) or has_asked(record, principal)):
+            raise NotFound("action", action)
+        named = text_at(record.request.subject, "contentDigest")
+        packed = (
+            await self._fetch(action, named)
+            if named
+            else canonicalize(object_at(record.request.subject, "content"))
+        )
+        content: JsonObject = orjson.loads(packed)
+        return to_wire(
+            ActionContent(
+                action_id=action,
+                rev=record.rev,
+                digest=record.request.digest,
+                content=content,
+                content_digest=named or digest(content),
+                bytes=len(packed),
+            )
+        )
+
+    async def _fetch(self, action: str, named: str) -> bytes:
+        shard = EntityRef(EntityKind.ACTION, action).shard
+        packed = await self.blobs.get(shard, named.removeprefix("sha256:"))
+        if packed is None:
+            raise StoreUnavailable(f"the content of {action} is missing", "no")
+        if len(packed) > LIMIT_BYTES:
+            raise TooLarge("the content", LIMIT_BYTES)
+        return packed

@@ -1,0 +1,148 @@
+"""Attempts to tell people of a question, as they are stored: facts, once for each attempt, and who was pushed to.
+
+An attempt changes no record that an answer is compared with. What is left of it beside its facts is an idempotency row,
+which keeps its facts from being written twice and says to which devices a push has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.ids import place, read_shard
+from passerelle.permission_bridge.answers.action_rows import name_notice
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from passerelle.core.batch import DueChange
+    from passerelle.core.decision import Decision
+    from passerelle.core.events import Fact
+    from passerelle.core.ports.due import DueRow
+    from passerelle.permission_bridge.forwarding import Target
+    from passerelle.runtime.records.writes import Writes
+
+FIRST: Final = "1"
+AGAIN: Final = "2"
+REMINDER: Final = "3"
+CALM_OVER: Final = "q"
+BUNDLED: Final = "b"
+_NUMBERS: Final = {AGAIN: 2, REMINDER: 3, CALM_OVER: 4}
+_KEEP_MS: Final = 31 * 24 * 3_600_000
+
+
+def number_attempt(attempt: str) -> int:
+    """The number that stands in facts: a second and third attempt, a fourth when a time of calm is over."""
+    return _NUMBERS.get(attempt[:1], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Reads and writes attempts over the store."""
+
+    writes: Writes
+
+    async def find(self, action_id: str) -> ActionRecord | None:
+        """The question as it stands; None where there is none."""
+        return (await self.find_all([action_id])).get(action_id)
+
+    async def find_all(self, action_ids: Iterable[str]) -> dict[str, ActionRecord]:
+        """Those of several questions that there are."""
+        named = [name for name in action_ids if read_shard(name) is not None]
+        held = await self.writes.load([EntityRef(EntityKind.ACTION, name) for name in named])
+        records = {ref.id: one.record for ref, one in held.items()}
+        return {name: one for name, one in records.items() if isinstance(one, ActionRecord)}
+
+    async def settle(
+        self,
+        action: ActionRecord,
+        row: DueRow,
+        facts: list[Fact],
+        targets: Sequence[Target] = (),
+        due: tuple[DueChange, ...] = (),
+    ) -> None:
+        """Writes what a row has led to, and ends the row."""
+        claim = Claim(row.member, row.token)
+        await self._append(action, _name_row(row.member), facts, targets, claim, due)
+
+    async def add(
+        self,
+        action: ActionRecord,
+        attempt: str,
+        facts: list[Fact],
+        targets: Sequence[Target],
+        due: tuple[DueChange, ...] = (),
+    ) -> None:
+        """Writes what a bundle has led to, beside the rows of the question."""
+        key = _name_row(name_notice(action.request.action_id, attempt))
+        await self._append(action, key, facts, targets, None, due)
+
+    async def is_recorded(self, action: ActionRecord, attempt: str) -> bool:
+        """Whether the facts of an attempt are written."""
+        return await self._read(action, attempt) is not None
+
+    async def find_next(self, action: ActionRecord, kind: str, now: str = "") -> str:
+        """The name of the next attempt of a kind that there may be many of; ``now`` is the one that is under way."""
+        if now.startswith(kind):
+            return f"{kind}{int(now.removeprefix(kind) or 0) + 1}"
+        return (await self._walk(action, kind))[0]
+
+    async def list_pushed(self, action: ActionRecord, owners: Iterable[str] = ()) -> frozenset[str]:
+        """Devices that earlier attempts have pushed to; ``owners`` are those who are told by bundles."""
+        steps = [f"s{step}" for step in range(1, len(action.request.audience))]
+        single = (self._read(action, one) for one in (FIRST, AGAIN, REMINDER, *steps))
+        many = (self._walk(action, one) for one in (CALM_OVER, *map(name_bundled, owners)))
+        results, walks = await asyncio.gather(asyncio.gather(*single), asyncio.gather(*many))
+        found: set[str] = set()
+        for result in (*results, *(one for _, walked in walks for one in walked)):
+            found.update(orjson.loads(result) if result else ())
+        return frozenset(found)
+
+    async def _walk(self, action: ActionRecord, attempt: str) -> tuple[str, list[bytes]]:
+        """The first unused name of a kind of attempt, and the results of the ones before it."""
+        results: list[bytes] = []
+        name = attempt
+        while (result := await self._read(action, name)) is not None:
+            results.append(result)
+            name = f"{attempt}{len(results)}"
+        return name, results
+
+    async def _read(self, action: ActionRecord, attempt: str) -> bytes | None:
+        action_id = action.request.action_id
+        key = _name_row(name_notice(action_id, attempt))
+        stored = await self.writes.log.read_idempotency(place(action_id), key)
+        return None if stored is None else stored[1]
+
+    async def _append(
+        self,
+        action: ActionRecord,
+        key: str,
+        facts: list[Fact],
+        targets: Sequence[Target],
+        claim: Claim | None,
+        due: tuple[DueChange, ...],
+    ) -> None:
+        sent = [one for one in targets if one.way == "webpush" and one.outcome == "sent"]
+        pushed = orjson.dumps([one.device_id for one in sent])
+        idem = IdempotencyRow(key, key, pushed, _KEEP_MS)
+
+        def body(decision: Decision) -> Terms:
+            decision.add(facts)
+            return Terms(claim=claim, due=due, idem=idem)
+
+        await self.writes.decide(action.scope.session_id, [], body)
+
+
+def name_bundled(owner: str) -> str:
+    """The attempts that tell a person by bundles."""
+    return f"{BUNDLED}{owner}."
+
+
+def _name_row(member: str) -> str:
+    return f"forwarded {member}"

@@ -1,0 +1,180 @@
+"""Many questions in one push: what came at once is told of together, and each stays a question of its own.
+
+Whom an agent asks six times in a minute should not hear six sounds, least of all where the sixth hopes for a tired yes.
+Pushes beyond the first few are held (``store/bundles.py``), with a row for their bundle. Its handler leaves out what
+has ended, has been seen, or falls into a time of calm by now, and tells of the rest in one message; one that is left
+alone goes out as ever. Then each question has the facts of its targets in its own session. A handler that dies on the
+way leaves the row, and what it had not recorded is told of again: the bundle replaces itself, by its topic.
+What one reading does not hold keeps the row, and comes next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.times import format_ms
+from passerelle.permission_bridge.devices.attempts import (
+    AGAIN,
+    REMINDER,
+    name_bundled,
+    number_attempt,
+)
+from passerelle.permission_bridge.devices.forwarding import hold_back, list_people
+from passerelle.permission_bridge.devices.holding import BUNDLED
+from passerelle.permission_bridge.forwarding import record_forwarding
+from passerelle.permission_bridge.risk import RISKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.principal import Principal
+    from passerelle.permission_bridge.devices.forwarding import Forwarding
+    from passerelle.permission_bridge.devices.holding import Calm
+    from passerelle.permission_bridge.devices.reaching import Reach
+    from passerelle.permission_bridge.forwarding import Target
+    from passerelle.store.bundles import HeldPush
+
+_AT_ONCE: Final = 64
+LISTED: Final = 20
+"""Questions that a bundle names; a push holds less than 4 kB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A question that was held, what holds it back still, and the devices that have not been told of it."""
+
+    action: ActionRecord
+    attempt: str
+    devices: tuple[str, ...]
+    why: str | None
+    calm: Calm | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundles:
+    """The handler of the rows that owe a person a bundle."""
+
+    forwarding: Forwarding
+
+    async def on_bundle(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
+        """``bundle:<owner>``: tells a person of the questions that were held, and records each of them."""
+        store = self.forwarding.holding.bundles
+        held = await store.list_held(row.entity)
+        actions = await self._find_open(held)
+        whose = _find_person(actions.values(), row.entity)
+        if whose is not None:
+            reach = await self.forwarding.reaching.find(whose)
+            waiting = await self._look(actions, held, whose, reach, now_ms)
+            sent = await self._send(whose, reach, [one for one in waiting if one.why is None])
+            for first in range(0, len(waiting), _AT_ONCE):
+                some = waiting[first : first + _AT_ONCE]
+                await asyncio.gather(*(self._record(one, row.entity, sent, now_ms) for one in some))
+                ids = {one.action.request.action_id for one in some}
+                done = [one for one in held if one.action_id in ids]
+                await store.settle(row, done, last=False)
+        await store.settle(row, held, last=True)
+
+    async def _find_open(self, held: Sequence[HeldPush]) -> dict[str, ActionRecord]:
+        ids = list(dict.fromkeys(one.action_id for one in held))
+        found: dict[str, ActionRecord] = {}
+        for first in range(0, len(ids), _AT_ONCE):
+            found |= await self.forwarding.attempts.find_all(ids[first : first + _AT_ONCE])
+        return {name: one for name, one in found.items() if one.is_open}
+
+    async def _look(
+        self,
+        actions: Mapping[str, ActionRecord],
+        held: Sequence[HeldPush],
+        whose: Principal,
+        reach: Reach,
+        now_ms: int,
+    ) -> list[Waiting]:
+        """Each question once, by the first of its attempts that was held."""
+        attempts: dict[str, str] = {}
+        for one in held:
+            attempts.setdefault(one.action_id, one.attempt)
+        names = list(actions)
+        found: list[Waiting] = []
+        for first in range(0, len(names), _AT_ONCE):
+            some = names[first : first + _AT_ONCE]
+            found += await asyncio.gather(
+                *(self._judge(actions[name], attempts[name], whose, reach, now_ms) for name in some)
+            )
+        return [one for one in found if one.devices]
+
+    async def _judge(
+        self, action: ActionRecord, attempt: str, whose: Principal, reach: Reach, now_ms: int
+    ) -> Waiting:
+        forwarding = self.forwarding
+        before = await forwarding.attempts.list_pushed(action, [whose.key])
+        reminds = attempt == REMINDER
+        devices = tuple(name for name in reach.subscriptions if reminds or name not in before)
+        calm = await forwarding.holding.find_calm(action, whose, now_ms)
+        # Who has an active device has had time enough to answer there; who has seen it is reminded all the same.
+        judged = REMINDER if reminds else AGAIN
+        why = forwarding.holding.judge(action, whose, reach, judged, calm)
+        return Waiting(action, attempt, devices, why, calm)
+
+    async def _send(
+        self, whose: Principal, reach: Reach, waiting: Sequence[Waiting]
+    ) -> dict[str, Target]:
+        """What became of the one message, by device."""
+        if not waiting:
+            return {}
+        forwarding = self.forwarding
+        devices = {name for one in waiting for name in one.devices}
+        wanted = {name: one for name, one in reach.subscriptions.items() if name in devices}
+        if len(waiting) == 1:
+            (alone,) = waiting
+            told = await forwarding.push(alone.action, whose, wanted, alone.calm)
+        else:
+            message = _describe([one.action for one in waiting])
+            if all(one.calm for one in waiting):
+                message |= {"silent": True}
+            last_ms = max(one.action.request.expires_ms for one in waiting)
+            left_s = (last_ms - forwarding.holding.clock.now_ms()) // 1000
+            topic = f"bundle {whose.key}"
+            told = await forwarding.pushing.send(whose, wanted, lambda _: message, topic, left_s)
+            told = [replace(one, reason=one.reason or BUNDLED) for one in told]
+        return {one.device_id: one for one in told if one.device_id is not None}
+
+    async def _record(
+        self, one: Waiting, owner: str, sent: Mapping[str, Target], now_ms: int
+    ) -> None:
+        attempts = self.forwarding.attempts
+        targets = (
+            [sent[name] for name in one.devices if name in sent]
+            if one.why is None
+            else hold_back(one.devices, one.why)
+        )
+        facts = record_forwarding(one.action, targets, number_attempt(one.attempt))
+        due = await self.forwarding.owe_after_calm(one.action, one.attempt, targets, now_ms)
+        name = await attempts.find_next(one.action, name_bundled(owner))
+        await attempts.add(one.action, name, facts, targets, due)
+
+
+def _find_person(actions: Iterable[ActionRecord], owner: str) -> Principal | None:
+    """Whose bundle it is, by the questions that are put to them."""
+    people = (one for action in actions for one in list_people(action, None))
+    return next((one for one in people if one.key == owner), None)
+
+
+def _describe(actions: Sequence[ActionRecord]) -> JsonObject:
+    """As with one question: no word of an agent, and nothing to decide by."""
+    requests = [one.request for one in actions]
+    return {
+        "title": f"{len(requests)} questions wait for you",
+        "count": len(requests),
+        "risk": max((one.risk for one in requests), key=RISKS.index),
+        "expiresAt": format_ms(min(one.expires_ms for one in requests)),
+        "questions": [
+            {"actionId": one.request.action_id, "rev": one.rev, "risk": one.request.risk}
+            for one in actions[:LISTED]
+        ],
+    }

@@ -1,0 +1,101 @@
+"""The stored list of a principal's devices: read fresh before every decision, changed on the one write path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core import device as devices
+from passerelle.core import session as sessions
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.device import DeviceList, name_list
+from passerelle.core.errors import NotFound
+from passerelle.core.payloads.conversation import SessionCreated
+from passerelle.core.session import OpenSession
+from passerelle.runtime.records.home import TITLE, name_home
+from passerelle.runtime.records.writes import Terms, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from passerelle.core.batch import IdempotencyRow
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.device import DeviceCommand
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.records.writes import Writes
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLists:
+    """Lists of devices over the store. Nothing is kept in memory: a device that was revoked is revoked."""
+
+    writes: Writes
+
+    async def load(self, principal: Principal) -> DeviceList | None:
+        """The devices of a principal; None where it never had one."""
+        return await self.load_by_id(name_list(principal))
+
+    async def load_by_id(self, list_id: str) -> DeviceList | None:
+        """The list of that id."""
+        (found,) = (await self.load_all([list_id])).values()
+        return found
+
+    async def load_all(
+        self, list_ids: Iterable[str], known: Mapping[EntityRef, Held] | None = None
+    ) -> dict[str, DeviceList | None]:
+        """Several lists, in one round trip; those that were ``known`` a moment ago are not read again."""
+        refs, known = [refer(one) for one in list_ids], known or {}
+        missing = [ref for ref in refs if ref not in known]
+        held = {**known, **(await self.writes.load(missing) if missing else {})}
+        records = {ref.id: held[ref].record for ref in refs}
+        return {name: one if isinstance(one, DeviceList) else None for name, one in records.items()}
+
+    async def load_fields(self, list_id: str) -> dict[str, bytes]:
+        """What stands beside the list: secrets of its devices, sealed."""
+        ref = refer(list_id)
+        return {**(await self.writes.load([ref]))[ref].fields}
+
+    async def change(
+        self,
+        whose: Principal,
+        command: DeviceCommand,
+        actor: str,
+        *,
+        not_after_ms: int | None = None,
+        fields: Callable[[DeviceList], dict[str, bytes | None]] | None = None,
+        idem: IdempotencyRow | None = None,
+    ) -> DeviceList:
+        """Carries out a command; ``fields`` are further members of the stored hash, given the list as it was.
+
+        Where the key of ``idem`` had been used meanwhile nothing is written, and the list is as it stands.
+
+        Raises:
+            NotFound, UnsupportedOperation, InvalidInput: nothing is written.
+        """
+        session = name_home(whose)
+        home = EntityRef(EntityKind.SESSION, session)
+        ref = refer(name_list(whose))
+
+        def body(decision: Decision) -> Terms:
+            known = decision.state(ref)
+            state = known if isinstance(known, DeviceList) else None
+            facts = devices.decide(state, command, actor, session, decision.now_ms)
+            if decision.state(home) is None:
+                created = SessionCreated(whose.key, whose.tenant, whose.id, TITLE)
+                decision.add(sessions.decide(None, OpenSession(session, created)))
+            decision.add(facts)
+            for name, value in fields(state).items() if fields and state else ():
+                decision.set_field(ref, name, value)
+            return Terms(not_after_ms=not_after_ms, idem=idem)
+
+        outcome = await self.writes.decide(session, [home, ref], body)
+        record = outcome.held[ref].record if isinstance(outcome, Written) else None
+        if not isinstance(record, DeviceList):
+            # Late by the clock of the store, which is the one that counts.
+            raise NotFound("code", "")
+        return record
+
+
+def refer(list_id: str) -> EntityRef:
+    """Where a list is stored."""
+    return EntityRef(EntityKind.DEVICES, list_id)

@@ -1,0 +1,186 @@
+"""Pairing: from a code on a screen to a device that is trusted (CHN-8).
+
+Who offers is authenticated, and so is who confirms. Who brings the code is not: the code, 130 bits that live for two
+minutes and count once, is all that it has. It therefore gets nothing but a nonce to sign, and a token that is worthless
+until somebody has compared the digits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from passerelle.core.device import (
+    Claim,
+    Offer,
+    Prove,
+    compose_proof,
+    derive_digits,
+)
+from passerelle.core.device_requests import DevicePaired
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from passerelle.core.ids import encode_base32
+from passerelle.core.payloads.device import DeviceRights
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.times import format_ms
+from passerelle.permission_bridge.devices.device_keys import holds, read_key
+from passerelle.runtime.common.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.device import DeviceList
+    from passerelle.core.device_requests import PairDevice
+    from passerelle.core.payloads.device import Device, KeyAlgorithm
+    from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.permission_bridge.devices.device_lists import DeviceLists
+    from passerelle.permission_bridge.devices.entrance import Entrance
+    from passerelle.runtime.records.once import Once
+
+TOKEN_PREFIX: Final = "psd."  # noqa: S105  what a token begins with is no secret
+USUAL_SCOPES: Final = (
+    Scope.CONNECT,
+    Scope.READ_TASKS,
+    Scope.READ_APPROVALS,
+    Scope.DECIDE,
+    Scope.DECIDE_HIGH,
+)
+_CODE: Final = re.compile(r"(dvs_[0-3][0-9a-z]{27})\.([0-9a-hjkmnp-tv-z]{26})")
+_CODE_CHARACTERS: Final = 26
+_TOKEN_CHARACTERS: Final = 52
+_NONCE_CHARACTERS: Final = 26
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a device gets for its code: what it is to sign."""
+
+    device_id: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """What a device gets for its signature: a token for later, and the digits to show."""
+
+    device_id: str
+    token: Secret
+    digits: str
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Offers devices, and takes them in."""
+
+    lists: DeviceLists
+    ids: Ids
+    clock: Clock
+    find_entrance: Callable[[], Entrance]
+
+    async def offer(self, principal: Principal, command: PairDevice, once: Once) -> DevicePaired:
+        """A code for a device of the caller.
+
+        Raises:
+            Forbidden: the caller is an agent, or offers rights that it has not.
+            InvalidInput: a name that cannot be shown, an unknown right, too many devices.
+        """
+        if principal.kind not in {"person", "service"}:
+            raise Forbidden(f"a credential of kind {principal.kind} has no devices")
+        if not command.name.isprintable():
+            raise InvalidInput("name", "is one line that can be shown")
+        secret = encode_base32(self.ids.draw(5 * _CODE_CHARACTERS), _CODE_CHARACTERS)
+        offer = Offer(
+            device_id=self.ids.mint("dev", principal.home),
+            whose=principal,
+            name=command.name,
+            scopes=_choose_scopes(principal, command.scopes),
+            rights=DeviceRights(command.options, command.risk_up_to),
+            code_hash=_hash(secret),
+        )
+        stored = await self.lists.change(
+            principal, offer, name_actor(principal), idem=once.remember(offer.device_id)
+        )
+        device = stored.find(offer.device_id)
+        if device is None:
+            raise ConflictError("the same command is being carried out")
+        code = f"{stored.list_id}.{secret}"
+        return DevicePaired(offer.device_id, code, self._link(code), format_ms(device.until_ms))
+
+    async def claim(self, code: str, algorithm: KeyAlgorithm, public: str) -> Claimed:
+        """Uses a code up for a key.
+
+        Raises:
+            NotFound: no such code, or its time is over.
+            UnsupportedOperation: somebody has used it.
+            InvalidInput: no key.
+        """
+        secret, found, device = await self._find(code)
+        key = read_key(algorithm, public)
+        nonce = encode_base32(self.ids.draw(5 * _NONCE_CHARACTERS), _NONCE_CHARACTERS)
+        command = Claim(_hash(secret), key, nonce)
+        whose = Principal(found.principal, found.tenant)
+        await self.lists.change(whose, command, device.device_id, not_after_ms=device.until_ms)
+        return Claimed(device.device_id, nonce)
+
+    async def prove(self, code: str, signature: str) -> Proven:
+        """Takes the signed nonce.
+
+        Raises:
+            NotFound, UnsupportedOperation: as for a claim.
+            Unauthenticated: it was not signed with the key.
+        """
+        secret, found, device = await self._find(code)
+        key, nonce = device.key, device.nonce or ""
+        if key is None or not holds(key, compose_proof(device.device_id, nonce), signature):
+            raise Unauthenticated("the nonce is not signed with the key of the claim")
+        hidden = encode_base32(self.ids.draw(5 * _TOKEN_CHARACTERS), _TOKEN_CHARACTERS)
+        token = Secret(f"{TOKEN_PREFIX}{found.list_id}.{hidden}")
+        command = Prove(_hash(secret), hash_token(token.get_secret_value()))
+        whose = Principal(found.principal, found.tenant)
+        await self.lists.change(whose, command, device.device_id, not_after_ms=device.until_ms)
+        digits = derive_digits(device.device_id, key, nonce)
+        return Proven(device.device_id, token, digits, found.principal)
+
+    async def _find(self, code: str) -> tuple[str, DeviceList, Device]:
+        said = _CODE.fullmatch(code)
+        found = await self.lists.load_by_id(said[1]) if said else None
+        device = found.find_code(_hash(said[2])) if found and said else None
+        if said is None or found is None or device is None:
+            raise NotFound("code", "")
+        return said[2], found, device
+
+    def _link(self, code: str) -> str:
+        entrance = self.find_entrance()
+        told = {"url": entrance.url, "code": code, "pin": entrance.pin}
+        return f"passerelle:pair?{urlencode({name: text for name, text in told.items() if text})}"
+
+
+def hash_token(token: str) -> str:
+    """What a device's token is known by."""
+    return _hash(token)
+
+
+def name_actor(principal: Principal) -> str:
+    """Who does something to a device: a principal, by one of its own devices where it is one."""
+    return f"{principal.id} ({principal.device})" if principal.paired else principal.id
+
+
+def _choose_scopes(principal: Principal, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    if wanted is None:
+        return tuple(scope.value for scope in USUAL_SCOPES if scope in principal.scopes)
+    known = {scope.value: scope for scope in Scope}
+    for name in wanted:
+        if name not in known:
+            raise InvalidInput("scopes", f"{name[:60]!r} is no right")
+        if known[name] not in principal.scopes:
+            raise Forbidden(f"a device cannot have {name}: whoever pairs it has not", scope=name)
+    return tuple(dict.fromkeys(wanted))
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,85 @@
+"""By which ways a principal can be reached right now: links that are open, browsers that take pushes, webhooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.channels.link_record import LinkRecord
+from passerelle.core.codec import from_bytes
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.webhooks.notifier import NEW, name_target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.ports.channels import Channels, Presences
+    from passerelle.core.principal import Principal
+    from passerelle.permission_bridge.devices.subscriptions import Subscription, Subscriptions
+    from passerelle.store.targets import RedisTargets, Target
+    from passerelle.webhooks.notifier import Notifier
+
+
+_PEOPLE: Final = frozenset({"ui", "device"})
+"""Links of these have somebody in front of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """``links`` are channels with their devices; ``is_active``: somebody has just touched one of them.
+
+    ``webhooks`` are receivers of the inbox, each with whether its deliveries go through.
+    """
+
+    links: Mapping[str, str]
+    is_active: bool
+    subscriptions: Mapping[str, Subscription]
+    webhooks: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Reaching:
+    """Looks for ways to a principal."""
+
+    presences: Presences
+    channels: Channels
+    subscriptions: Subscriptions
+    targets: RedisTargets
+    notifiers: tuple[Notifier, ...] = ()
+
+    async def find(self, principal: Principal, *, paired: bool = False) -> Reach:
+        """The ways there are; with ``paired`` those that end at paired devices, which a webhook never does.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        inbox = StreamRef(StreamKind.INBOX, principal.key)
+        rows = await self.channels.list_live(principal.key)
+        live = [from_bytes(LinkRecord, row, newer=True) for row in rows]
+        shown = [one for one in live if one.transport == "ws" and one.peer_role in _PEOPLE]
+        present = [one.presence for one in await self.presences.list_present(principal.key)]
+        hooks: Mapping[str, Target] = {}
+        if paired:
+            shown = [one for one in shown if one.paired]
+            known = {one.channel_id for one in shown}
+            present = [one for one in present if one.channel_id in known]
+        else:
+            hooks = await self._read_webhooks(principal, inbox)
+        links = {one.channel_id: one.device for one in present}
+        for link in shown:
+            links.setdefault(link.channel_id, link.device_id)
+        return Reach(
+            links,
+            any(one.state == "active" for one in present),
+            await self.subscriptions.load(principal),
+            {name: target.state != "dead" for name, target in hooks.items()},
+        )
+
+    async def _read_webhooks(self, principal: Principal, inbox: StreamRef) -> dict[str, Target]:
+        """Receivers of the inbox; those of the configuration are made where they are not there yet."""
+        known = await self.targets.read(inbox)
+        wanted = [one for one in self.notifiers if one.rings_for(principal)]
+        missing = [name for one in wanted if (name := name_target(one, principal.key)) not in known]
+        for name in missing:
+            await self.targets.make(inbox, name, NEW)
+        return await self.targets.read(inbox) if missing else known

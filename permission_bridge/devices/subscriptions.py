@@ -1,0 +1,134 @@
+"""Push subscriptions of devices: secrets, sealed beside the list of devices. Facts name the host of the service."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.device import SetPush, name_list
+from passerelle.core.errors import ConfigInvalid, InvalidInput, UnsupportedOperation
+from passerelle.core.record import record
+from passerelle.permission_bridge.devices.pairing import name_actor
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import IdempotencyRow
+    from passerelle.core.device import DeviceList
+    from passerelle.core.device_requests import SetDevicePush
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.permission_bridge.devices.device_lists import DeviceLists
+    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.records.once import Once
+    from passerelle.webhooks.addresses import WebhookRules
+
+_FIELD: Final = "push:"
+_ENDPOINT_LIMIT: Final = 1_024
+_P256DH: Final = re.compile(r"[A-Za-z0-9_-]{87}=?")
+_AUTH: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
+
+
+@record
+class Subscription:
+    """Where and with which keys a browser takes messages (RFC 8030, RFC 8291)."""
+
+    endpoint: str
+    p256dh: str
+    auth: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """Keeps push subscriptions. Without a sealer there is nowhere to keep them."""
+
+    lists: DeviceLists
+    sealer: Sealer | None
+    rules: WebhookRules
+
+    async def set(self, principal: Principal, command: SetDevicePush, once: Once) -> DeviceList:
+        """Keeps the subscription of a device in place of an earlier one.
+
+        Raises:
+            UnsupportedOperation: nothing secret can be stored here, or the device is not active.
+            InvalidInput: an address that may not be called.
+            NotFound: no such device.
+        """
+        if self.sealer is None:
+            raise UnsupportedOperation("secrets cannot be stored: redis_url wants a secret_key")
+        kept = read_subscription(command.subscription)
+        self.rules.judge(kept.endpoint, "subscription.endpoint")
+        place = _name_place(name_list(principal), command.device_id)
+        sealed = self.sealer.seal(to_bytes(kept), place)
+        host = urlsplit(kept.endpoint).hostname
+        return await self.lists.change(
+            principal,
+            SetPush(command.device_id, host),
+            name_actor(principal),
+            fields=lambda _known: {f"{_FIELD}{command.device_id}": sealed},
+            idem=once.remember(command.device_id),
+        )
+
+    async def remove(
+        self,
+        principal: Principal,
+        device: str,
+        actor: str | None = None,
+        idem: IdempotencyRow | None = None,
+    ) -> DeviceList:
+        """Forgets the subscription of a device.
+
+        Raises:
+            NotFound, UnsupportedOperation: there is no such device.
+        """
+        return await self.lists.change(
+            principal,
+            SetPush(device, None),
+            actor or name_actor(principal),
+            fields=lambda _known: self.forget(device),
+            idem=idem,
+        )
+
+    def forget(self, device: str) -> dict[str, bytes | None]:
+        """The change of stored fields that goes with the end of a device."""
+        return {f"{_FIELD}{device}": None}
+
+    async def load(self, whose: Principal) -> dict[str, Subscription]:
+        """The subscriptions of a principal's devices that can be opened here, by device."""
+        if self.sealer is None:
+            return {}
+        list_id = name_list(whose)
+        found: dict[str, Subscription] = {}
+        for name, sealed in (await self.lists.load_fields(list_id)).items():
+            device = name.removeprefix(_FIELD)
+            if device == name:
+                continue
+            try:
+                plain = self.sealer.unseal(sealed, _name_place(list_id, device))
+            except ConfigInvalid:
+                continue  # sealed with a key that is gone: the device subscribes anew
+            found[device] = from_bytes(Subscription, plain, newer=True)
+        return found
+
+
+def read_subscription(said: JsonObject) -> Subscription:
+    """What a browser says of a subscription; members that mean nothing here are passed over.
+
+    Raises:
+        InvalidInput: an address or a key is missing, or is none.
+    """
+    keys = object_at(said, "keys")
+    found = Subscription(text_at(said, "endpoint"), text_at(keys, "p256dh"), text_at(keys, "auth"))
+    if not 0 < len(found.endpoint) <= _ENDPOINT_LIMIT:
+        raise InvalidInput("subscription.endpoint", f"is 1 to {_ENDPOINT_LIMIT} characters")
+    if not _P256DH.fullmatch(found.p256dh):
+        raise InvalidInput("subscription.keys.p256dh", "is a point of P-256 in base64url")
+    if not _AUTH.fullmatch(found.auth):
+        raise InvalidInput("subscription.keys.auth", "is 16 bytes in base64url")
+    return found
+
+
+def _name_place(list_id: str, device: str) -> str:
+    return f"{list_id} {_FIELD}{device}"

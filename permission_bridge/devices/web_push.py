@@ -1,0 +1,143 @@
+"""Web Push: a message to one browser, encrypted for it alone (RFC 8291), signed by this runtime (VAPID, RFC 8292).
+
+It takes the extra ``webpush``, which encrypts and signs; it sends nothing. What is sent goes through the sender of
+webhooks: endpoints come from devices, so each address is screened as it is connected to.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from passerelle.core.errors import InvalidInput
+from passerelle.webhooks.retries import Answered, Barred
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports.chance import Clock
+    from passerelle.permission_bridge.devices.subscriptions import Subscription
+    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.store.push_keys import RedisPushKeys
+    from passerelle.webhooks.addresses import Address, WebhookRules
+    from passerelle.webhooks.retries import Outcome
+    from passerelle.webhooks.sender import WebhookSender
+
+PLACE: Final = "push key"
+TIMEOUT_S: Final = 6.0
+"""Less than a due row is hidden."""
+_TOKEN_MS: Final = 12 * 3_600_000
+_TOPIC_CHARACTERS: Final = 32
+_TAKEN: Final = frozenset({200, 201, 202, 204})
+GONE: Final = "gone"
+
+
+@dataclass(slots=True)
+class WebPush:
+    """Sends to browsers. ``contact`` tells the operators of push services whom to ask (RFC 8292 section 2.1)."""
+
+    keys: RedisPushKeys
+    sealer: Sealer
+    sender: WebhookSender
+    rules: WebhookRules
+    clock: Clock
+    contact: str
+    _vapid: Any = field(default=None)
+
+    async def read_public_key(self) -> str:
+        """What a browser needs to subscribe: ``applicationServerKey``, in base64url.
+
+        Raises:
+            StoreUnavailable: there is none yet, and none can be kept.
+        """
+        public = (await self._load()).public_key
+        return _encode(public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint))
+
+    async def send(
+        self, subscription: Subscription, message: JsonObject, topic: str, ttl_s: int
+    ) -> str | None:
+        """Sends one message; a later one of the same topic replaces it where it was not delivered yet.
+
+        Returns what went wrong, in a word; None when the push service took it. ``gone``: the subscription has ended.
+
+        Raises:
+            StoreUnavailable: the key to sign with cannot be had.
+        """
+        try:
+            address = self.rules.judge(subscription.endpoint)
+            body = _encrypt(subscription, orjson.dumps(message))
+        except (InvalidInput, ValueError):
+            return "refused"
+        headers = {
+            **await self._sign(address),
+            "Content-Encoding": "aes128gcm",
+            "Content-Type": "application/octet-stream",
+            "TTL": str(max(0, ttl_s)),
+            "Urgency": "high",
+            "Topic": name_topic(topic),
+        }
+        return _judge(await self.sender.post(address, headers, body))
+
+    async def _sign(self, address: Address) -> dict[str, str]:
+        vapid = await self._load()
+        until_s = (self.clock.now_ms() + _TOKEN_MS) // 1000
+        claims = {"aud": address.origin, "exp": until_s, "sub": self.contact}
+        return cast("dict[str, str]", vapid.sign(claims))
+
+    async def _load(self) -> Any:  # noqa: ANN401  the library has no types
+        if self._vapid is None:
+            from py_vapid import Vapid02  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
+
+            kept = await self.keys.read()
+            if kept is None:
+                fresh: Any = Vapid02()
+                fresh.generate_keys()
+                private = cast("bytes", fresh.private_pem())
+                kept = await self.keys.keep(self.sealer.seal(private, PLACE))
+            made: Any = Vapid02
+            self._vapid = made.from_pem(self.sealer.unseal(kept, PLACE))
+        return self._vapid
+
+
+def is_installed() -> bool:
+    """Whether the extra is there."""
+    return importlib.util.find_spec("pywebpush") is not None
+
+
+def name_topic(subject: str) -> str:
+    """The topic of all messages about one thing: 32 characters that do not say what it is (RFC 8030 section 5.4)."""
+    return _encode(hashlib.sha256(subject.encode()).digest())[:_TOPIC_CHARACTERS]
+
+
+def _encrypt(subscription: Subscription, plain: bytes) -> bytes:
+    from pywebpush import WebPusher  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
+
+    info = {
+        "endpoint": subscription.endpoint,
+        "keys": {"p256dh": subscription.p256dh, "auth": subscription.auth},
+    }
+    return cast("bytes", WebPusher(info).encode(plain, "aes128gcm")["body"])
+
+
+def _judge(outcome: Outcome) -> str | None:
+    match outcome:
+        case Answered(status=status) if status in _TAKEN:
+            return None
+        case Answered(status=HTTPStatus.NOT_FOUND | HTTPStatus.GONE):
+            return GONE
+        case Answered(status=status):
+            return f"http_{status}"
+        case Barred():
+            return "barred"
+        case _:
+            return outcome.reason
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

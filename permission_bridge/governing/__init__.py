@@ -1,0 +1,1 @@
+"""Policy at work: commands judged, rules edited, tried and followed."""

@@ -1,0 +1,1 @@
+"""What server and clients both speak: frames, their codec, cursors, close codes."""

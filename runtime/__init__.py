@@ -1,0 +1,1 @@
+"""What every room above works with: time, secrets, records, limits, observability."""

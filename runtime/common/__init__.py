@@ -1,0 +1,1 @@
+"""Time, secrets, screening, durations and the context of a request."""

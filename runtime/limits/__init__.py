@@ -1,0 +1,1 @@
+"""Quotas, rates, prices and blocks of shared limits."""

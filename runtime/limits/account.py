@@ -1,0 +1,196 @@
+"""What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
+
+Like a limit, an account asks the store only where a block is empty. Money is taken by estimate before a run and set
+right after it: a block can be in debt, and the debt is drawn before anything else is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ports.limits import Period
+from passerelle.runtime.limits.blocks import UnitBlock
+from passerelle.runtime.limits.limit import HOLD_MS
+from passerelle.runtime.limits.periods import PeriodName, find_period
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.limits import Limits
+
+_ASK_AGAIN_MS: Final = 1_000
+"""After a refusal: another instance may have given units back."""
+QuotaKind: TypeAlias = Literal["quota", "budget"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """``limit`` calls of a period, or millionths of ``currency``."""
+
+    limit: int
+    period: PeriodName
+    warn_percent: int = 80
+    currency: str | None = None
+
+    @property
+    def kind(self) -> QuotaKind:
+        """A quota counts calls, a budget money."""
+        return "budget" if self.currency else "quota"
+
+    @property
+    def meter(self) -> str:
+        """Its name in the store; the limit is not part of it, so that a change of the limit keeps what was used."""
+        return f"{self.currency or 'calls'}:{self.period}"
+
+
+class Allowance:
+    """One quota of one caller, as far as this instance has drawn it."""
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.block = UnitBlock(quota.limit)
+        self.from_ms = 0
+        self.till_ms = 0
+        self.left_for_all = quota.limit
+        self.warned = False
+        self.dry_until_ms = 0
+
+    @property
+    def used(self) -> int:
+        """What all instances have used, as far as it is known here."""
+        return self.quota.limit - self.left_for_all - self.block.left
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the warning is due."""
+        return not self.warned and self.used * 100 >= self.quota.warn_percent * self.quota.limit
+
+    def open(self, now_ms: int) -> None:
+        """Begins anew where the period is over."""
+        if now_ms >= self.till_ms:
+            self.from_ms, self.till_ms = find_period(self.quota.period, now_ms)
+            self.block = UnitBlock(self.quota.limit)
+            self.left_for_all, self.warned, self.dry_until_ms = self.quota.limit, False, 0
+
+    def draw(self, want: int, *, mark: bool = False) -> Period:
+        """A draw of this period."""
+        quota = self.quota
+        return Period(quota.meter, want, quota.limit, self.from_ms, self.till_ms, mark)
+
+
+class Account:
+    """The allowances of one caller. ``launch`` owns the calls to the store."""
+
+    def __init__(
+        self,
+        port: Limits,
+        name: str,
+        quotas: Sequence[Quota],
+        clock: Clock,
+        launch: Callable[[Account, Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        self.name = name
+        self._port = port
+        self._clock = clock
+        self._launch = launch
+        self._flight: asyncio.Task[None] | None = None
+        self.allowances = [Allowance(quota) for quota in quotas]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is held here."""
+        return self._flight is None and all(one.block.left == 0 for one in self.allowances)
+
+    async def take(self, asks: Sequence[tuple[Allowance, int]]) -> Allowance | None:
+        """Uses units of several allowances, all or nothing; the one that is used up, if there is one.
+
+        Raises:
+            StoreUnavailable: a block is empty and there is no other to be had.
+        """
+        while True:
+            now_ms = self._clock.now_ms()
+            for allowance, _ in asks:
+                allowance.open(now_ms)
+            short = [(one, units) for one, units in asks if one.block.left < units]
+            if not short:
+                for allowance, units in asks:
+                    allowance.block.take(units)
+                return None
+            for allowance, _ in short:
+                if now_ms < allowance.dry_until_ms:
+                    return allowance
+            if self._flight is None:
+                draws = [
+                    (one, one.block.want(units - max(0, one.block.left))) for one, units in short
+                ]
+                self._depart(draws)
+            await asyncio.shield(self._flight or asyncio.sleep(0))
+
+    def give(self, asks: Sequence[tuple[Allowance, int]]) -> None:
+        """Units back, or with a number below 0 more of them."""
+        for allowance, units in asks:
+            allowance.block.left += units
+
+    async def claim_warning(self, allowance: Allowance) -> bool:
+        """Whether it is ours to warn: once in a period, over all instances."""
+        allowance.warned = True
+        granted = await self._port.take(
+            self.name,
+            "",
+            slots=0,
+            limit=0,
+            hold_ms=HOLD_MS,
+            draws=[allowance.draw(0, mark=True)],
+        )
+        return granted.drawn[0].note == 1
+
+    async def renew(self) -> None:
+        """A round: gives back what was not needed since the last one, and settles debts."""
+        if self._flight is not None:
+            return
+        now_ms = self._clock.now_ms()
+        draws: list[tuple[Allowance, int]] = []
+        for allowance in self.allowances:
+            allowance.open(now_ms)
+            back = allowance.block.shrink()
+            debt = max(0, -allowance.block.left)
+            if back or debt:
+                draws.append((allowance, debt - back))
+        if draws:
+            try:
+                await asyncio.shield(self._depart(draws))
+            except StoreUnavailable:
+                return
+
+    async def give_back(self) -> None:
+        """Everything, for a shutdown."""
+        if self._flight is not None:
+            await asyncio.wait((self._flight,))
+        await self._depart([(one, -one.block.left) for one in self.allowances if one.block.left])
+
+    def _depart(self, draws: Sequence[tuple[Allowance, int]]) -> asyncio.Task[None]:
+        self._flight = self._launch(self, self._fly(draws))
+        return self._flight
+
+    async def _fly(self, draws: Sequence[tuple[Allowance, int]]) -> None:
+        try:
+            granted = await self._port.take(
+                self.name,
+                "",
+                slots=0,
+                limit=0,
+                hold_ms=HOLD_MS,
+                draws=[allowance.draw(want) for allowance, want in draws],
+            )
+        finally:
+            self._flight = None
+        now_ms = self._clock.now_ms()
+        for (allowance, want), drawn in zip(draws, granted.drawn, strict=True):
+            allowance.block.settle(want, drawn.given)
+            allowance.left_for_all = drawn.left
+            if 0 <= drawn.given < want:
+                allowance.dry_until_ms = min(now_ms + _ASK_AGAIN_MS, allowance.till_ms)

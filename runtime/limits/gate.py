@@ -1,0 +1,123 @@
+"""Rate and concurrency of callers, judged before anything else of a request: the same for every edge.
+
+A request takes a unit of its caller's rate. One that waits or streams takes a slot too, for as long as it lasts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.errors import Limited
+from passerelle.runtime.limits.bounds import Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.limits.bounds import Refused
+    from passerelle.runtime.limits.limit import Limit
+    from passerelle.runtime.limits.limiter import Limiter
+
+_KEPT: Final = 10_000
+
+
+class Entered(Protocol):
+    """A request that was let in; whoever took a slot gives it back."""
+
+    def leave(self) -> None:
+        """Gives the slot back."""
+        ...
+
+
+class _Unbound:
+    __slots__ = ()
+
+    def leave(self) -> None:
+        """Nothing was taken."""
+
+
+UNBOUND: Final = _Unbound()
+
+
+class Gate:
+    """``bounds`` are those of clients by name and of issuers by name and colon: each caller has them for itself."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        bounds: Mapping[str, Bounds],
+        on_refused: Callable[[Principal, Refused], None] = lambda _who, _why: None,
+    ) -> None:
+        self._limiter = limiter
+        self._bounds = dict(bounds)
+        self._on_refused = on_refused
+        self._open: OrderedDict[str, Limit] = OrderedDict()
+        self._names: dict[str, str] = {}
+        """Under which name the bounds of an open limit are known."""
+
+    async def enter(self, principal: Principal, *, slot: bool) -> Entered:
+        """Lets a request in.
+
+        Raises:
+            Limited: the caller is over its rate or has too many calls under way; nothing was taken.
+            StoreUnavailable: nobody can tell.
+        """
+        limit = self._find(principal) if self._bounds else None
+        if limit is None:
+            return UNBOUND
+        if not limit.enter_now(slot=slot) and (refused := await limit.enter(slot=slot)):
+            self._on_refused(principal, refused)
+            raise explain(refused)
+        return limit if slot else UNBOUND
+
+    def enter_now(self, principal: Principal) -> Entered | None:
+        """``enter`` with a slot, without waiting for anything; None does not say that waiting would be in vain."""
+        limit = self._find(principal) if self._bounds else None
+        if limit is None:
+            return UNBOUND
+        return limit if limit.enter_now() else None
+
+    def rebind(self, bounds: Mapping[str, Bounds]) -> None:
+        """Other bounds from now on; calls under way go on."""
+        self._bounds = dict(bounds)
+        for key, limit in self._open.items():
+            limit.rebind(self._bounds.get(self._names[key], Bounds()))
+
+    def _find(self, principal: Principal) -> Limit | None:
+        """The limit of a caller; None where it is not bounded."""
+        return self._open.get(principal.key) or self._start(principal)
+
+    def _start(self, principal: Principal) -> Limit | None:
+        name = find_name(principal.id)
+        bounds = self._bounds.get(name)
+        if bounds is None:
+            return None
+        key = principal.key
+        limit = self._limiter.open(f"caller:{key}", bounds)
+        self._open[key], self._names[key] = limit, name
+        self._forget()
+        return limit
+
+    def _forget(self) -> None:
+        """Issuers may have any number of callers: the oldest that holds nothing is opened again when it comes back."""
+        if len(self._open) > _KEPT:
+            idle = next((key for key, limit in self._open.items() if limit.is_idle), None)
+            if idle is not None:
+                del self._open[idle], self._names[idle]
+
+
+def find_name(principal_id: str) -> str:
+    """Under which name the configuration knows a principal: a client, or an issuer with its colon."""
+    name, colon, _ = principal_id.partition(":")
+    return name + colon
+
+
+def explain(refused: Refused) -> Limited:
+    """The error that a caller reads."""
+    retry_after_s = max(1, -(-refused.retry_after_ms // 1000))
+    if refused.kind == "concurrency":
+        sentence = f"{refused.limit} calls are under way, and no more may be"
+    else:
+        sentence = f"more than {refused.limit} requests came in the time they are for"
+    return Limited(refused.kind, sentence, retry_after_s)

@@ -1,0 +1,89 @@
+"""The limits that this instance works with: opened by name, renewed in rounds, given back at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+from passerelle.runtime.limits.account import Account
+from passerelle.runtime.limits.limit import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from types import TracebackType
+
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.limits import Limits
+    from passerelle.runtime.limits.account import Quota
+    from passerelle.runtime.limits.bounds import Bounds
+
+ROUND_S: Final = 2.0
+"""Longest time that an instance keeps what it does not need."""
+
+
+class Limiter:
+    """An asynchronous context manager: the rounds run inside it. ``instance`` is unique in the runtime."""
+
+    def __init__(
+        self, port: Limits, instance: str, clock: Clock, *, round_s: float = ROUND_S
+    ) -> None:
+        self._port = port
+        self._instance = instance
+        self._clock = clock
+        self._round_s = round_s
+        self._active: dict[Limit | Account, None] = {}
+        self._flights: set[asyncio.Task[None]] = set()
+        self._rounds: asyncio.Task[None] | None = None
+
+    def open(self, name: str, bounds: Bounds) -> Limit:
+        """The limit of a name, such as ``agent:echo``. Each name is opened once; it needs no closing."""
+        return Limit(self._port, name, self._instance, bounds, self._clock, self._launch)
+
+    def open_account(self, name: str, quotas: Sequence[Quota]) -> Account:
+        """What a caller may use up; ``name`` is no name of a limit."""
+        return Account(self._port, name, quotas, self._clock, self._launch)
+
+    async def __aenter__(self) -> Self:
+        self._rounds = asyncio.create_task(self._run(), name="limits")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._rounds is not None:
+            self._rounds.cancel()
+            await asyncio.wait((self._rounds,))
+        if self._flights:
+            await asyncio.wait(self._flights)
+        # What cannot be given back is free again by itself.
+        await asyncio.gather(*(one.give_back() for one in self._active), return_exceptions=True)
+
+    def _launch(
+        self, limit: Limit | Account, call: Coroutine[None, None, None]
+    ) -> asyncio.Task[None]:
+        self._active[limit] = None
+        flight = asyncio.create_task(call)
+        self._flights.add(flight)
+        flight.add_done_callback(self._land)
+        return flight
+
+    def _land(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        # Whoever waits is told by the task itself; a call that nobody waits for may fail in silence.
+        if not flight.cancelled():
+            flight.exception()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._round_s)
+            await self._renew()
+
+    async def _renew(self) -> None:
+        """The calls of one round travel together, as whatever is asked in one turn of the loop."""
+        await asyncio.gather(*(limit.renew() for limit in tuple(self._active)))
+        for limit in tuple(self._active):
+            if limit.is_idle:
+                del self._active[limit]

@@ -1,0 +1,1 @@
+"""Logs, metrics, spans and what joins them."""

@@ -1,0 +1,102 @@
+"""Counters of one process, in a registry of its own, as Prometheus reads them.
+
+A label takes values from small closed sets or from the configuration (agents), never from a caller: what
+callers send would make series without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+
+from passerelle.runtime.common.version import VERSION
+from passerelle.runtime.observability.metric_groups import (
+    CallMetrics,
+    ConfigMetrics,
+    MemoryMetrics,
+    PeerMetrics,
+    StoreMetrics,
+    WebhookMetrics,
+    WorkMetrics,
+)
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """What is counted. Times are seconds."""
+
+    def __init__(self) -> None:
+        self.registry: Final = CollectorRegistry()
+        registry = self.registry
+        self._readers: list[Callable[[Metrics], None]] = []
+        ProcessCollector(registry=registry)
+        self._build = Gauge("passerelle_build_info", "1.", ["version"], registry=registry)
+        self._build.labels(VERSION).set(1)
+        self.calls: Final = CallMetrics(registry)
+        self.memory: Final = MemoryMetrics(registry)
+        self.store: Final = StoreMetrics(registry)
+        self.work: Final = WorkMetrics(registry)
+        self.peers: Final = PeerMetrics(registry)
+        self.webhooks: Final = WebhookMetrics(registry)
+        self.config: Final = ConfigMetrics(registry)
+        self.runtime_errors: Final = Counter(
+            "passerelle_runtime_errors",
+            "Errors that nobody asked for: each one is a fault to look into.",
+            ["where"],
+            registry=registry,
+        )
+        tasks = Gauge("passerelle_asyncio_tasks", "Tasks of the event loop.", registry=registry)
+        tasks.set_function(_count_tasks)
+
+    def add(self, collector: Collector) -> None:
+        """Shows what a collector knows, with each answer."""
+        self.registry.register(collector)
+
+    def count_request(self, agent: str, operation: str, outcome: str, seconds: float) -> None:
+        """One answered request; ``outcome`` is ``ok`` or the code of the error."""
+        self.calls.requests.counts[agent, operation, outcome] += 1
+        self.calls.request_seconds.observe(seconds, (agent, operation))
+
+    def count_refusal(self, kind: str) -> None:
+        """One call that a limit of its caller refused."""
+        self.calls.refusals.labels(kind).inc()
+
+    def count_peer_call(self, agent: str, outcome: str) -> None:
+        """One call to an agent, over however many of its interfaces."""
+        self.peers.calls.counts[agent, outcome] += 1
+
+    def count_duty(self, duty: str, outcome: str) -> None:
+        """How one piece of a duty ended; what failed is counted as an error of ours."""
+        if outcome in {"failed", "fault"}:
+            self.runtime_errors.labels(duty).inc()
+
+    def count_delivery(self, kind: str, outcome: str) -> None:
+        """What became of one try to deliver."""
+        self.webhooks.deliveries.labels(kind, outcome).inc()
+
+    def time_delivery(self, kind: str, seconds: float) -> None:
+        """How long one try to deliver took."""
+        self.webhooks.seconds.labels(kind).observe(seconds)
+
+    def look(self, read: Callable[[Metrics], None]) -> None:
+        """Calls ``read`` before each answer: for what stands somewhere, and is no event that can be counted."""
+        self._readers.append(read)
+
+    def render(self) -> bytes:
+        """The text format, as ``GET /metrics`` answers it."""
+        for read in self._readers:
+            read(self)
+        return generate_latest(self.registry)
+
+
+def _count_tasks() -> float:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        # Rendered outside of a loop there are none.
+        return 0

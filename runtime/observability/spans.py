@@ -1,0 +1,101 @@
+"""Spans for OpenTelemetry: one for each A2A request, one for each call of an agent.
+
+The span of a request that begins a run is the span on the run's events, so that the two are found by the same id; the
+calls of the run are below it, and the agent's own spans below these. Who exports nothing has no ``Spans``, and pays one
+comparison.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
+
+from passerelle.core.trace import Trace, read_trace
+from passerelle.runtime.common.carried import CALLING, SERVED, TRACE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer
+
+_NOWHERE = SpanContext(0, 0, is_remote=False)
+_FINE = frozenset({"ok", "drained", "left", "answered"})
+
+
+class Spans:
+    """Begins spans; ``tracer`` is that of an SDK."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def begin_request(self, headers: Mapping[str, str]) -> Span:
+        """The span of a request, below the caller's; a run that this task begins is a part of it (ENV-8)."""
+        caller = read_trace(headers.get("traceparent"), headers.get("tracestate"))
+        span = self._tracer.start_span("request", _place(caller), SpanKind.SERVER)
+        SERVED.set(_read(span, caller))
+        return span
+
+    def begin_call(self, agent: str, operation: str) -> Span:
+        """The span of a call, in the trace of the run that it is made for; the agent is told of it."""
+        trace = TRACE.get()
+        attributes = {"passerelle.agent": agent, "a2a.operation": operation}
+        span = self._tracer.start_span(operation, _place(trace), SpanKind.CLIENT, attributes)
+        CALLING.set(_read(span, trace))
+        return span
+
+
+def end_request(
+    span: Span, *, agent: str, operation: str, outcome: str, binding: str, version: str
+) -> None:
+    """Ends the span of a request by what came of it; a caller that has left is no error of ours."""
+    span.update_name(operation)
+    span.set_attributes(
+        {
+            "passerelle.agent": agent,
+            "a2a.operation": operation,
+            "a2a.binding": binding,
+            "a2a.version": version,
+        }
+    )
+    _end(span, outcome)
+
+
+def end_call(span: Span, outcome: str) -> None:
+    """Ends the span of a call by the name of its outcome."""
+    CALLING.set(None)
+    _end(span, outcome)
+
+
+def _end(span: Span, outcome: str) -> None:
+    span.set_attribute("passerelle.outcome", outcome)
+    if outcome not in _FINE:
+        span.set_status(StatusCode.ERROR, outcome)
+    span.end()
+
+
+def _place(trace: Trace | None) -> Context:
+    if trace is None:
+        # Not None: that would be whatever span is current here.
+        return set_span_in_context(NonRecordingSpan(_NOWHERE))
+    state = TraceState.from_header([trace.state]) if trace.state else None
+    flags = TraceFlags(int(trace.flags, 16))
+    ids = int(trace.trace_id, 16), int(trace.span_id, 16)
+    context = SpanContext(*ids, is_remote=True, trace_flags=flags, trace_state=state)
+    return set_span_in_context(NonRecordingSpan(context))
+
+
+def _read(span: Span, caller: Trace | None) -> Trace:
+    context = span.get_span_context()
+    flags = f"{context.trace_flags:02x}"
+    state = caller.state if caller else None
+    return Trace(f"{context.trace_id:032x}", f"{context.span_id:016x}", flags, state)

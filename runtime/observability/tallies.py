@@ -1,0 +1,131 @@
+"""Counters and histograms of the way of a request: plain numbers, dressed for Prometheus only when somebody scrapes.
+
+The ones of the client library take a lock and several calls for each number; on that way there are a dozen of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from passerelle.runtime.common.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+Labels: TypeAlias = tuple[str, ...]
+_CLOCK: Final = SystemClock()
+
+
+class Counts(dict[Labels, int]):
+    """A number for each set of labels, and since when there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since: Final[dict[Labels, float]] = {}
+
+    def __missing__(self, labels: Labels) -> int:
+        self.since[labels] = _CLOCK.now_ms() / 1000
+        return 0
+
+
+class Tally(Collector):
+    """A counter. Whoever counts writes ``tally.counts[labels] += 1``, which calls nothing."""
+
+    def __init__(
+        self, name: str, about: str, labels: Sequence[str], registry: CollectorRegistry
+    ) -> None:
+        self.counts: Final = Counts()
+        self._name, self._about, self._labels = name, about, labels
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus reads it."""
+        family = CounterMetricFamily(self._name, self._about, labels=self._labels)
+        for labels, count in sorted(self.counts.items()):
+            family.add_metric(labels, count, self.counts.since[labels])
+        yield family
+
+
+class _Series:
+    __slots__ = ("counts", "since", "total")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * buckets
+        self.total = 0.0
+        self.since = _CLOCK.now_ms() / 1000
+
+
+class _ByLabels(dict[Labels, _Series]):
+    """Series by their labels, opened as they are first asked for."""
+
+    def __init__(self, buckets: int) -> None:
+        super().__init__()
+        self._buckets = buckets
+
+    def __missing__(self, labels: Labels) -> _Series:
+        series = self[labels] = _Series(self._buckets)
+        return series
+
+
+class Spread(Collector):
+    """A histogram over the upper bounds of its buckets, each of which holds its bound; above the last is no bound."""
+
+    def __init__(
+        self,
+        name: str,
+        about: str,
+        labels: Sequence[str],
+        bounds: Sequence[float],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name, self._about, self._labels = name, about, labels
+        self._bounds = tuple(bounds)
+        self._names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+        self._series = _ByLabels(len(self._bounds) + 1)
+        if not labels:
+            self._series[()] = _Series(len(self._bounds) + 1)
+        registry.register(self)
+
+    def observe(self, value: float, labels: Labels = ()) -> None:
+        """Counts one value; ``labels`` in the order of their names."""
+        series = self._series[labels]
+        series.counts[bisect_left(self._bounds, value)] += 1
+        series.total += value
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus reads it: each bucket holds those below it too."""
+        family = HistogramMetricFamily(self._name, self._about, labels=self._labels)
+        for labels, series in sorted(self._series.items()):
+            buckets = list(zip(self._names, accumulate(series.counts), strict=True))
+            family.add_metric(labels, buckets, series.total)
+            named = dict(zip(self._labels, labels, strict=True))
+            family.add_sample(f"{self._name}_created", named, series.since)
+        yield family
+
+
+class Sizes(Spread):
+    """A histogram of whole numbers, of which few differ. Whoever counts writes ``sizes.counts[number] += 1``."""
+
+    def __init__(
+        self, name: str, about: str, bounds: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self.counts: Final = Counter[int]()
+        super().__init__(name, about, (), bounds, registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus reads it."""
+        series = self._series[()]
+        series.counts, series.total = [0] * len(series.counts), 0.0
+        for number, times in self.counts.items():
+            series.counts[bisect_left(self._bounds, number)] += times
+            series.total += number * times
+        yield from super().collect()

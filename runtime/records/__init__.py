@@ -1,0 +1,1 @@
+"""The write path and what it rests on: load, decide, append; contents, references, exposures."""

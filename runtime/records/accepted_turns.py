@@ -1,0 +1,40 @@
+"""What became of a turn that was taken, by the records of its task and thread. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.core.errors import NotFound
+from passerelle.core.ids import parse_facade
+from passerelle.core.thread import ThreadRecord
+from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.failures import make_error
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.decision import Held
+    from passerelle.core.task_record import TaskRecord
+
+
+def check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:
+    """Raises NotFound where the task is not the owner's any more."""
+    if record.owner != owner:
+        raise NotFound("task", accepted.facade)
+
+
+def check_taken(thread: object, turn_id: str) -> None:
+    """Raises the error of a message that the agent did not take, while its task goes on."""
+    refused = thread.refusals.get(turn_id) if isinstance(thread, ThreadRecord) else None
+    if refused is not None:
+        raise make_error(refused)
+
+
+def find_exposure(accepted: TurnAccepted, held: Held) -> Held:
+    """The task under the id that the caller was given: it may have ended, and gone on under another one."""
+    parsed = parse_facade(accepted.facade)
+    return (look_back(held, parsed[1]) if parsed else None) or held
+
+
+def is_active(thread: object, turn_id: str) -> bool:
+    """Whether the answer of the turn is still to come."""
+    return isinstance(thread, ThreadRecord) and turn_id in thread.active_turns

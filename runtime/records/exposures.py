@@ -1,0 +1,99 @@
+"""What callers saw of a task when it had ended, kept where the task is tried again under another id (LT-12, LT-13).
+
+A task that callers see is frozen with its end. When it is tried again the same local task goes on as the next exposure,
+``<task id>~2``, and how the one before it ended stands in a field of the task's hash: whoever names that one reads it
+from there, whatever becomes of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.decision import Held
+from passerelle.core.facts import Failure
+from passerelle.core.record import change, record
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.runtime.records.task_fields import CONTENT
+
+
+@record
+class Frozen:
+    """The members of the record that belong to one exposure, and the content as the hash held it."""
+
+    status: Status
+    status_at: str
+    last: int
+    generation: int
+    shown: bool
+    shown_from: int
+    shown_to: int
+    rejected: bool = False
+    status_reason: str | None = None
+    ended_at: str | None = None
+    last_error: Failure | None = None
+    exposed_from: int | None = None
+    content: str | None = None
+
+
+def name_field(exposure: int) -> str:
+    """The field of the task's hash that holds an exposure that is over."""
+    return f"x{exposure}"
+
+
+def freeze(state: TaskRecord, fields: Mapping[str, bytes]) -> bytes:
+    """The current exposure of a task that has ended, as its field holds it from now on."""
+    content = fields.get(CONTENT)
+    return to_bytes(
+        Frozen(
+            status=state.status,
+            status_at=state.status_at,
+            last=state.last,
+            generation=state.generation,
+            shown=state.shown,
+            shown_from=state.shown_from,
+            shown_to=state.shown_to,
+            rejected=state.rejected,
+            status_reason=state.status_reason,
+            ended_at=state.ended_at,
+            last_error=state.last_error,
+            exposed_from=state.exposed_from,
+            content=content.decode() if content is not None else None,
+        )
+    )
+
+
+def look_back(held: Held, exposure: int) -> Held | None:
+    """A stored task as callers see it under one of its exposures; None where there is no such one."""
+    state = held.record
+    if not isinstance(state, TaskRecord) or exposure == state.exposure:
+        return held
+    kept = held.fields.get(name_field(exposure))
+    if kept is None:
+        return None
+    frozen = from_bytes(Frozen, kept, newer=True)
+    fields = {name: value for name, value in held.fields.items() if name != CONTENT}
+    if frozen.content is not None:
+        fields[CONTENT] = frozen.content.encode()
+    then = change(
+        state,
+        exposure=exposure,
+        status=frozen.status,
+        status_at=frozen.status_at,
+        status_reason=frozen.status_reason,
+        ended_at=frozen.ended_at,
+        last=frozen.last,
+        last_error=frozen.last_error,
+        rejected=frozen.rejected,
+        generation=frozen.generation,
+        shown=frozen.shown,
+        shown_from=frozen.shown_from,
+        shown_to=frozen.shown_to,
+        exposed_from=frozen.exposed_from,
+        current_run_id=None,
+        open_actions=(),
+        withheld=None,
+    )
+    return replace(held, record=then, fields=fields)

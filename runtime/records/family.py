@@ -1,0 +1,100 @@
+"""What stands above and below a task, read from both ends of the edges between a task and its child (GR-1, GR-11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import UnsupportedOperation
+from passerelle.core.ids import read_shard
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.runtime.records.ownership import Owned, may_see
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.records.writes import Writes
+
+_AT_ONCE: Final = 64
+"""Records of one read."""
+_STOPPED: Final = frozenset({Status.CANCELLING, Status.CANCELLED})
+
+
+def refuse_below_stopped(parent: TaskRecord) -> None:
+    """Refuses new work below a task that is to stop (GR-11).
+
+    Raises:
+        UnsupportedOperation: a wish to cancel the task is stored.
+    """
+    if parent.status in _STOPPED:
+        word = "is being cancelled" if parent.status is Status.CANCELLING else "was cancelled"
+        raise UnsupportedOperation(
+            f"a task above it {word}: {parent.task_id}",
+            status=parent.status,
+            cancelled=parent.task_id,
+        )
+
+
+async def check_above(writes: Writes, task: TaskRecord) -> None:
+    """Reads the tasks above one, up to the root, and refuses where one of them is to stop.
+
+    A task without a parent costs no read, and an edge that was removed leads nowhere.
+
+    Raises:
+        UnsupportedOperation: a wish to cancel one of them is stored.
+    """
+    seen, at = {task.task_id}, task
+    while (above := _find_parent(at)) is not None and above not in seen:
+        seen.add(above)
+        ref = EntityRef(EntityKind.TASK, above)
+        record = (await writes.load([ref]))[ref].record
+        if not isinstance(record, TaskRecord):
+            return
+        refuse_below_stopped(record)
+        at = record
+
+
+def _find_parent(task: TaskRecord) -> str | None:
+    above = task.parent_task_id
+    removed = any(
+        edge.kind == "parent" and edge.target == above and edge.status == "removed"
+        for edge in task.relationships
+    )
+    return None if removed else above
+
+
+async def list_below(
+    writes: Writes, owner: str, top: TaskRecord, principal: Principal | None = None
+) -> list[Owned]:
+    """Every task of an owner below ``top``, open or ended, the nearest first; each once, whatever edges lead back.
+
+    ``principal``: what that one may not see is left out, and what stands below it.
+    """
+    seen, found = {top.task_id}, list[Owned]()
+    level = _list_children([top], seen)
+    while level:
+        fresh: list[TaskRecord] = []
+        for first in range(0, len(level), _AT_ONCE):
+            for ref, held in (await writes.load(level[first : first + _AT_ONCE])).items():
+                record = held.record
+                if not isinstance(record, TaskRecord) or record.owner != owner:
+                    continue
+                if principal is None or may_see(principal, record):
+                    found.append(Owned(ref, held, record))
+                    fresh.append(record)
+        level = _list_children(fresh, seen)
+    return found
+
+
+def _list_children(tasks: Iterable[TaskRecord], seen: set[str]) -> list[EntityRef]:
+    """The children of some tasks that were not seen before; they are from here on."""
+    children: list[EntityRef] = []
+    for task in tasks:
+        for edge in task.relationships:
+            is_new = edge.kind == "child" and edge.status != "removed" and edge.target not in seen
+            if is_new and read_shard(edge.target) is not None:
+                seen.add(edge.target)
+                children.append(EntityRef(EntityKind.TASK, edge.target))
+    return children

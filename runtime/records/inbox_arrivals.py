@@ -1,0 +1,127 @@
+"""Questions on their way to inboxes: a reader of an inbox waits for those of which its owner may know already.
+
+The relay carries a question to an inbox some time after the append that opened it. Meanwhile its owner may have been
+told of it: in an answer of this instance, or by what this instance has read for it. So what goes by an inbox waits here
+first, and lists, streams and revocations agree about what stands in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core.approval_audience import list_readers
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import place
+from passerelle.runtime.records.glimpse import read_id
+from passerelle.runtime.records.lag import RELAY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.machine import Record
+    from passerelle.core.ports.projections import Projections
+
+WAIT_S: Final = 2.0
+"""An instance that has the duty of a shard sees what others store there within a second (``ShardWatch``)."""
+_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.08
+_PAGE: Final = 128
+_MOST: Final = 4_096
+"""Owners; the one goes whose last question is oldest."""
+_Mark: TypeAlias = tuple[str, str]
+"""How far the relay has come: the epoch of the shard, and the id in its feed."""
+
+
+@dataclass(slots=True)
+class InboxArrivals:
+    """Shards by owner in which a question may be that its inbox has not got yet. ``hurry`` wakes the relay of one."""
+
+    projections: Projections
+    hurry: Callable[[Shard], None]
+    _shards: OrderedDict[str, dict[Shard, int]] = field(
+        default_factory=OrderedDict["str", "dict[Shard, int]"]
+    )
+    """With the number of the last note, by which one that came during a wait is told from those before."""
+    _notes: int = 0
+
+    def note_opened(self, before: Record | None, after: Record | None) -> None:
+        """A question was stored: it goes to the inboxes of those who could not read it before."""
+        if isinstance(after, ActionRecord) and after.is_open:
+            known = list_readers(before) if isinstance(before, ActionRecord) else ()
+            for reader in list_readers(after):
+                if reader not in known:
+                    self.note(reader, place(after.scope.session_id))
+
+    def note(self, owner: str, shard: Shard) -> None:
+        """An owner is told of a question in a shard."""
+        self._notes += 1
+        self._shards.setdefault(owner, {})[shard] = self._notes
+        self._shards.move_to_end(owner)
+        if len(self._shards) > _MOST:
+            self._shards.popitem(last=False)
+
+    async def wait(self, owner: str) -> None:
+        """Returns once the inbox of an owner has the questions that were noted; in any case after ``WAIT_S``."""
+        noted = self._shards.get(owner)
+        if not noted:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+                for shard, number in [*noted.items()]:
+                    group.create_task(self._wait_for(owner, shard, number))
+
+    async def _wait_for(self, owner: str, shard: Shard, number: int) -> None:
+        try:
+            await self._see_carried(shard)
+        except StoreUnavailable:
+            return  # The inbox may lie elsewhere, and shows what it has.
+        noted = self._shards.get(owner, {})
+        if noted.get(shard) == number:
+            del noted[shard]
+            if not noted:
+                del self._shards[owner]
+
+    async def _see_carried(self, shard: Shard) -> None:
+        """Returns once the relay has passed on all that the feed of a shard has now."""
+        known = await self._read_mark(shard)
+        last = await self._find_last(shard, known)
+        if last is None:
+            return
+        self.hurry(shard)
+        pause_s, reached = _PAUSE_S, known
+        while not _has_passed(reached, last, known):
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            reached = await self._read_mark(shard)
+
+    async def _read_mark(self, shard: Shard) -> _Mark | None:
+        mark = await self.projections.read_mark(shard, RELAY)
+        if mark is None:
+            return None
+        epoch, _, feed_id = mark.partition(".")
+        return epoch, feed_id
+
+    async def _find_last(self, shard: Shard, mark: _Mark | None) -> str | None:
+        """The last row behind a mark at which a projection has to look."""
+        last, after = None, mark and mark[1]
+        while rows := await self.projections.read_feed(shard, after, _PAGE):
+            last = next((row.id for row in reversed(rows) if row.look), last)
+            if len(rows) < _PAGE:
+                break
+            after = rows[-1].id
+        return last
+
+
+def _has_passed(reached: _Mark | None, last: str, known: _Mark | None) -> bool:
+    """Whether a row was passed on. Under a new epoch ids are others, and there is nothing more to wait for."""
+    if reached is None:
+        return False
+    if known is not None and reached[0] != known[0]:
+        return True
+    return read_id(reached[1]) >= read_id(last)

@@ -1,0 +1,92 @@
+"""Whose task it is: the one place where a facade id becomes a record, for its owner and nobody else (TR-10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound
+from passerelle.core.ids import parse_facade
+from passerelle.core.principal import Scope
+from passerelle.core.status import Visibility
+from passerelle.core.task_record import TaskRecord
+from passerelle.runtime.records.exposures import look_back
+
+if TYPE_CHECKING:
+    from passerelle.core.decision import Held
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+    from passerelle.runtime.records.writes import Writes
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A task of the caller as it is stored."""
+
+    ref: EntityRef
+    held: Held
+    record: TaskRecord
+
+
+def may_see(principal: Principal, record: TaskRecord) -> bool:
+    """Whether a task is the caller's, and meant for its eyes: a hidden one takes the right to operate (TR-6)."""
+    if record.owner != principal.key:
+        return False
+    return record.visibility is not Visibility.HIDDEN or Scope.OPERATE in principal.scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Finds tasks for their owners."""
+
+    writes: Writes
+    arrivals: InboxArrivals
+    """Told of the owners of tasks with open questions: they are about to know of these."""
+
+    async def find(
+        self, principal: Principal, facade: str, agent: str | None, *, hidden: bool = False
+    ) -> Owned:
+        """A task of the caller as callers see it under this id; ``hidden`` finds it as it stands, seen or not.
+
+        Raises:
+            NotFound: unknown, another's, of another agent, not shown to callers, or not meant for them: all look the
+                same (G3).
+        """
+        owned = await (self._find if hidden else self.find_for)(principal.key, facade)
+        record = owned.record
+        seen = hidden or (record.shown and record.visibility is not Visibility.HIDDEN)
+        if (agent is not None and record.kind != agent) or not (
+            seen and may_see(principal, record)
+        ):
+            raise NotFound("task", facade)
+        return owned
+
+    async def find_for(self, owner: str, facade: str) -> Owned:
+        """A task of an owner under one of its ids, shown to callers or not.
+
+        Raises:
+            NotFound: unknown, or another's.
+        """
+        owned, parsed = await self._find(owner, facade), parse_facade(facade)
+        held = look_back(owned.held, parsed[1] if parsed else 1)
+        if held is None or not isinstance(held.record, TaskRecord):
+            raise NotFound("task", facade)
+        return Owned(owned.ref, held, held.record)
+
+    async def _find(self, owner: str, facade: str) -> Owned:
+        parsed = parse_facade(facade)
+        if parsed is None:
+            raise NotFound("task", facade)
+        ref = EntityRef(EntityKind.TASK, parsed[0])
+        held = (await self.writes.load([ref]))[ref]
+        record = held.record
+        if (
+            not isinstance(record, TaskRecord)
+            or record.owner != owner
+            or parsed[1] > record.exposure
+        ):
+            raise NotFound("task", facade)
+        if record.open_actions:
+            self.arrivals.note(owner, ref.shard)
+        return Owned(ref, held, record)

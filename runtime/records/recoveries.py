@@ -1,0 +1,79 @@
+"""What a device finds that takes its streams up again: one of six states, from the records as they stand (CHN-12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.addressing import is_view_for_paired
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.read_models.recovery import choose_recovery, find_recovery
+from passerelle.core.session import SessionRecord
+from passerelle.core.task_record import TaskRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.core.payloads.channel import Recovery, Resumption
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Projections
+    from passerelle.runtime.records.writes import Writes
+
+_LOOKED_AT: Final = 50
+"""Tasks of a session that are looked at: the newest ones, and those that are open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recoveries:
+    """Looks at what streams are about."""
+
+    writes: Writes
+    log: EventLog
+    projections: Projections
+
+    async def find(
+        self, owner: str, streams: Iterable[Resumption], *, paired: bool = False
+    ) -> Recovery:
+        """The state that counts among all streams; ``from_sequence`` of each is what the device holds."""
+        return choose_recovery([await self.find_one(owner, one, paired=paired) for one in streams])
+
+    async def find_one(self, owner: str, stream: Resumption, *, paired: bool = False) -> Recovery:
+        """The state of one stream of a principal (its key), as a device sees it that is ``paired`` or not."""
+        word, _, name = stream.stream.partition(":")
+        match word:
+            case "inbox":
+                waiting = await self.projections.read_inbox(owner)
+                seen = any(paired or not is_view_for_paired(view) for _, view in waiting)
+                return "waiting" if seen else "idle"
+            case "task":
+                parsed = parse_facade(name)
+                refs = [EntityRef(EntityKind.TASK, parsed[0])] if parsed else []
+            case _:
+                if not await self._exists(owner, name):
+                    return "archived_or_missing"
+                refs = await self._list_tasks(name)
+        tasks = await self._load(owner, refs)
+        if word == "task" and not tasks:
+            return "archived_or_missing"
+        now_ms = self.writes.clock.now_ms()
+        return choose_recovery(find_recovery(one, stream.from_sequence, now_ms) for one in tasks)
+
+    async def _exists(self, owner: str, session: str) -> bool:
+        if read_shard(session) is None:
+            return False
+        ref = EntityRef(EntityKind.SESSION, session)
+        record = (await self.writes.load([ref]))[ref].record
+        return isinstance(record, SessionRecord) and record.owner == owner
+
+    async def _list_tasks(self, session: str) -> list[EntityRef]:
+        newest = await self.log.read_session_tasks(session)
+        names = [facade for facade, _ in newest[:_LOOKED_AT]]
+        names += (await self.log.read_open(session))[:_LOOKED_AT]
+        parsed = (parse_facade(name) for name in names)
+        return [*dict.fromkeys(EntityRef(EntityKind.TASK, one[0]) for one in parsed if one)]
+
+    async def _load(self, owner: str, refs: list[EntityRef]) -> list[TaskRecord]:
+        held = await self.writes.load(refs) if refs else {}
+        records = (one.record for one in held.values())
+        return [one for one in records if isinstance(one, TaskRecord) and one.owner == owner]

@@ -1,0 +1,75 @@
+"""Answers that were refused, as facts (CHN-6): whoever tries what is not theirs to decide leaves a trace.
+
+At most one for each device, question and minute; those in between are counted by the next. A fact changes no record:
+an attempt that does not count moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import IdempotencyRow
+from passerelle.core.errors import Forbidden, InvalidInput, StaleAnswer, StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.ids import derive_id, place
+from passerelle.core.payloads.approval import ChannelPermissionReturned
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.decision import Decision
+    from passerelle.core.errors import CallerError
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.records.writes import Writes
+
+MINUTE_MS: Final = 60_000
+RECORDED: Final = (Forbidden, StaleAnswer, InvalidInput)
+"""Refusals that say something of who tried; to be late is no fault."""
+_MOST: Final = 1_024
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Records refused answers, and counts those that came too soon after another."""
+
+    writes: Writes
+    _counts: OrderedDict[str, int] = field(default_factory=OrderedDict["str", "int"])
+
+    async def record(self, who: Principal, action: ActionRecord, why: CallerError) -> None:
+        """Says what was refused, once in a minute; that it cannot be written lets nobody decide."""
+        device = who.device or ""
+        source = derive_id(
+            "rf", place(action.request.action_id), action.request.action_id, who.key, device
+        )
+        minute = self.writes.clock.now_ms() // MINUTE_MS
+        key = f"{source} {minute}"
+        count = self._counts.pop(source, 0) + 1
+        said = ChannelPermissionReturned(
+            direction="answer",
+            source="auth_failure" if isinstance(why, Forbidden) else "answer",
+            accepted=False,
+            outcome="refused",
+            attempts=count,
+            channel_id=who.device,
+            reason=why.stable_code,
+            principal=who.id,
+        )
+        row = IdempotencyRow(key, key, b"", 2 * MINUTE_MS)
+
+        def body(decision: Decision) -> Terms:
+            decision.add([Fact(action.scope, said)])
+            return Terms(idem=row)
+
+        try:
+            written = await self.writes.decide(action.scope.session_id, [], body)
+        except StoreUnavailable:
+            return
+        if getattr(written, "repeated", None) is not None:
+            self._keep(source, count)
+
+    def _keep(self, source: str, count: int) -> None:
+        self._counts[source] = count
+        while len(self._counts) > _MOST:
+            self._counts.popitem(last=False)

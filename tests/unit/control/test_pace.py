@@ -1,0 +1,36 @@
+"""How long an append may wait for company follows from how long answers take."""
+
+import pytest
+
+from passerelle.runtime.records.pace import Pace
+
+
+def note_all(took_ms: int, times: int = 200) -> Pace:
+    pace = Pace()
+    for _ in range(times):
+        pace.note(took_ms)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "within_s"),
+    [(0, 0.0), (2, 0.0005), (8, 0.002), (16, 0.004), (60_000, 0.004)],
+)
+def test_it_is_a_small_part_of_the_answer_and_never_much(took_ms: int, within_s: float) -> None:
+    assert note_all(took_ms).within_s == pytest.approx(within_s)
+
+
+def test_nothing_waits_before_the_first_answer() -> None:
+    assert Pace().within_s == 0.0
+
+
+def test_a_clock_that_was_set_back_makes_nobody_wait() -> None:
+    assert note_all(-5_000).within_s == 0.0
+
+
+def test_one_slow_answer_among_fast_ones_is_soon_forgotten() -> None:
+    pace = note_all(1)
+    pace.note(3_600_000)
+    assert pace.within_s == pytest.approx(0.001, abs=0.0001)
+    pace.note(1)
+    assert pace.within_s < 0.001

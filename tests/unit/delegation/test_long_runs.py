@@ -1,0 +1,24 @@
+"""Runs of an agent that says much: its thousandth word is no more work than its hundredth."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from passerelle.core.json import JsonObject
+from tests.support.counting import count_calls
+from tests.unit.delegation.pump import Pump, status, task
+
+
+def tell(number: int) -> JsonObject:
+    return status("WORKING", f"word {number}", at=number % 60, message_id=f"pm-{number}")
+
+
+def test_a_status_is_the_same_work_however_many_there_were() -> None:
+    pump, counted = Pump(), dict[int, int]()
+    pump.hear(task("WORKING"))
+    for number in range(1_001):
+        counted[number] = count_calls(partial(pump.hear, tell(number)))
+    assert counted[1_000] < counted[100] * 1.2
+    content = cast("JsonObject", pump.sight.content)
+    assert len(cast("list[JsonObject]", content["history"])) == 1_001

@@ -1,0 +1,96 @@
+"""What wakes the duties of a shard: what is new, and a store that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.core.ports.shard_poll import ShardHeads
+from passerelle.delegation.duties.shard_watch import ShardWatch
+
+pytestmark = pytest.mark.anyio
+
+ONE, TWO = Shard(1), Shard(2)
+NOTHING = ShardHeads((), b"")
+
+
+@dataclass
+class Shards:
+    heads: dict[Shard, ShardHeads | StoreUnavailable] = field(
+        default_factory=lambda: {ONE: NOTHING, TWO: NOTHING}
+    )
+    mine: frozenset[Shard] = frozenset({ONE, TWO})
+
+    async def read_heads(self, shards: Sequence[Shard]) -> list[ShardHeads | StoreUnavailable]:
+        return [self.heads[shard] for shard in shards]
+
+
+@dataclass
+class Duties:
+    shards: Shards
+    due: set[Shard] = field(default_factory=set[Shard])
+    feed: set[Shard] = field(default_factory=set[Shard])
+    now_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.watch = ShardWatch(
+            self.shards,
+            lambda: self.shards.mine,
+            self.due.add,
+            self.feed.add,
+            lambda _shard: self.now_ms,
+        )
+
+    async def look(self) -> tuple[set[Shard], set[Shard]]:
+        self.due.clear()
+        self.feed.clear()
+        await self.watch.look()
+        return set(self.due), set(self.feed)
+
+
+async def test_shard_is_woken_once_for_what_is_new() -> None:
+    shards = Shards()
+    duties = Duties(shards)
+    assert await duties.look() == ({ONE, TWO}, {ONE, TWO}), "nothing was known of them"
+    assert await duties.look() == (set(), set())
+    shards.heads[ONE] = ShardHeads((b"k:x", b"7"), b"")
+    assert await duties.look() == ({ONE}, set())
+    shards.heads[TWO] = ShardHeads((), b"5-0")
+    assert await duties.look() == (set(), {TWO})
+    assert await duties.look() == (set(), set())
+
+
+async def test_store_that_does_not_answer_wakes_both_until_it_does_and_once_more() -> None:
+    shards = Shards()
+    duties = Duties(shards)
+    await duties.look()
+    shards.heads[ONE] = StoreUnavailable("no answer", "unknown")
+    assert await duties.look() == ({ONE}, {ONE})
+    assert await duties.look() == ({ONE}, {ONE})
+    shards.heads[ONE] = NOTHING
+    assert await duties.look() == ({ONE}, {ONE})
+    assert await duties.look() == (set(), set())
+
+
+async def test_shard_whose_duty_comes_back_is_looked_at_anew() -> None:
+    shards = Shards()
+    duties = Duties(shards)
+    await duties.look()
+    shards.mine = frozenset({TWO})
+    assert await duties.look() == (set(), set())
+    shards.mine = frozenset({ONE, TWO})
+    assert await duties.look() == ({ONE}, {ONE})
+
+
+async def test_row_that_a_jump_of_the_clock_makes_due_wakes_its_shard() -> None:
+    shards = Shards()
+    shards.heads[ONE] = ShardHeads((b"k:x", b"600000"), b"")
+    duties = Duties(shards)
+    await duties.look()
+    assert await duties.look() == (set(), set())
+    duties.now_ms = 600_000
+    assert await duties.look() == ({ONE}, set())

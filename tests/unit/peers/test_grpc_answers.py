@@ -1,0 +1,67 @@
+"""The end of a gRPC call as an outcome: certainty is claimed only where the agent itself has spoken."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.core.peer import Malformed, PeerOutcome, Refused, Unknown
+from passerelle.peers.answers import judge_send
+from passerelle.peers.grpc.answers import read_end
+
+WAIT: JsonObject = {"details": [{"retryDelay": "7.5s"}]}
+
+
+@pytest.mark.parametrize(
+    ("code", "rich", "outcome"),
+    [
+        ("NOT_FOUND", {"details": [{"reason": "TASK_NOT_FOUND"}]}, Refused(-32001, "no")),
+        (
+            "FAILED_PRECONDITION",
+            {"details": [{"reason": "VERSION_NOT_SUPPORTED"}]},
+            Refused(-32009, "no"),
+        ),
+        ("INVALID_ARGUMENT", None, Refused(-32602, "no")),
+        ("UNIMPLEMENTED", None, Refused(-32603, "no", 404)),
+        ("UNAUTHENTICATED", None, Refused(-32603, "no", 401)),
+        ("PERMISSION_DENIED", None, Refused(-32603, "no", 403)),
+        ("UNAVAILABLE", WAIT, Refused(-32603, "no", 503, 7)),
+        ("RESOURCE_EXHAUSTED", WAIT, Refused(-32603, "no", 429, 7)),
+        ("INTERNAL", {"details": []}, Refused(-32603, "no")),
+        ("UNAVAILABLE", None, Unknown("gRPC UNAVAILABLE")),
+        ("INTERNAL", None, Unknown("gRPC INTERNAL")),
+        ("CANCELLED", None, Unknown("gRPC CANCELLED")),
+        ("DEADLINE_EXCEEDED", None, Unknown("no answer in time")),
+    ],
+)
+def test_each_end_is_what_the_agent_said_or_unknown(
+    code: str, rich: JsonObject | None, outcome: PeerOutcome
+) -> None:
+    assert read_end(code, "no", rich) == outcome
+
+
+def test_program_that_raised_is_told_as_an_error_of_the_agent() -> None:
+    text = "Unexpected <class 'RuntimeError'>: the tool broke"
+    raised = read_end("UNKNOWN", text, None)
+    assert raised == Unknown("gRPC UNKNOWN", 500, text)
+    assert judge_send(raised) == Refused(-32603, text, 500)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "No status received",
+        "Stream removed",
+        "Received http2 header with status: 408",
+    ],
+)
+def test_unknown_end_that_no_agent_wrote_stays_unknown(text: str) -> None:
+    """The library for gRPC says so itself where no status came."""
+    outcome = read_end("UNKNOWN", text, None)
+    assert judge_send(outcome) == outcome == Unknown("gRPC UNKNOWN")
+
+
+def test_message_over_our_own_limit_is_malformed() -> None:
+    text = "CLIENT: Received message larger than max (20 vs. 10)"
+    assert isinstance(read_end("RESOURCE_EXHAUSTED", text, None), Malformed)

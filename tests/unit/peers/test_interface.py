@@ -1,0 +1,141 @@
+"""What a card offers, and in which order it is tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.peers.interface import (
+    PREFERENCE,
+    Choice,
+    Reach,
+    Security,
+    order,
+    read_offer,
+)
+
+HERE = Reach(frozenset({"https://here.example", "http://dial.example:9001"}), "here.example")
+
+
+def offer(binding: str, version: str = "1.0", url: str = "https://here.example/a") -> JsonObject:
+    return {"url": url, "protocolBinding": binding, "protocolVersion": version}
+
+
+def kinds(card: JsonObject, preference: tuple[Choice, ...] = PREFERENCE) -> list[str]:
+    return [one.choice for one in order(read_offer(card, HERE).usable, preference)]
+
+
+def test_json_rpc_comes_first_and_0_3_last_whatever_the_card_says() -> None:
+    card: JsonObject = {
+        "supportedInterfaces": [
+            offer("HTTP+JSON", "0.3"),
+            offer("JSONRPC", "0.3.0"),
+            offer("GRPC", url="https://here.example"),
+            offer("HTTP+JSON"),
+            offer("JSONRPC", "1.0.1"),
+            offer("GRPC", "0.3.0", url="https://here.example"),
+        ]
+    }
+    assert kinds(card) == list(PREFERENCE)
+
+
+def test_preference_of_the_operator_orders_and_leaves_out() -> None:
+    card: JsonObject = {"supportedInterfaces": [offer("JSONRPC"), offer("HTTP+JSON")]}
+    assert kinds(card, ("HTTP+JSON/1.0", "JSONRPC/1.0")) == ["HTTP+JSON/1.0", "JSONRPC/1.0"]
+    assert kinds(card, ("HTTP+JSON/1.0",)) == ["HTTP+JSON/1.0"]
+
+
+def test_two_of_a_kind_keep_the_order_of_the_card() -> None:
+    urls = ["https://here.example/b", "https://here.example/a"]
+    card: JsonObject = {"supportedInterfaces": [offer("JSONRPC", url=url) for url in urls]}
+    assert [one.url for one in read_offer(card, HERE).usable] == urls
+
+
+def test_card_of_0_3_has_a_main_address_and_further_ones() -> None:
+    card: JsonObject = {
+        "protocolVersion": "0.3.0",
+        "url": "https://here.example/rpc",
+        "preferredTransport": "HTTP+JSON",
+        "additionalInterfaces": [
+            {"url": "https://here.example/rpc", "transport": "JSONRPC"},
+            {"url": "https://here.example/x", "transport": "CARRIER-PIGEON"},
+        ],
+    }
+    assert kinds(card) == ["JSONRPC/0.3", "HTTP+JSON/0.3"]
+    assert kinds({"protocolVersion": "0.3.0", "url": "https://here.example/rpc"}) == ["JSONRPC/0.3"]
+
+
+def test_merged_card_offers_both_versions_once() -> None:
+    card: JsonObject = {
+        "supportedInterfaces": [offer("JSONRPC"), offer("JSONRPC", "0.3")],
+        "protocolVersion": "0.3",
+        "url": "https://here.example/a",
+        "preferredTransport": "JSONRPC",
+    }
+    assert kinds(card) == ["JSONRPC/1.0", "JSONRPC/0.3"]
+
+
+def test_interface_of_another_origin_is_foreign_and_never_used() -> None:
+    card: JsonObject = {
+        "supportedInterfaces": [
+            offer("JSONRPC", url="https://there.example/a"),
+            offer("HTTP+JSON", url="http://here.example/a"),
+            offer("JSONRPC", url="file:///etc/passwd"),
+        ]
+    }
+    seen = read_offer(card, HERE)
+    assert seen.usable == ()
+    assert tuple(one.origin for one in seen.foreign) == (
+        "https://there.example",
+        "http://here.example",
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("dial.example:9001", "http://dial.example:9001"),
+        ("here.example:443", "https://here.example"),
+        ("here.example", "https://here.example"),
+        ("https://here.example", "https://here.example"),
+    ],
+)
+def test_what_is_allowed_says_whether_a_dialled_address_has_tls(url: str, origin: str) -> None:
+    (interface,) = read_offer({"supportedInterfaces": [offer("GRPC", url=url)]}, HERE).usable
+    assert interface.origin == origin
+
+
+@pytest.mark.parametrize(
+    ("grpc", "url", "origins"),
+    [
+        ("plaintext", "here.example:9001", ["http://here.example:9001"]),
+        ("tls", "here.example:9001", ["https://here.example:9001"]),
+        (None, "here.example:9001", []),
+        ("plaintext", "other.example:9001", []),
+        ("plaintext", "https://here.example:9001", []),
+        ("plaintext", "here.example:443", ["https://here.example"]),
+    ],
+)
+def test_operator_says_how_grpc_on_the_host_of_the_card_is_dialled(
+    grpc: Security | None, url: str, origins: list[str]
+) -> None:
+    """A card alone can send calls to no further port; what allowed_origins has counts first."""
+    seen = read_offer({"supportedInterfaces": [offer("GRPC", url=url)]}, replace(HERE, grpc=grpc))
+    assert [one.origin for one in seen.usable] == origins
+
+
+def test_nonsense_in_a_card_is_read_over() -> None:
+    card: JsonObject = {
+        "supportedInterfaces": [
+            "x",
+            None,
+            {},
+            {"url": 7},
+            offer("JSONRPC", "9.9"),
+            offer("JSONRPC"),
+        ],
+        "additionalInterfaces": "none",
+    }
+    assert kinds(card) == ["JSONRPC/1.0"]

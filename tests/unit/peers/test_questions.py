@@ -1,0 +1,61 @@
+"""Questions to a peer wait for one another, and no stream keeps the others out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.peers.questions import Questions
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_no_more_than_so_many_ask_at_once_and_the_others_follow() -> None:
+    questions, answered = Questions(2), asyncio.Event()
+    under_way: set[int] = set()
+    most = 0
+
+    async def ask(number: int) -> None:
+        nonlocal most
+        async with questions.ask():
+            under_way.add(number)
+            most = max(most, len(under_way))
+            await answered.wait()
+            under_way.discard(number)
+
+    asked = [asyncio.create_task(ask(number)) for number in range(7)]
+    await wait_until(lambda: len(under_way) == 2, 10, "two ask")
+    answered.set()
+    await asyncio.gather(*asked)
+    assert most == 2
+
+
+async def test_open_stream_is_no_question_any_more_once_it_has_spoken() -> None:
+    questions = Questions(1)
+    async with questions.open() as place:
+        place.leave()
+        async with asyncio.timeout(10), questions.ask():
+            pass
+    # It was given back once: two at a time would be one too many.
+    async with questions.ask():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01), questions.ask():
+                pass
+
+
+async def test_stream_that_says_nothing_keeps_the_others_out_for_a_moment_only() -> None:
+    questions = Questions(1, opening_s=0.01)
+    async with questions.open(), asyncio.timeout(10), questions.ask():
+        pass
+
+
+async def test_place_of_a_question_that_was_given_up_is_free() -> None:
+    questions = Questions(1)
+    async with questions.ask():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01), questions.open():
+                pass
+    async with asyncio.timeout(10), questions.ask():
+        pass

@@ -1,0 +1,31 @@
+"""So many streams of one caller are open, and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.errors import Limited
+from passerelle.runtime.limits.seats import StreamSeats
+
+
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_one_more_than_the_seats_is_refused_and_others_have_theirs(most: int) -> None:
+    seats = StreamSeats(most)
+    open_now = [seats.take("ada") for _ in range(most)]
+    for one in open_now:
+        one.__enter__()
+    with pytest.raises(Limited), seats.take("ada"):
+        pass
+    with seats.take("bob"):
+        assert seats.taken == most + 1
+    open_now[0].__exit__(None, None, None)
+    with seats.take("ada"):
+        assert seats.taken == most
+
+
+def test_a_seat_is_given_back_whatever_comes_of_the_stream() -> None:
+    seats = StreamSeats(1)
+    with pytest.raises(ZeroDivisionError), seats.take("ada"):
+        raise ZeroDivisionError
+    seats.judge("ada")
+    assert seats.taken == 0

@@ -1,0 +1,42 @@
+"""The clock and the ids of this machine are what the ports promise."""
+
+import time
+
+from passerelle.core.ids import REMOTE_CONTEXT, Shard, compose_stem, is_own_context, place
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+
+
+def _ask() -> int:
+    return time.time_ns() // 1_000_000  # noqa: TID251  what the clock is held against
+
+
+def test_clock_gives_milliseconds_of_now() -> None:
+    before, now_ms, after = _ask(), SystemClock().now_ms(), _ask()
+    assert before <= now_ms <= after
+
+
+def test_ids_are_of_their_shard_and_differ() -> None:
+    ids = [SystemIds().mint("task", Shard(47)) for _ in range(100)]
+    assert {place(identifier) for identifier in ids} == {Shard(47)}
+    assert len(set(ids)) == 100
+    assert sorted(identifier[:17] for identifier in ids) == [identifier[:17] for identifier in ids]
+
+
+def test_draw_stays_below_its_bound() -> None:
+    assert all(0 <= SystemIds().draw(3) < 8 for _ in range(100))
+
+
+def test_ids_and_draws_differ_however_many_are_asked_for() -> None:
+    ids = SystemIds()
+    stems = [compose_stem(Shard(3), 0, ids.draw_letters()) for _ in range(600)]
+    assert len(set(stems)) == 600
+    assert {place(f"ev{stem}00") for stem in stems} == {Shard(3)}
+    drawn = [ids.draw(bits) for bits in (64, 62) * 100]
+    assert len(set(drawn)) == 200
+    assert max(drawn).bit_length() > 60
+    assert ids.draw(5000).bit_length() > 4900
+    assert ids.draw(64).bit_length() > 32
+
+
+def test_the_context_that_an_agent_is_told_is_minted_like_an_id() -> None:
+    assert is_own_context(SystemIds().mint(REMOTE_CONTEXT, Shard(3)))

@@ -1,0 +1,121 @@
+"""What follows from an answer of a webhook receiver, row by row, and what holds for every sequence of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.webhooks.retries import (
+    CALM,
+    FIRST_PAUSE_MS,
+    LONGEST_MS,
+    LONGEST_PAUSE_MS,
+    MOST_REFUSALS,
+    Answered,
+    Barred,
+    Delivered,
+    GivenUp,
+    Later,
+    Outcome,
+    Reaction,
+    Trouble,
+    Unreached,
+    judge,
+    pause_ms,
+    put_off,
+    read_reaction,
+)
+
+NOW = 1_700_000_000_000
+STATUSES = st.integers(100, 599)
+OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Answered, STATUSES, st.integers(0, 2 * LONGEST_MS)),
+    st.builds(Unreached, st.sampled_from(["timeout", "dns", "tls", "connection"])),
+    st.builds(Barred),
+)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "reaction"),
+    [
+        ((200, 201, 202, 204, 299), Reaction.TAKEN),
+        ((410,), Reaction.GONE),
+        ((400, 401, 403, 404, 405, 409, 413, 422, 451, 301, 302, 303, 307, 308), Reaction.REFUSED),
+        ((408, 425, 429, 500, 502, 503, 504, 599, 100, 199), Reaction.BUSY),
+    ],
+)
+def test_status_is_taken_as_the_table_says(statuses: tuple[int, ...], reaction: Reaction) -> None:
+    assert {read_reaction(Answered(status)) for status in statuses} == {reaction}
+
+
+def test_silence_is_busy_and_a_refused_address_is_a_refusal() -> None:
+    assert read_reaction(Unreached("timeout")) is Reaction.BUSY
+    assert read_reaction(Barred()) is Reaction.REFUSED
+
+
+def test_third_refusal_in_a_row_ends_it_and_a_busy_answer_between_starts_anew() -> None:
+    trouble = CALM
+    for status in (404, 404, 503, 404, 404):
+        verdict = judge(trouble, Answered(status), NOW, 0.5)
+        assert isinstance(verdict, Later)
+        trouble = verdict.trouble
+    last = judge(trouble, Answered(403), NOW, 0.5)
+    assert last == GivenUp(Trouble(6, NOW, MOST_REFUSALS, "http_403"))
+
+
+def test_gone_ends_it_at_once() -> None:
+    assert judge(CALM, Answered(410), NOW, 0.5) == GivenUp(Trouble(1, NOW, 0, "http_410"))
+
+
+def test_pause_doubles_from_a_second_to_five_minutes_with_jitter_below_it() -> None:
+    whole = [pause_ms(tries, 1.0) for tries in range(1, 12)]
+    assert whole[:4] == [1_000, 2_000, 4_000, 8_000]
+    assert whole[-1] == LONGEST_PAUSE_MS
+    assert [pause_ms(tries, 0.0) for tries in range(1, 12)] == [one // 2 for one in whole]
+
+
+def test_retry_after_makes_a_pause_longer_and_never_shorter() -> None:
+    patient = judge(CALM, Answered(503, 60_000), NOW, 1.0)
+    hasty = judge(CALM, Answered(503, 1), NOW, 1.0)
+    assert isinstance(patient, Later)
+    assert isinstance(hasty, Later)
+    assert (patient.delay_ms, hasty.delay_ms) == (60_000, FIRST_PAUSE_MS)
+
+
+def test_after_a_day_it_is_given_up_and_the_last_pause_does_not_reach_beyond_it() -> None:
+    trouble = Trouble(40, NOW, 0, "timeout")
+    almost = judge(trouble, Unreached("timeout"), NOW + LONGEST_MS - 1_000, 1.0)
+    assert isinstance(almost, Later)
+    assert almost.delay_ms == 1_000
+    assert isinstance(judge(trouble, Unreached("timeout"), NOW + LONGEST_MS, 1.0), GivenUp)
+
+
+def test_what_was_not_sent_counts_as_time_and_not_as_a_try() -> None:
+    first = put_off(CALM, 700, "breaker", NOW)
+    assert first == Later(Trouble(0, NOW, 0, "breaker"), 700)
+    kept = put_off(Trouble(3, NOW, 1, "http_500"), 700, "breaker", NOW + 5)
+    assert kept == Later(Trouble(3, NOW, 1, "http_500"), 700)
+    assert isinstance(put_off(kept.trouble, 700, "breaker", NOW + LONGEST_MS), GivenUp)
+
+
+@given(st.lists(st.tuples(OUTCOMES, st.integers(0, LONGEST_MS), st.floats(0, 1)), max_size=40))
+def test_every_sequence_ends_or_goes_on_within_a_day(
+    steps: list[tuple[Outcome, int, float]],
+) -> None:
+    trouble, now_ms = CALM, NOW
+    for outcome, pause, chance in steps:
+        now_ms += pause
+        verdict = judge(trouble, outcome, now_ms, chance)
+        if isinstance(verdict, GivenUp):
+            assert verdict.trouble.reason
+            return
+        if isinstance(verdict, Delivered):
+            assert read_reaction(outcome) is Reaction.TAKEN
+            trouble = CALM
+            continue
+        assert 0 <= verdict.delay_ms <= LONGEST_MS
+        assert now_ms + verdict.delay_ms <= verdict.trouble.since_ms + LONGEST_MS
+        assert verdict.trouble.tries == trouble.tries + 1
+        assert verdict.trouble.refusals < MOST_REFUSALS
+        trouble = verdict.trouble

@@ -1,0 +1,129 @@
+"""Which URLs webhooks may have: judged when one is set, and again at each connect (SSRF).
+
+Without an allow-list every public https address passes. With one, only what it names does. Where it names a host in
+full, the operator has written that address and vouches for it: http and private addresses pass as well. A pattern
+vouches for nothing, since whoever can make a name in the domain decides where it points. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from yarl import URL
+
+from passerelle.core.errors import InvalidInput
+from passerelle.runtime.common.screening import Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ALLOWED: Final = re.compile(r"(https?)://(\[[^\]]*\]|[^:]*)(?::(\d+|\*))?")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
+_WRITTEN: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A URL that may be called. ``trusted``: its address is not screened, since the operator wrote it."""
+
+    url: URL
+    trusted: bool
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port: what a breaker is for."""
+        return str(self.url.origin())
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """One origin of the allow-list. ``host`` begins with ``*`` for a pattern; ``port`` None is any."""
+
+    scheme: str
+    host: str
+    port: int | None
+
+    def matches(self, url: URL) -> bool:
+        """Whether a URL is below this origin."""
+        if url.scheme != self.scheme or (self.port is not None and url.port != self.port):
+            return False
+        host = (url.host or "").lower()
+        if self.host.startswith("*."):
+            return host.endswith(self.host[1:])
+        return self.host in {"*", host}
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it names one host."""
+        return not self.host.startswith("*")
+
+
+class WebhookRules:
+    """Judges URLs by an allow-list."""
+
+    __slots__ = ("_allowed", "_screen")
+
+    def __init__(self, allow: Iterable[str], screen: Screen | None = None) -> None:
+        self._allowed = tuple(map(_read_allowed, allow))
+        self._screen = screen or Screen()
+
+    def reload(self, allow: Iterable[str]) -> None:
+        """Another allow-list, from the next connection on."""
+        self._allowed = tuple(map(_read_allowed, allow))
+
+    def judge(self, text: str, field: str = "url") -> Address:
+        """The address of a webhook URL.
+
+        Raises:
+            InvalidInput: it is no URL that may be called; names ``field`` and says why.
+        """
+        url = _read_url(text, field)
+        matching = [one for one in self._allowed if one.matches(url)]
+        if any(one.is_exact for one in matching):
+            return Address(url, trusted=True)
+        if self._allowed and not matching:
+            raise InvalidInput(field, "its origin is not on the allow-list")
+        if url.scheme != "https" and not matching:
+            raise InvalidInput(field, "must be https")
+        host = url.host or ""
+        if host.rstrip(".").lower() == "localhost" or host.lower().endswith(".localhost"):
+            raise InvalidInput(field, "loopback addresses are not allowed")
+        if _is_numeric(host):
+            kind = self._screen.judge(host)
+            if kind is not None:
+                raise InvalidInput(field, f"{kind} addresses are not allowed")
+        return Address(url, trusted=False)
+
+
+def _read_url(text: str, field: str) -> URL:
+    if not _WRITTEN.fullmatch(text):
+        raise InvalidInput(field, "must be a URL in visible ASCII")
+    try:
+        url = URL(text)
+    except ValueError:
+        url = URL()
+    if url.scheme not in _DEFAULT_PORTS or not url.host or url.port is None:
+        raise InvalidInput(field, "must be an absolute http or https URL")
+    if url.user is not None or url.password is not None:
+        raise InvalidInput(field, "holds no credentials: use authentication instead")
+    return url.with_fragment(None)
+
+
+def _is_numeric(host: str) -> bool:
+    """Whether a host is an address and no name, in any notation that resolvers take for one."""
+    last = host.rstrip(".").rpartition(".")[2]
+    return ":" in host or _NUMBER.fullmatch(last) is not None
+
+
+def _read_allowed(text: str) -> Allowed:
+    match = _ALLOWED.fullmatch(text)
+    if match is None:
+        message = f"no origin: {text}"
+        raise ValueError(message)
+    scheme, host, port = match[1], match[2].strip("[]").lower(), match[3]
+    if port == "*":
+        return Allowed(scheme, host, None)
+    return Allowed(scheme, host, int(port) if port else _DEFAULT_PORTS[scheme])

@@ -1,0 +1,91 @@
+"""Webhooks whose deliveries fail: listed with what is wrong, and tried again from what they have confirmed.
+
+Who owns the task sees its webhooks; who operates the gateway sees all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.members import as_list
+from passerelle.core.commands import DeliveryRetried
+from passerelle.core.errors import NotFound
+from passerelle.core.principal import Scope
+from passerelle.core.times import format_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import ListDeliveries, RetryDelivery
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.store.targets import RedisTargets, StuckTarget
+    from passerelle.webhooks.kinds import Described, TargetKind
+
+_MOST_LOOKED_AT: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Lists and revives targets."""
+
+    targets: RedisTargets
+    kinds: Mapping[str, TargetKind]
+    news: Callable[[Shard], None]
+    """Told of a shard with something to do."""
+
+    async def list(self, principal: Principal, query: ListDeliveries) -> JsonObject:
+        """What fails, the longest failing first."""
+        found: list[JsonObject] = []
+        for stuck in await self.targets.list_stuck(_MOST_LOOKED_AT):
+            described = await self._describe(stuck.name)
+            if described is None or not _sees(principal, described):
+                continue
+            shown = await self._show(stuck, described)
+            if shown is not None:
+                found.append(shown)
+            if len(found) == query.limit:
+                break
+        return {"deliveries": as_list(found)}
+
+    async def retry(self, principal: Principal, command: RetryDelivery) -> DeliveryRetried:
+        """Has a target tried again now.
+
+        Raises:
+            NotFound: there is no such target that the caller may see.
+        """
+        described = await self._describe(command.delivery)
+        if described is None or not _sees(principal, described):
+            raise NotFound("delivery", command.delivery)
+        match await self.targets.revive(described.stream, command.delivery):
+            case "ok":
+                self.news(described.stream.shard)
+                return DeliveryRetried(command.delivery, "retried")
+            case "live":
+                return DeliveryRetried(command.delivery, "live")
+            case _:
+                raise NotFound("delivery", command.delivery)
+
+    async def _describe(self, name: str) -> Described | None:
+        kind = self.kinds.get(name.partition(":")[0])
+        return await kind.describe(name) if kind else None
+
+    async def _show(self, stuck: StuckTarget, described: Described) -> JsonObject | None:
+        target = await self.targets.find(stuck.stream, stuck.name)
+        if target is None:
+            return None
+        return {
+            "delivery": stuck.name,
+            **described.members,
+            "state": target.state,
+            "reason": target.reason,
+            "tries": target.tries,
+            "since": format_ms(stuck.since_ms),
+            "cursor": target.cursor,
+            "stream": stuck.stream.id,
+        }
+
+
+def _sees(principal: Principal, described: Described) -> bool:
+    return Scope.OPERATE in principal.scopes or described.owner == principal.key

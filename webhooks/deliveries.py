@@ -1,0 +1,114 @@
+"""Deliveries to webhooks: the handler of ``target`` rows, and who works on them beside the due loop.
+
+A slow receiver holds back only itself: the due loop does not wait for it, and an origin has a few places of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import InvalidInput, PasserelleError
+from passerelle.store.targets import Target
+from passerelle.webhooks.job import HOLD_MS, Job, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.due import DueRow
+    from passerelle.webhooks.addresses import Address
+    from passerelle.webhooks.job import Means
+    from passerelle.webhooks.kinds import Feed, TargetKind
+
+ROW: Final = "target"
+MOST_AT_ONCE: Final = 1_000
+_MOST_ORIGINS: Final = 1_024
+_STOP_S: Final = 0.5
+_NOTHING: Final = Target("done", "*", "00000000.0.00000000")
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """Delivers for every kind of target in ``kinds``. ``on_due`` is the handler of their rows."""
+
+    means: Means
+    kinds: Mapping[str, TargetKind]
+    _rows: dict[tuple[Shard, str], DueRow] = field(
+        default_factory=dict["tuple[Shard, str]", "DueRow"]
+    )
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _origins: OrderedDict[str, Origin] = field(default_factory=OrderedDict["str", "Origin"])
+
+    async def on_due(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """Begins to work on a claimed row, and returns at once: a receiver may take longer than a row is hidden."""
+        key = (shard, row.member)
+        if key in self._rows:
+            # It waits for a place, and was claimed again meanwhile: the newer claim is the one that holds.
+            self._rows[key] = row
+        elif len(self._rows) < MOST_AT_ONCE:
+            self._rows[key] = row
+            task = asyncio.create_task(self._work(shard, row.member), name=f"deliver {row.member}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Lets what is under way come to its end for a moment; the rows of the rest come due again, anywhere."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_STOP_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.means.sender.close()
+
+    async def _work(self, shard: Shard, member: str) -> None:
+        logger = self.means.logger
+        try:
+            await self._deliver(shard, member)
+        except PasserelleError as error:
+            logger.warning("delivery.held", row=member, code=error.stable_code, reason=str(error))
+        except Exception:
+            logger.exception("delivery.failed", row=member)
+        finally:
+            del self._rows[shard, member]
+
+    async def _deliver(self, shard: Shard, member: str) -> None:
+        name = member.partition(":")[2]
+        kind = self.kinds.get(name.partition(":")[0])
+        if kind is None:
+            # Another version may know it: the row stays for whoever does.
+            self.means.logger.error("delivery.unknown", row=member)
+            return
+        opened = await kind.open(name)
+        if opened is None:
+            await self.means.drop(shard, self._rows[shard, member])
+            return
+        address, origin = self._find_origin(opened.feed)
+        async with origin.places:
+            claim = await self.means.due.hold(shard, self._rows[shard, member], HOLD_MS)
+            target = await self.means.targets.find(opened.stream, name)
+            if claim.row is None:
+                return
+            job = Job(self.means, shard, opened.stream, name, claim.row.token, origin)
+            if target is None or opened.feed is None:
+                await job.close(target or _NOTHING, "done")
+            elif target.state == "dead":
+                await job.close(target, "dead")
+            else:
+                await job.run(opened.feed, address, target, confirmed=claim.confirmed)
+
+    def _find_origin(self, feed: Feed | None) -> tuple[Address | None, Origin]:
+        """Where a feed goes. An address that may not be called any more has no origin to share places with."""
+        if feed is None:
+            return None, Origin()
+        try:
+            address = feed.address
+        except InvalidInput:
+            return None, Origin()
+        origin = self._origins.setdefault(address.origin, Origin())
+        self._origins.move_to_end(address.origin)
+        while len(self._origins) > _MOST_ORIGINS:
+            self._origins.popitem(last=False)
+        return address, origin

@@ -1,0 +1,293 @@
+"""One run of deliveries to one target, under one claim: in order, one in flight, each settled before the next.
+
+The claim is held for longer than one request takes, and with it the replicas are asked, since a delivery cannot be
+undone. What became of it is settled under that claim: a crash in between repeats one delivery, with the same event id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field, replace
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, assert_never
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.store.targets import Target
+from passerelle.webhooks import breaker as breakers
+from passerelle.webhooks.breaker import CLOSED, Breaker
+from passerelle.webhooks.reading import Behind, Run, read_cursor, read_next
+from passerelle.webhooks.retries import (
+    Answered,
+    Barred,
+    Delivered,
+    GivenUp,
+    Later,
+    Trouble,
+    Unreached,
+    judge,
+    put_off,
+    read_reaction,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.log import EventLog, StreamRef
+    from passerelle.protocol.cursor import Cursor
+    from passerelle.store.due import RedisDueRows
+    from passerelle.store.targets import RedisTargets, TargetState
+    from passerelle.webhooks.addresses import Address
+    from passerelle.webhooks.kinds import Feed, Parcel
+    from passerelle.webhooks.retries import Outcome
+    from passerelle.webhooks.sender import WebhookSender
+
+    Compose: TypeAlias = Callable[[], Awaitable[Parcel]]
+
+HOLD_MS: Final = 15_000
+"""Longer than a request may take, so that nobody else sends the same meanwhile."""
+PLACES: Final = 8
+"""Deliveries to one origin at a time."""
+MOST_IN_A_ROW: Final = 64
+_UNCONFIRMED_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class Origin:
+    """What is known of one origin, in this process."""
+
+    breaker: Breaker = CLOSED
+    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLACES))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What deliveries work with. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row that leads nowhere.
+
+    ``wake(shard, within_s)`` brings the due loop back, ``may_send(shard)`` says whether enough of our lease is left;
+    ``count(kind, outcome)`` and ``time(kind, seconds)`` are for the metrics.
+    """
+
+    targets: RedisTargets
+    due: RedisDueRows
+    log: EventLog
+    sender: WebhookSender
+    clock: Clock
+    chance: Callable[[], float]
+    may_send: Callable[[Shard], bool]
+    drop: Callable[[Shard, DueRow], Awaitable[object]]
+    wake: Callable[[Shard, float], None]
+    logger: FilteringBoundLogger
+    count: Callable[[str, str], None] = lambda _kind, _outcome: None
+    time: Callable[[str, float], None] = lambda _kind, _seconds: None
+    timer: Callable[[], float] = lambda: 0.0
+    """Seconds that never go back."""
+
+
+class StoppedError(Exception):
+    """The job is over for now: what is to be done next stands in the store."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of deliveries to one target, under one claim."""
+
+    means: Means
+    shard: Shard
+    stream: StreamRef
+    name: str
+    token: str
+    origin: Origin
+    _feed: Feed = field(init=False)
+    _address: Address | None = field(init=False)
+    _filter: str = field(init=False)
+    _cursor: Cursor = field(init=False)
+    _trouble: Trouble = field(init=False)
+
+    async def run(
+        self, feed: Feed, address: Address | None, target: Target, *, confirmed: bool
+    ) -> None:
+        """Delivers what is there, in order, until something is in the way or nothing is left.
+
+        Raises:
+            StoreUnavailable: what was done last is done again when the row comes due.
+        """
+        self._feed, self._address, self._filter = feed, address, target.filter
+        self._cursor = read_cursor(target.cursor)
+        self._trouble = Trouble(target.tries, target.since_ms, target.refusals, target.reason)
+        try:
+            await self._require_confirmed(confirmed=confirmed)
+            for _ in range(MOST_IN_A_ROW):
+                match await read_next(self.means.log, self.stream, self._cursor, feed):
+                    case Run() as found:
+                        await self._tell(found)
+                    case Behind(why=why):
+                        await self._tell_whole(why)
+            # Others wait for a place at this origin.
+            await self.settle(self._outcome("live"))
+        except StoppedError:
+            return
+
+    async def close(self, target: Target, state: TargetState) -> None:
+        """Settles the row of a target that gets nothing any more."""
+        with contextlib.suppress(StoppedError):
+            await self.settle(replace(target, state=state))
+
+    async def settle(self, outcome: Target, *, delay_ms: int = 0, hold_ms: int = 0) -> bool:
+        """Stores an outcome; whether a replica has it. The claim goes on where there is more and ``hold_ms`` is given.
+
+        Raises:
+            StoppedError: the row is settled, or somebody else's.
+        """
+        settled = await self.means.targets.settle(
+            self.stream, self.name, self.token, outcome, delay_ms=delay_ms, hold_ms=hold_ms
+        )
+        if not settled.claimed:
+            self.means.logger.info("delivery.unclaimed", target=self.name)
+        if settled.token is None:
+            raise StoppedError
+        self.token = settled.token
+        return settled.confirmed
+
+    async def _tell(self, found: Run) -> None:
+        """One part after the other; each is settled before the next is sent."""
+        feed = self._feed
+        ends = feed.is_over(found.cursor)
+        parts = feed.split(found.wanted)
+        for place, together in enumerate(parts, 1):
+            last = together[-1]
+            position = replace(found.cursor, sequence=last.entry.sequence, chain=last.chain)
+            answer = await self._send(partial(feed.compose, together, self._cursor, position))
+            acked = feed.find_acked(answer, together, position)
+            if acked is None:
+                refused = Unreached("nothing_acked")
+                await self._judge(refused)
+            elif acked != position:
+                await self._move(acked, ends=False)
+                return  # what follows is read from there
+            elif place < len(parts):
+                await self._move(position, ends=False)
+            else:
+                ends = ends or feed.ends_with(last.entry)
+        await self._move(found.cursor, ends=ends)
+
+    async def _tell_whole(self, why: str) -> None:
+        whole = await self._feed.compose_whole(why, self._cursor)
+        self.means.logger.info("delivery.behind", target=self.name, why=why)
+        if (parcel := whole.parcel) is not None:
+            self.means.count(self._kind, "whole")
+
+            async def compose() -> Parcel:
+                return parcel
+
+            await self._send(compose)
+        await self._move(whole.cursor, ends=whole.ends)
+
+    async def _move(self, cursor: Cursor, *, ends: bool) -> None:
+        """The receiver has everything up to a cursor."""
+        self._cursor, self._trouble = cursor, Trouble()
+        confirmed = await self.settle(self._outcome("done" if ends else "live"), hold_ms=HOLD_MS)
+        await self._require_confirmed(confirmed=confirmed)
+
+    async def _require_confirmed(self, *, confirmed: bool) -> None:
+        """A delivery cannot be undone, so it waits for a replica that has what it tells of."""
+        if not confirmed:
+            now_ms = self.means.clock.now_ms()
+            await self._stop(put_off(self._trouble, _UNCONFIRMED_MS, "unconfirmed", now_ms))
+
+    async def _send(self, compose: Compose) -> bytes:
+        """Sends one parcel; returns when the receiver has it, with the beginning of what it said.
+
+        Raises:
+            StoppedError: it has not, and when it is tried again is stored.
+        """
+        clock, origin = self.means.clock, self.origin
+        wait_ms = breakers.wait_ms(origin.breaker, clock.now_ms())
+        if wait_ms > 0:
+            self.means.count(self._kind, "put_off")
+            wait_ms += round(self.means.chance() * breakers.FIRST_OPEN_MS)
+            await self._stop(put_off(self._trouble, wait_ms, "breaker", clock.now_ms()))
+        if not self.means.may_send(self.shard):
+            raise StoppedError
+        origin.breaker = breakers.begin(origin.breaker, clock.now_ms(), HOLD_MS)
+        outcome = await self._post(compose)
+        reached = not is_unreached(outcome)
+        origin.breaker = breakers.end(origin.breaker, clock.now_ms(), reached=reached)
+        self.means.count(self._kind, read_reaction(outcome).value)
+        await self._judge(outcome)
+        return outcome.body if isinstance(outcome, Answered) else b""
+
+    async def _judge(self, outcome: Outcome) -> None:
+        """Goes on where the receiver has it. Raises StoppedError where it has not."""
+        now_ms, chance = self.means.clock.now_ms(), self.means.chance()
+        verdict = judge(self._trouble, outcome, now_ms, chance)
+        if not isinstance(verdict, Delivered):
+            await self._stop(verdict)
+
+    async def _post(self, compose: Compose) -> Outcome:
+        if self._address is None:
+            return Barred()
+        try:
+            parcel = await compose()
+        except ConfigInvalid:
+            return Barred("secret_key")
+        began_s = self.means.timer()
+        outcome = await self.means.sender.post(self._address, parcel.headers, parcel.body)
+        self.means.time(self._kind, self.means.timer() - began_s)
+        return outcome
+
+    async def _stop(self, verdict: Later | GivenUp) -> NoReturn:
+        """Stores what is next.
+
+        Raises:
+            StoppedError: always.
+        """
+        self._trouble = verdict.trouble
+        facts = {
+            "target": self.name,
+            "reason": verdict.trouble.reason,
+            "tries": verdict.trouble.tries,
+        }
+        match verdict:
+            case Later(delay_ms=delay_ms):
+                self.means.logger.info("delivery.later", **facts, delay_ms=delay_ms)
+                with contextlib.suppress(StoppedError):
+                    await self.settle(self._outcome("backoff"), delay_ms=delay_ms)
+                self.means.wake(self.shard, delay_ms / 1000)
+            case GivenUp():
+                self.means.logger.warning("delivery.given_up", **facts)
+                self.means.count(self._kind, "given_up")
+                await self._feed.warn(verdict.trouble.reason, verdict.trouble.since_ms)
+                await self.settle(self._outcome("dead"))
+            case _:
+                assert_never(verdict)
+        raise StoppedError
+
+    def _outcome(self, state: TargetState) -> Target:
+        trouble = self._trouble
+        return Target(
+            state,
+            self._filter,
+            str(self._cursor),
+            trouble.tries,
+            trouble.since_ms,
+            trouble.refusals,
+            trouble.reason,
+        )
+
+    @property
+    def _kind(self) -> str:
+        return self.name.partition(":")[0]
+
+
+def is_unreached(outcome: Outcome) -> bool:
+    """Whether nobody was there: what a breaker counts. A refusal is an answer."""
+    if isinstance(outcome, Answered):
+        return outcome.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return isinstance(outcome, Unreached)

@@ -1,0 +1,200 @@
+"""Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
+
+What rings elsewhere (a pager, a chat) gets one small message for each question that comes and each that ends, in order,
+with the retries and dead letters of every webhook, signed as Standard Webhooks has it. It holds no word of an agent
+and nothing to decide by: whoever is rung opens the question. A receiver that is new, or too far behind, gets the list
+of open questions instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.members import object_at, text_at, whole_at
+from passerelle.core.addressing import is_for_paired, is_view_for_paired
+from passerelle.core.event_type import EventType
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.ports.log import StreamKind as Kind
+from passerelle.core.ports.log import StreamRef
+from passerelle.core.times import format_ms
+from passerelle.protocol.cursor import end_of
+from passerelle.webhooks.addresses import Address
+from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
+from passerelle.webhooks.standard_webhooks import sign_parcel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from yarl import URL
+
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.protocol.cursor import Cursor, Linked
+    from passerelle.runtime.records.home import Home
+
+KIND: Final = "notify"
+NEW: Final = "00000000.0.00000000"
+"""The cursor of a receiver that has nothing: it never holds, so the whole comes first."""
+_BOUNDS: Final = Bounds(wanted=100, events=1_000)
+_TOLD: Final = frozenset({EventType.ACTION_REQUIRED, EventType.ACTION_RESOLVED})
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """One receiver of the configuration. ``people`` are those whose questions it gets; none: everybody's."""
+
+    name: str
+    url: URL
+    people: frozenset[str] = frozenset()
+    secret: bytes | None = None
+
+    def rings_for(self, principal: Principal) -> bool:
+        """Whether it gets the questions of a principal."""
+        return not self.people or principal.id in self.people
+
+
+def name_target(notifier: Notifier, owner: str) -> str:
+    """The target of a notifier on the inbox of an owner."""
+    return f"{KIND}:{owner}:{notifier.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierKind:
+    """Opens notifiers over what is stored. One that the configuration has no more is over."""
+
+    notifiers: Mapping[str, Notifier]
+    log: EventLog
+    projections: Projections
+    clock: Clock
+    home: Home
+    operator: Principal
+
+    async def open(self, name: str) -> Opened | None:
+        """The notifier as it is configured now."""
+        _, owner, called = name.split(":", 2)
+        notifier = self.notifiers.get(called)
+        feed = NotifierFeed(self, notifier, owner) if notifier else None
+        return Opened(StreamRef(Kind.INBOX, owner), feed)
+
+    async def describe(self, name: str) -> Described | None:
+        """What operators may read: everything but the secret."""
+        _, owner, called = name.split(":", 2)
+        notifier = self.notifiers.get(called)
+        if notifier is None:
+            return None
+        members: JsonObject = {
+            "kind": KIND,
+            "notifier": called,
+            "url": str(notifier.url.with_query(None)),
+        }
+        return Described(owner, StreamRef(Kind.INBOX, owner), members)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierFeed:
+    """What one notifier gets of one inbox."""
+
+    kind: NotifierKind
+    notifier: Notifier
+    owner: str
+
+    @property
+    def address(self) -> Address:
+        """The URL; the operator has written it, and vouches for it."""
+        return Address(self.notifier.url, trusted=True)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Nobody wants to be rung a hundred times for what is over."""
+        return _BOUNDS
+
+    def wants(self, entry: Entry) -> bool:
+        """Questions that come, and questions that end; nothing that is for paired devices alone."""
+        return entry.type in _TOLD and not is_for_paired(entry.data)
+
+    def ends_with(self, entry: Entry) -> bool:
+        """Never: an inbox has no last event."""
+        del entry
+        return False
+
+    def is_over(self, cursor: Cursor) -> bool:
+        """Never, as above."""
+        del cursor
+        return False
+
+    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+        """One message for each."""
+        return [(linked,) for linked in wanted]
+
+    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+        """What has become of one question."""
+        del since, cursor
+        (linked,) = together
+        envelope: JsonObject = orjson.loads(linked.entry.data)
+        body: JsonObject = {"kind": "question", **_describe(envelope)}
+        return self._pack(body, linked.entry.event_id)
+
+    def find_acked(
+        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+    ) -> Cursor | None:
+        """A receiver that has answered well has it."""
+        del answer, together
+        return cursor
+
+    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+        """The open questions as they stand; none are no reason to ring."""
+        del why
+        inbox = StreamRef(Kind.INBOX, self.owner)
+        head = await self.kind.log.read_head(inbox)
+        if head is None:
+            return Whole(None, since, ends=False)
+        open_: list[Json] = [
+            _summarize(orjson.loads(view))
+            for _, view in await self.kind.projections.read_inbox(self.owner)
+            if not is_view_for_paired(view)
+        ]
+        cursor = end_of(head)
+        if not open_:
+            return Whole(None, cursor, ends=False)
+        parcel = self._pack({"kind": "open", "questions": open_}, f"open.{cursor}")
+        return Whole(parcel, cursor, ends=False)
+
+    async def warn(self, reason: str, since_ms: int) -> None:
+        """The operator learns of it; the inbox is not the place to say that the inbox is not told."""
+        message = f"notifier {self.notifier.name}: deliveries were given up ({reason})"
+        warning = WarningRaised("notifier_given_up", message)
+        key = f"{self.notifier.name} {self.owner} {since_ms}"
+        await self.kind.home.record(self.kind.operator, warning, key=key)
+
+    def _pack(self, body: JsonObject, delivery: str) -> Parcel:
+        sent_s = self.kind.clock.now_ms() // 1000
+        content = orjson.dumps({**body, "inbox": self.owner})
+        return sign_parcel(self.notifier.secret, content, delivery, sent_s)
+
+
+def _describe(envelope: JsonObject) -> JsonObject:
+    said = object_at(envelope, "payload")
+    decision, request = object_at(said, "decision"), object_at(said, "request")
+    told: JsonObject = {"actionId": text_at(envelope, "actionId")}
+    if decision:
+        told |= {"state": text_at(decision, "outcome"), "decidedBy": text_at(decision, "decidedBy")}
+        return told
+    expires_ms = whole_at(request, "expiresMs") or 0
+    return {
+        **told,
+        "state": "pending",
+        "title": text_at(request, "title"),
+        "risk": text_at(request, "risk"),
+        "expiresAt": format_ms(expires_ms),
+    }
+
+
+def _summarize(view: JsonObject) -> JsonObject:
+    names = ("actionId", "state", "title", "risk", "expiresAt")
+    return {name: text_at(view, name) for name in names}

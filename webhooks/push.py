@@ -1,0 +1,233 @@
+"""A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
+
+The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where
+it is too far behind (A2A 1.0 section 4.3.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import orjson
+
+from passerelle.a2a_mapping.frames import task_frame
+from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.v0_3.forms import Form
+from passerelle.a2a_mapping.v0_3.objects import write_message, write_task
+from passerelle.channels.following import LAST
+from passerelle.core import task as tasks
+from passerelle.core.batch import IdempotencyRow
+from passerelle.core.codec import from_bytes
+from passerelle.core.errors import NotFound
+from passerelle.core.events import Fact
+from passerelle.core.ids import derive_id, parse_facade
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.writes import Terms
+from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
+from passerelle.webhooks.push_configs import StoredPush, read_push_name
+from passerelle.webhooks.push_headers import compose_headers
+
+if TYPE_CHECKING:
+    from passerelle.channels.following import Following
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports.log import Entry
+    from passerelle.protocol.cursor import Cursor, Linked
+    from passerelle.runtime.records.writes import Writes
+    from passerelle.webhooks.addresses import Address
+    from passerelle.webhooks.push_configs import PushConfigs, PushName
+    from passerelle.webhooks.push_headers import Authority
+
+BOUNDS: Final = Bounds(wanted=100, events=2_000)
+"""Reading through more of a session than this would cost more than the Task as it stands."""
+_WARNING_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PushKind:
+    """Opens push targets over what is stored. ``authority`` signs deliveries, if there are keys."""
+
+    configs: PushConfigs
+    following: Following
+    authority: Authority | None = None
+
+    async def open(self, name: str) -> Opened | None:
+        """The config as it stands now."""
+        found = await self._find(name)
+        if found is None:
+            return None
+        push, held, record = found
+        stored = _read_stored(found)
+        feed = PushFeed(self, push, stored, held, record) if stored else None
+        return Opened(StreamRef(StreamKind.SESSION, record.session_id), feed)
+
+    async def describe(self, name: str) -> Described | None:
+        """What its owner may read: everything but secrets, and but what may be one in the URL."""
+        found = await self._find(name)
+        if found is None:
+            return None
+        push, _, record = found
+        stored = _read_stored(found)
+        members: JsonObject = {
+            "kind": "push",
+            "taskId": push.facade,
+            "configId": push.config_id,
+            "url": stored.url.partition("?")[0] if stored else "",
+        }
+        return Described(record.owner, StreamRef(StreamKind.SESSION, record.session_id), members)
+
+    @property
+    def writes(self) -> Writes:
+        """The way to what is stored."""
+        return self.configs.writes
+
+    async def _find(self, name: str) -> tuple[PushName, Held, TaskRecord] | None:
+        push = read_push_name(name)
+        if push is None:
+            return None
+        held = (await self.writes.load([push.task]))[push.task]
+        return _look_back(push, held)
+
+
+def _look_back(push: PushName, held: Held) -> tuple[PushName, Held, TaskRecord] | None:
+    """The task as it is seen under the id that the config is for."""
+    parsed = parse_facade(push.facade)
+    then = look_back(held, parsed[1]) if parsed else None
+    if then is None or not isinstance(then.record, TaskRecord):
+        return None
+    return push, then, then.record
+
+
+def _read_stored(found: tuple[PushName, Held, TaskRecord] | None) -> StoredPush | None:
+    if found is None:
+        return None
+    value = found[1].fields.get(found[0].field)
+    return from_bytes(StoredPush, value, newer=True) if value else None
+
+
+@dataclass(slots=True)
+class PushFeed:
+    """What one config gets."""
+
+    kind: PushKind
+    name: PushName
+    stored: StoredPush
+    held: Held
+    record: TaskRecord
+
+    @property
+    def address(self) -> Address:
+        """The URL of the config, judged by the rules as they are now."""
+        return self.kind.configs.rules.judge(self.stored.url)
+
+    @property
+    def bounds(self) -> Bounds:
+        """When it gets the Task in place of frames."""
+        return BOUNDS
+
+    def wants(self, entry: Entry) -> bool:
+        """Every frame of its task."""
+        return entry.facade == self.name.facade
+
+    def ends_with(self, entry: Entry) -> bool:
+        """Whether a frame is the last one that callers see."""
+        return entry.type in LAST
+
+    def is_over(self, cursor: Cursor) -> bool:
+        """Whether the task had ended when it was read, and the receiver has all of it."""
+        return self._has_ended() and cursor.sequence >= self.record.last
+
+    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+        """Each frame by itself."""
+        return [(linked,) for linked in wanted]
+
+    def find_acked(
+        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+    ) -> Cursor | None:
+        """All of it: A2A has no word for less."""
+        del answer, together
+        return cursor
+
+    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+        """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
+        del since
+        entry = together[0].entry
+        if self.stored.dialect == "0.3":
+            return self._pack(await self._compose_old(entry), entry.event_id, cursor)
+        if entry.frame is not None:
+            offset, length = entry.frame
+            return self._pack(entry.data[offset : offset + length], entry.event_id, cursor)
+        return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
+
+    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+        """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
+        del why, since
+        await self._reload()
+        cursor = await self.kind.following.locate(self.record)
+        if not self.record.shown:
+            return Whole(None, cursor, ends=self._has_ended())
+        task = await self._read_task()
+        old = self.stored.dialect == "0.3"
+        body = _render_old(task) if old else orjson.dumps(task_frame(task))
+        return Whole(
+            self._pack(body, f"whole.{cursor.sequence}", cursor), cursor, ends=self._has_ended()
+        )
+
+    async def warn(self, reason: str, since_ms: int) -> None:
+        """A ``runtime.warning`` of the task, once: what follows it may have to be done again."""
+        message = f"push config {self.name.config_id}: deliveries were given up ({reason})"
+        warning = WarningRaised("push_given_up", message)
+        task, writes = self.name.task, self.kind.writes
+        key = derive_id("warn", task.shard, self.name.target, str(since_ms))
+
+        def body(decision: Decision) -> Terms:
+            record = decision.state(task)
+            if isinstance(record, TaskRecord):
+                decision.add([Fact(tasks.scope_of(record), warning)])
+            return Terms(idem=IdempotencyRow(key, key, b"", _WARNING_MS))
+
+        await writes.decide(self.record.session_id, [task], body)
+
+    def _has_ended(self) -> bool:
+        return self.record.status in ENDED
+
+    async def _reload(self) -> None:
+        task = self.name.task
+        found = _look_back(self.name, (await self.kind.writes.load([task]))[task])
+        if found is not None:
+            _, self.held, self.record = found
+
+    async def _compose_old(self, entry: Entry) -> bytes:
+        """0.3 knows the Task as the body of a notification; a bare Message is all that there is of its turn."""
+        frame = await self._read_frame(entry) or {}
+        if "message" in frame:
+            return orjson.dumps(write_message(object_at(frame, "message"), Form.KIND))
+        await self._reload()
+        return _render_old(await self._read_task())
+
+    async def _read_frame(self, entry: Entry) -> JsonObject | None:
+        return await self.kind.following.contents.read_frame(entry, self.name.task.shard)
+
+    async def _read_task(self) -> JsonObject:
+        task = await self.kind.following.contents.read_task(self.record, self.held.fields)
+        if task is None:
+            raise NotFound("task", self.name.facade)
+        return task
+
+    def _pack(self, body: bytes, event_id: str, cursor: Cursor) -> Parcel:
+        config = self.kind.configs.open(self.name, self.stored)
+        delivery = f"{quote(self.name.config_id, safe='')}/{event_id}"
+        authority = self.kind.authority
+        headers = compose_headers(config, self.address, body, delivery, str(cursor), authority)
+        return Parcel(body, event_id, headers)
+
+
+def _render_old(task: JsonObject) -> bytes:
+    """What receivers of protocol 0.3 get: the Task, in its form of JSON (A2A 0.3 section 9.5)."""
+    return orjson.dumps(write_task(task, Form.KIND))

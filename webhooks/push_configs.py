@@ -1,0 +1,348 @@
+"""Push notification configs: fields of the task's hash, for each exposure of it, with their secrets sealed.
+
+A config is also a target of the session's stream, made and ended by the same append, so it starts exactly where it
+was set. It is keyed by the facade id and its own id; the owner of the task sees it.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.errors import PushNotificationNotSupported
+from passerelle.a2a_mapping.push import render_config, render_configs
+from passerelle.core.batch import EntityKind, EntityRef, TargetChange
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.commands import SetPushConfig
+from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
+from passerelle.core.ids import TaskId, derive_id, expose, parse_facade
+from passerelle.core.push import Dialect, PushConfig
+from passerelle.core.record import change, record
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.runtime.common.secret import MASK
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.commands import (
+        DeletePushConfig,
+        GetPushConfig,
+        ListPushConfigs,
+        SubmitTurn,
+    )
+    from passerelle.core.decision import Decision
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.records.ownership import Owned, Ownership
+    from passerelle.runtime.records.writes import Writes
+    from passerelle.webhooks.addresses import WebhookRules
+
+MOST_CONFIGS: Final = 10
+KIND: Final = "push"
+
+
+@record
+class StoredPush:
+    """A config as it stands in the task's hash; ``sealed`` holds ``secrets`` by name, ``by`` is who set it."""
+
+    url: str
+    dialect: Dialect
+    by: str
+    scheme: str | None = None
+    secrets: tuple[str, ...] = ()
+    sealed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PushName:
+    """Names one config: the task as its owner knows it, and the config's id."""
+
+    facade: str
+    config_id: str
+
+    @property
+    def target(self) -> str:
+        """The name of its target on the stream."""
+        return f"{KIND}:{self.facade}:{self.config_id}"
+
+    @property
+    def task(self) -> EntityRef:
+        """The task."""
+        parsed = parse_facade(self.facade)
+        if parsed is None:
+            raise NotFound("task", self.facade)
+        return EntityRef(EntityKind.TASK, parsed[0])
+
+    @property
+    def field(self) -> str:
+        """The field of the task's hash."""
+        return f"{name_fields(self.facade)}{self.config_id}"
+
+
+def read_push_name(target: str) -> PushName | None:
+    """The config that a target's name stands for; None for a target of another kind."""
+    kind, _, rest = target.partition(":")
+    facade, _, config_id = rest.partition(":")
+    return PushName(facade, config_id) if kind == KIND and parse_facade(facade) else None
+
+
+def name_fields(facade: str) -> str:
+    """What the fields of all configs of an exposure begin with."""
+    parsed = parse_facade(facade)
+    return f"pc{parsed[1] if parsed else 0}:"
+
+
+def end_targets(record: TaskRecord, fields: Mapping[str, bytes]) -> tuple[TargetChange, ...]:
+    """Ends the targets of a task whose owner will never see an event of it: nothing would ever wake them."""
+    facade = expose(TaskId(record.task_id), record.exposure)
+    start = name_fields(facade)
+    names = (name.removeprefix(start) for name in fields if name.startswith(start))
+    return tuple(TargetChange(PushName(facade, name).target, None) for name in names)
+
+
+def forget_all(decision: Decision, task: EntityRef, record: TaskRecord) -> tuple[TargetChange, ...]:
+    """Forgets every config of a task; the changes of targets belong to the same append."""
+    fields = decision.fields(task)
+    start = name_fields(expose(TaskId(record.task_id), record.exposure))
+    ended = end_targets(record, fields)
+    for field in [one for one in fields if one.startswith(start)]:
+        decision.set_field(task, field, None)
+    return ended
+
+
+@dataclass(frozen=True, slots=True)
+class PushConfigs:
+    """Keeps push configs. Without a sealer there is nowhere to keep their secrets, so there are none."""
+
+    writes: Writes
+    ownership: Ownership
+    sealer: Sealer | None
+    rules: WebhookRules
+    deliver_final: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a key to seal secrets with; the cards say so."""
+        return self.sealer is not None
+
+    def check(self, config: PushConfig) -> None:
+        """Judges a config before anything is stored.
+
+        Raises:
+            PushNotificationNotSupported: there is no key to seal its secrets with.
+            InvalidInput: its address may not be called.
+        """
+        self._require_sealer()
+        self.rules.judge(config.url)
+
+    async def set(
+        self, principal: Principal, command: SetPushConfig, idem: str | None = None
+    ) -> JsonObject:
+        """Stores a config of a task of the caller, and returns it as its owner sees it.
+
+        Without an id of its own it is named after the idempotency key, so that a repeat finds it.
+
+        Raises:
+            NotFound: no such task of the caller.
+            InvalidInput: the address may not be called, or the task has as many configs as it can have.
+        """
+        self.check(command.config)
+        owned = await self.ownership.find(principal, command.task, command.agent)
+        config = command.config
+        if config.id is None and idem is not None:
+            config = change(config, id=derive_id("push", owned.ref.shard, command.task, idem))
+        config = self._name(config, owned.ref)
+
+        def body(decision: Decision) -> Terms:
+            return Terms(targets=self.attach(decision, owned.ref, command.task, principal, config))
+
+        await self.writes.decide(owned.record.session_id, [owned.ref], body)
+        return render_config(command.task, config)
+
+    async def set_with_message(
+        self, principal: Principal, command: SubmitTurn, config: PushConfig
+    ) -> None:
+        """Stores a config that comes with a message to a task, before the message has any effect.
+
+        Without an id of its own it is named after the message, so that the repeat of a request adds none.
+        """
+        task = EntityRef(EntityKind.TASK, (command.task or "").partition("~")[0])
+        if config.id is None and parse_facade(command.task or "") is not None:
+            name = derive_id("push", task.shard, task.id, str(command.message["messageId"]))
+            config = change(config, id=name)
+        await self.set(principal, SetPushConfig(command.task or "", config, command.agent))
+
+    def attach(
+        self,
+        decision: Decision,
+        task: EntityRef,
+        facade: str,
+        principal: Principal,
+        config: PushConfig,
+    ) -> tuple[TargetChange, ...]:
+        """Puts a config into a decision over its task; the changes of targets belong to the same append.
+
+        Raises:
+            InvalidInput: the task has as many configs as it can have.
+        """
+        name = PushName(facade, self._name(config, task).id or "")
+        fields = decision.fields(task)
+        others = [
+            one for one in fields if one.startswith(name_fields(facade)) and one != name.field
+        ]
+        if len(others) >= MOST_CONFIGS:
+            raise InvalidInput("id", f"a task has at most {MOST_CONFIGS} push configs")
+        stored = to_bytes(self._seal(config, name, principal))
+        decision.set_field(task, name.field, stored)
+        if _is_live(decision.state(task), facade):
+            return (TargetChange(name.target, facade),)
+        # Nothing will come any more: a target of a frozen task is for its final state only.
+        return (TargetChange(name.target, facade, whole=True),) if self.deliver_final else ()
+
+    async def delete(self, principal: Principal, command: DeletePushConfig) -> None:
+        """Forgets a config and what is owed to it; one that is not there is as good as forgotten.
+
+        Raises:
+            NotFound: no such task of the caller.
+        """
+        self._require_sealer()
+        owned = await self.ownership.find(principal, command.task, command.agent)
+        name = PushName(command.task, command.config_id)
+
+        def body(decision: Decision) -> Terms:
+            if name.field not in decision.fields(owned.ref):
+                return Terms()
+            decision.set_field(owned.ref, name.field, None)
+            return Terms(targets=(TargetChange(name.target, None),))
+
+        await self.writes.decide(owned.record.session_id, [owned.ref], body)
+
+    async def read(self, principal: Principal, query: GetPushConfig) -> JsonObject:
+        """One config.
+
+        Raises:
+            NotFound: no such task of the caller, or it has no such config.
+        """
+        self._require_sealer()
+        owned = await self.ownership.find(principal, query.task, query.agent)
+        configs = _list_stored(owned, query.task)
+        config_id = query.config_id
+        if config_id is None and len(configs) == 1:
+            (config_id,) = configs
+        stored = configs.get(config_id or "")
+        if stored is None or config_id is None:
+            raise NotFound("push config", config_id or query.task)
+        return self._show(principal, PushName(query.task, config_id), stored)
+
+    async def list(self, principal: Principal, query: ListPushConfigs) -> JsonObject:
+        """Configs of a task by their ids, in pages.
+
+        Raises:
+            NotFound: no such task of the caller.
+            InvalidInput: a page token that is not ours.
+        """
+        self._require_sealer()
+        owned = await self.ownership.find(principal, query.task, query.agent)
+        after = _read_token(query.page_token)
+        configs = sorted(_list_stored(owned, query.task).items())
+        rest = [(name, stored) for name, stored in configs if after is None or name > after]
+        page = rest[: query.page_size or MOST_CONFIGS]
+        shown = [self._show(principal, PushName(query.task, name), stored) for name, stored in page]
+        return render_configs(shown, _write_token(page[-1][0]) if len(page) < len(rest) else "")
+
+    def open(self, name: PushName, stored: StoredPush) -> PushConfig:
+        """A config with its secrets, for a delivery.
+
+        Raises:
+            ConfigInvalid: the key that sealed them is not known here.
+        """
+        secrets: dict[str, str] = {}
+        if stored.secrets:
+            sealer = self._require_sealer()
+            secrets = orjson.loads(sealer.unseal(stored.sealed.encode(), _place(name)))
+        return _restore(name, stored, secrets)
+
+    def _show(self, principal: Principal, name: PushName, stored: StoredPush) -> JsonObject:
+        """Secrets are shown to the principal that set them, and to nobody else."""
+        masked = _restore(name, stored, dict.fromkeys(stored.secrets, MASK))
+        if stored.by != principal.key:
+            return render_config(name.facade, masked)
+        try:
+            return render_config(name.facade, self.open(name, stored))
+        except ConfigInvalid:
+            return render_config(name.facade, masked)
+
+    def _name(self, config: PushConfig, task: EntityRef) -> PushConfig:
+        return config if config.id else change(config, id=self.writes.ids.mint("push", task.shard))
+
+    def _seal(self, config: PushConfig, name: PushName, principal: Principal) -> StoredPush:
+        given = {"token": config.token, "credentials": config.credentials}
+        secrets = {key: value for key, value in given.items() if value is not None}
+        sealer = self._require_sealer()
+        sealed = sealer.seal(orjson.dumps(secrets), _place(name)).decode() if secrets else ""
+        return StoredPush(
+            url=config.url,
+            dialect=config.dialect,
+            by=principal.key,
+            scheme=config.scheme,
+            secrets=tuple(secrets),
+            sealed=sealed,
+        )
+
+    def _require_sealer(self) -> Sealer:
+        if self.sealer is None:
+            raise PushNotificationNotSupported(
+                "push notifications are off: there is no secret_key to seal credentials with"
+            )
+        return self.sealer
+
+
+def _restore(name: PushName, stored: StoredPush, secrets: Mapping[str, str]) -> PushConfig:
+    return PushConfig(
+        url=stored.url,
+        id=name.config_id,
+        token=secrets.get("token"),
+        scheme=stored.scheme,
+        credentials=secrets.get("credentials"),
+        dialect=stored.dialect,
+    )
+
+
+def _list_stored(owned: Owned, facade: str) -> dict[str, StoredPush]:
+    start = name_fields(facade)
+    return {
+        name.removeprefix(start): from_bytes(StoredPush, value, newer=True)
+        for name, value in owned.held.fields.items()
+        if name.startswith(start)
+    }
+
+
+def _is_live(state: object, facade: str) -> bool:
+    return (
+        isinstance(state, TaskRecord)
+        and state.status not in ENDED
+        and facade == expose(TaskId(state.task_id), state.exposure)
+    )
+
+
+def _place(name: PushName) -> str:
+    return f"{name.facade}/{name.config_id}"
+
+
+def _write_token(config_id: str) -> str:
+    return base64.urlsafe_b64encode(config_id.encode()).decode().rstrip("=")
+
+
+def _read_token(token: str | None) -> str | None:
+    if not token:
+        return None
+    try:
+        return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    except ValueError:
+        raise InvalidInput("pageToken", "it is not a token of this list") from None

@@ -1,0 +1,81 @@
+"""What a target gets next: the entries behind its cursor that it wants, or that it has to be told the whole.
+
+The cursor is verified as for every reader: one that does not hold exactly is a gap, never a skip (I8). Who is too far
+behind is not told every step either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.protocol.cursor import (
+    Broken,
+    Cursor,
+    Held,
+    ReadAgain,
+    parse_cursor,
+    verify,
+    verify_again,
+)
+
+if TYPE_CHECKING:
+    from passerelle.core.ports.log import EventLog, StreamRef
+    from passerelle.protocol.cursor import Linked
+    from passerelle.webhooks.kinds import Feed
+
+_PAGE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Entries that are wanted, in order, and the cursor behind all that was read. ``more``: the stream goes on."""
+
+    wanted: tuple[Linked, ...]
+    cursor: Cursor
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The receiver gets the state in place of events: a short word why."""
+
+    why: str
+
+
+Next: TypeAlias = Run | Behind
+
+
+async def read_next(log: EventLog, stream: StreamRef, cursor: Cursor, feed: Feed) -> Next:
+    """What comes behind a cursor.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    head, page = await log.read_resume(stream, cursor.sequence, _PAGE)
+    verdict = verify(head, page, cursor)
+    if isinstance(verdict, ReadAgain):
+        verdict = verify_again(*await log.read_resume(stream, cursor.sequence, _PAGE), cursor)
+    if isinstance(verdict, Broken):
+        return Behind(verdict.why.value)
+    return _choose(verdict, cursor, feed)
+
+
+def _choose(held: Held, cursor: Cursor, feed: Feed) -> Next:
+    wanted = tuple(linked for linked in held.entries if feed.wants(linked.entry))
+    behind = held.head.sequence - cursor.sequence
+    if len(wanted) > feed.bounds.wanted or behind > feed.bounds.events:
+        return Behind("limit")
+    return Run(wanted, _end(held, cursor), more=len(held.entries) >= _PAGE)
+
+
+def _end(held: Held, cursor: Cursor) -> Cursor:
+    if not held.entries:
+        return cursor
+    last = held.entries[-1]
+    return Cursor(cursor.epoch, last.entry.sequence, last.chain)
+
+
+def read_cursor(text: str) -> Cursor:
+    """The cursor of a stored target."""
+    return parse_cursor(text)

@@ -1,0 +1,184 @@
+"""A stream as a kind of target, delivered in ordered, signed batches: ``stream:<session>:<webhook id>``.
+
+A batch is ``{stream, from, cursor, events}``: the stored envelopes between two cursors, those that the view shows. It
+is signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp and body. 2xx has the batch; an answer with
+``ack``, the cursor behind one of its events, has less. A cursor that does not hold is a batch of the kind ``gap`` (I8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
+from passerelle.core.json import Json, JsonObject
+from passerelle.protocol.cursor import Cursor, end_of
+from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
+from passerelle.webhooks.standard_webhooks import sign_parcel
+from passerelle.webhooks.webhook_names import read_webhook_name
+
+if TYPE_CHECKING:
+    from passerelle.channels.views import View
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.protocol.cursor import Linked
+    from passerelle.webhooks.addresses import Address
+    from passerelle.webhooks.stream_webhooks import StreamWebhooks
+    from passerelle.webhooks.webhook_names import StoredWebhook, WebhookName
+
+BATCH_EVENTS: Final = 100
+BATCH_BYTES: Final = 262_144
+_ANYTHING: Final = Bounds(wanted=1 << 40, events=1 << 40)
+_GONE: Final = "http_410"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKind:
+    """Opens webhooks of streams over what is stored."""
+
+    webhooks: StreamWebhooks
+    log: EventLog
+    clock: Clock
+
+    async def open(self, name: str) -> Opened | None:
+        """The webhook as it stands now."""
+        known = read_webhook_name(name)
+        if known is None:
+            return None
+        stored = (await self.webhooks.load(known)).get(known.field)
+        if stored is not None and known.inbox is not None:
+            await self.webhooks.start(known, stored)
+        feed = StreamFeed(self, known, stored) if stored else None
+        return Opened(known.stream, feed)
+
+    async def describe(self, name: str) -> Described | None:
+        """What its owner may read: everything but secrets, and but what may be one in the URL."""
+        known = read_webhook_name(name)
+        stored = (await self.webhooks.load(known)).get(known.field) if known else None
+        if known is None or stored is None:
+            return None
+        members: JsonObject = {
+            "kind": "stream",
+            "subject": stored.stream,
+            "webhookId": known.webhook_id,
+            "channelId": stored.channel_id,
+            "url": stored.url.partition("?")[0],
+        }
+        return Described(stored.owner.key, known.stream, members)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFeed:
+    """What one webhook gets."""
+
+    kind: StreamKind
+    name: WebhookName
+    stored: StoredWebhook
+
+    @property
+    def address(self) -> Address:
+        """The URL, judged by the rules as they are now."""
+        return self.kind.webhooks.rules.judge(self.stored.url)
+
+    @property
+    def bounds(self) -> Bounds:
+        """It gets every event, however far behind it is: what is not kept any more is a gap."""
+        return _ANYTHING
+
+    def wants(self, entry: Entry) -> bool:
+        """What a device sees that follows the same stream."""
+        return shows(self._view, entry)
+
+    def ends_with(self, entry: Entry) -> bool:
+        """Never: a session has no last event."""
+        del entry
+        return False
+
+    def is_over(self, cursor: Cursor) -> bool:
+        """Never, as above."""
+        del cursor
+        return False
+
+    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+        """Batches of at most 100 events and 256 KiB, but of one event at least."""
+        batches: list[tuple[Linked, ...]] = []
+        batch: list[Linked] = []
+        size = 0
+        for linked in wanted:
+            length = len(linked.entry.data)
+            if batch and (len(batch) == BATCH_EVENTS or size + length > BATCH_BYTES):
+                batches.append(tuple(batch))
+                batch, size = [], 0
+            batch.append(linked)
+            size += length
+        return [*batches, tuple(batch)] if batch else batches
+
+    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+        """The batch, its envelopes byte for byte as they are stored."""
+        events = b",".join(linked.entry.data for linked in together)
+        body = b'{"kind":"events","stream":%b,"from":"%b","cursor":"%b","events":[%b]}' % (
+            orjson.dumps(self.stored.stream),
+            str(since).encode(),
+            str(cursor).encode(),
+            events,
+        )
+        return self._sign(body, f"{self.name.webhook_id}.{cursor}")
+
+    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+        """A gap: the receiver fetches the state, and goes on behind the cursor."""
+        head = await self.kind.log.read_head(self.name.stream)
+        if head is None:
+            return Whole(None, since, ends=True)
+        cursor = end_of(head)
+        gap: JsonObject = {
+            "kind": "gap",
+            "stream": self.stored.stream,
+            "why": why,
+            "from": str(since),
+            "cursor": str(cursor),
+            "snapshot": f"/v1/streams/{self.stored.stream}/snapshot",
+        }
+        parcel = self._sign(orjson.dumps(gap), f"{self.name.webhook_id}.gap.{cursor}")
+        return Whole(parcel, cursor, ends=False)
+
+    def find_acked(
+        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+    ) -> Cursor | None:
+        """How far the receiver has it: all of it, unless it names the cursor behind an event. None: not at all."""
+        said = _read_ack(answer)
+        if said is None or said == str(cursor):
+            return cursor
+        for linked in together:
+            position = Cursor(cursor.epoch, linked.entry.sequence, linked.chain)
+            if said == str(position):
+                return position
+        return None
+
+    async def warn(self, reason: str, since_ms: int) -> None:
+        """Tells who set it; a receiver that says that it is gone is gone."""
+        webhooks = self.kind.webhooks
+        await webhooks.warn(self.stored, reason, key=f"{self.name.target} {since_ms}")
+        if reason == _GONE:
+            await webhooks.remove(self.name, self.stored, gone=True)
+
+    @property
+    def _view(self) -> View:
+        if self.name.inbox is not None:
+            return UnpairedView()
+        return TaskView(self.stored.task) if self.stored.task else PlainView()
+
+    def _sign(self, body: bytes, delivery: str) -> Parcel:
+        sent_s = self.kind.clock.now_ms() // 1000
+        secret = self.kind.webhooks.open_secret(self.name, self.stored)
+        return sign_parcel(secret, body, delivery, sent_s)
+
+
+def _read_ack(answer: bytes) -> str | None:
+    try:
+        said: Json = orjson.loads(answer) if answer.strip() else None
+    except orjson.JSONDecodeError:
+        return None
+    ack = said.get("ack") if isinstance(said, dict) else None
+    return ack if isinstance(ack, str) else None

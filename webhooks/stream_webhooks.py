@@ -1,0 +1,313 @@
+"""Webhooks on streams: fields of the session's hash with their secrets sealed, and targets of its stream.
+
+Who sets one must be allowed to follow the stream, and the address is judged as that of any webhook. A webhook is a
+channel: what becomes of it is told in the home session of who set it, as of every other link (EXT-8).
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.a2a_mapping.members import as_list
+from passerelle.channels.link_record import LinkRecord
+from passerelle.channels.services import parse_stream_name
+from passerelle.channels.views import TaskView
+from passerelle.core.batch import DueChange, TargetChange
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
+from passerelle.core.ids import derive_id
+from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
+from passerelle.core.ports.log import StreamKind
+from passerelle.core.read_models.channels import WebhookLink
+from passerelle.core.times import format_ms
+from passerelle.core.webhook_requests import (
+    DeleteStreamWebhook,
+    SetStreamWebhook,
+    StreamWebhookDeleted,
+    StreamWebhookSet,
+)
+from passerelle.protocol.cursor import end_of
+from passerelle.runtime.records.home import name_home, open_home
+from passerelle.runtime.records.writes import Terms
+from passerelle.webhooks.deliveries import ROW
+from passerelle.webhooks.webhook_names import (
+    FIELD,
+    StoredWebhook,
+    WebhookName,
+)
+
+if TYPE_CHECKING:
+    from passerelle.channels.services import Grant, StreamAccess
+    from passerelle.core.batch import EntityRef
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.events import AnyPayload
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports.channels import Channels
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.principal import Principal
+    from passerelle.core.webhook_requests import (
+        ListStreamWebhooks,
+        WebhookAnswer,
+        WebhookRequest,
+    )
+    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.records.home import Home
+    from passerelle.runtime.records.writes import Writes
+    from passerelle.store.targets import RedisTargets
+    from passerelle.webhooks.addresses import WebhookRules
+
+MOST_WEBHOOKS: Final = 10
+PROTOCOL: Final = "passerelle.v1+webhook"
+_SECRET: Final = "whsec_"  # noqa: S105  what secrets begin with
+_SECRET_BITS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWebhooks:
+    """Keeps webhooks of streams. Without a sealer there is nowhere to keep their secrets, so there are none."""
+
+    writes: Writes
+    targets: RedisTargets
+    channels: Channels
+    log: EventLog
+    home: Home
+    sealer: Sealer | None
+    rules: WebhookRules
+
+    async def execute(
+        self, access: StreamAccess, principal: Principal, command: WebhookRequest
+    ) -> WebhookAnswer:
+        """Carries out one command; either may be repeated.
+
+        Raises:
+            NotFound: no such stream, or somebody else's: the two look the same.
+            InvalidInput: the address may not be called, or the stream has as many webhooks as it can have.
+            UnsupportedOperation: there is no key to seal secrets with.
+        """
+        grant = await self._find(access, principal, command.stream)
+        match command:
+            case SetStreamWebhook():
+                return await self._set(principal, command, grant)
+            case DeleteStreamWebhook(webhook_id=webhook_id):
+                name = _name(principal, grant, webhook_id)
+                stored = (await self.load(name)).get(name.field)
+                if stored is not None:
+                    await self.remove(name, stored)
+                return StreamWebhookDeleted(webhook_id)
+            case _:
+                assert_never(command)
+
+    async def list_all(
+        self, access: StreamAccess, principal: Principal, query: ListStreamWebhooks
+    ) -> JsonObject:
+        """The webhooks of a stream with their state; no secrets, and no query of their addresses."""
+        grant = await self._find(access, principal, query.stream)
+        stored = await self.load(_name(principal, grant, ""))
+        targets = await self.targets.read(grant.stream)
+        shown: list[JsonObject] = []
+        for field, webhook in sorted(stored.items()):
+            name = _name(principal, grant, field.removeprefix(FIELD))
+            target = targets.get(name.target)
+            if webhook.stream == query.stream and target is not None:
+                shown.append(
+                    {
+                        "webhookId": name.webhook_id,
+                        "channelId": webhook.channel_id,
+                        "url": webhook.url.partition("?")[0],
+                        "delivery": name.target,
+                        "state": target.state,
+                        "cursor": target.cursor,
+                        "reason": target.reason,
+                    }
+                )
+        return {"webhooks": as_list(shown)}
+
+    async def list_links(self, session: str, owner: str) -> list[WebhookLink]:
+        """The webhooks that its owner has on a session, as its channel summary has them (SNAP-13)."""
+        stored = await self.load(WebhookName(session, ""))
+        links: list[WebhookLink] = []
+        for field, webhook in sorted(stored.items()):
+            if webhook.owner.key != owner:
+                continue
+            inbox = webhook.owner.key if webhook.follows_inbox else None
+            name = WebhookName(session, field.removeprefix(FIELD), inbox)
+            target = await self.targets.find(name.stream, name.target)
+            if target is not None:
+                taken = int(target.cursor.split(".")[1])
+                said = (webhook.channel_id, name.webhook_id, webhook.stream)
+                links.append(WebhookLink(*said, target.state, target.cursor, taken))
+        return links
+
+    async def load(self, name: WebhookName) -> dict[str, StoredWebhook]:
+        """All webhooks of a session by their fields."""
+        return _list_stored((await self.writes.load([name.ref]))[name.ref])
+
+    def open_secret(self, name: WebhookName, stored: StoredWebhook) -> bytes:
+        """What deliveries are signed with.
+
+        Raises:
+            ConfigInvalid: the key that sealed it is not known here.
+        """
+        text = self._require_sealer().unseal(stored.secret.encode(), name.target).decode()
+        return base64.b64decode(text.removeprefix(_SECRET))
+
+    async def remove(self, name: WebhookName, stored: StoredWebhook, *, gone: bool = False) -> None:
+        """Forgets a webhook and what is owed to it; ``gone``: its receiver said so."""
+
+        def body(decision: Decision) -> Terms:
+            if name.field not in decision.fields(name.ref):
+                return Terms()
+            decision.set_field(name.ref, name.field, None)
+            if name.inbox is not None:  # its row finds nothing, and ends the target
+                return Terms(due=(DueChange(_row(name), 0),))
+            return Terms(targets=(TargetChange(name.target, None),))
+
+        await self.writes.decide(name.session, [name.ref], body)
+        ended = ChannelDisconnected(stored.channel_id, 1, "refused" if gone else "left")
+        await self.tell(stored, ended)
+
+    def end_all(
+        self, decision: Decision, session: EntityRef, task: str
+    ) -> tuple[tuple[TargetChange, ...], tuple[StoredWebhook, ...]]:
+        """Forgets the webhooks that see what a session's stream says of a task; the changes belong to that append."""
+        ended: list[TargetChange] = []
+        gone: list[StoredWebhook] = []
+        fields = decision.fields(session)
+        for field in [one for one in fields if one.startswith(FIELD)]:
+            stored = from_bytes(StoredWebhook, fields[field], newer=True)
+            if stored.follows_inbox or stored.task not in {None, task}:
+                continue
+            decision.set_field(session, field, None)
+            name = WebhookName(session.id, field.removeprefix(FIELD))
+            ended.append(TargetChange(name.target, None))
+            gone.append(stored)
+        return tuple(ended), tuple(gone)
+
+    async def tell_left(self, stored: StoredWebhook) -> None:
+        """Says to who set a webhook that it has ended."""
+        await self.tell(stored, ChannelDisconnected(stored.channel_id, 1, "left"))
+
+    async def tell(self, stored: StoredWebhook, fact: AnyPayload, key: str | None = None) -> None:
+        """Says what became of a webhook, to who set it."""
+        await self.home.record(stored.owner, fact, key=key)
+
+    async def warn(self, stored: StoredWebhook, reason: str, key: str) -> None:
+        """Tells that deliveries were given up, once for each key; they can be tried again."""
+        text = f"deliveries of {stored.stream} were given up: {reason}"
+        given_up = ChannelMessage(stored.channel_id, "status", "out", "webhook_given_up", text)
+        await self.tell(stored, given_up, key)
+
+    async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> Grant:
+        return await access.grant(principal, parse_stream_name(stream), full=False)
+
+    async def _set(
+        self, principal: Principal, command: SetStreamWebhook, grant: Grant
+    ) -> StreamWebhookSet:
+        sealer = self._require_sealer()
+        self.rules.judge(command.url)
+        name = _name(principal, grant, command.webhook_id)
+        known = (await self.load(name)).get(name.field)
+        if known is not None and known.stream != command.stream:
+            raise InvalidInput("webhookId", "is that of another stream of the session")
+        made = None if command.secret or known else self._make_secret()
+        secret = command.secret or made
+        stored = StoredWebhook(
+            url=command.url,
+            stream=command.stream,
+            channel_id=derive_id("ch", principal.home, principal.key, name.target),
+            principal=principal.id,
+            tenant=principal.tenant,
+            secret=sealer.seal(secret.encode(), name.target).decode()
+            if secret
+            else (known.secret if known else ""),
+            task=grant.view.task if isinstance(grant.view, TaskView) else None,
+        )
+        await self._store(principal, name, stored)
+        if name.inbox is not None:
+            await self.start(name, stored)
+            await self.targets.revive(name.stream, name.target)
+        if known is None:
+            await self.tell(stored, self._describe(principal, stored))
+        return StreamWebhookSet(
+            command.webhook_id, stored.channel_id, stored.stream, stored.url, made
+        )
+
+    async def start(self, name: WebhookName, stored: StoredWebhook) -> None:
+        """Has an inbox delivered from its end on, unless it is already; what a crash left undone, its row does."""
+        if await self.targets.find(name.stream, name.target) is not None:
+            return
+        owner, now = stored.owner, format_ms(self.writes.clock.now_ms())
+        record = LinkRecord(
+            channel_id=stored.channel_id,
+            transport="webhook",
+            peer_role="peer",
+            account_ref=owner.key,
+            tenant=owner.tenant,
+            principal=owner.id,
+            capabilities=(),
+            last_seen_at=now,
+            resume_token_ref=stored.channel_id,
+            native_protocol=PROTOCOL,
+            device_id="",
+        )
+        # Who says hello has an inbox, if it is an empty one.
+        await self.channels.say_hello(owner.key, stored.channel_id, to_bytes(record), None)
+        head = await self.log.read_head(name.stream)
+        if head is None:
+            raise StoreUnavailable("the inbox has gone again", "unknown")
+        await self.targets.make(name.stream, name.target, str(end_of(head)))
+
+    async def _store(self, principal: Principal, name: WebhookName, stored: StoredWebhook) -> None:
+        def body(decision: Decision) -> Terms:
+            fields = decision.fields(name.ref)
+            others = [one for one in fields if one.startswith(FIELD) and one != name.field]
+            if len(others) >= MOST_WEBHOOKS:
+                raise InvalidInput("webhookId", f"a session has at most {MOST_WEBHOOKS} webhooks")
+            if name.inbox is not None:
+                open_home(decision, name.ref, principal)
+            decision.set_field(name.ref, name.field, to_bytes(stored))
+            if name.inbox is not None:
+                return Terms(due=(DueChange(_row(name), 0),))
+            return Terms(targets=(TargetChange(name.target, "*"),))
+
+        await self.writes.decide(name.session, [name.ref], body)
+
+    def _describe(self, principal: Principal, stored: StoredWebhook) -> ChannelConnected:
+        return ChannelConnected(
+            channel_id=stored.channel_id,
+            transport="webhook",
+            peer_role="peer",
+            account_ref=principal.key,
+            native_protocol=PROTOCOL,
+            generation=1,
+            last_seen_at=format_ms(self.writes.clock.now_ms()),
+        )
+
+    def _make_secret(self) -> str:
+        drawn = self.writes.ids.draw(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        return _SECRET + base64.b64encode(drawn).decode()
+
+    def _require_sealer(self) -> Sealer:
+        if self.sealer is None:
+            raise UnsupportedOperation("webhooks are off: there is no secret_key to seal with")
+        return self.sealer
+
+
+def _list_stored(held: Held) -> dict[str, StoredWebhook]:
+    return {
+        field: from_bytes(StoredWebhook, value, newer=True)
+        for field, value in held.fields.items()
+        if field.startswith(FIELD)
+    }
+
+
+def _name(principal: Principal, grant: Grant, webhook_id: str) -> WebhookName:
+    if grant.stream.kind is StreamKind.INBOX:
+        return WebhookName(name_home(principal), webhook_id, grant.stream.id)
+    return WebhookName(grant.stream.id, webhook_id)
+
+
+def _row(name: WebhookName) -> str:
+    return f"{ROW}:{name.target}"
