@@ -65,8 +65,6 @@ class Agent:
         self.go = asyncio.Event()
         self.works: dict[str, Work] = {}
         self.card: JsonObject = {}
-        self.said = 0
-        """Bytes that were taken of what has no end."""
 
     async def serve_card(self, _request: web.Request) -> web.Response:
         return _answer(self.card)
@@ -76,9 +74,6 @@ class Agent:
         self.go.set()
         self.go = asyncio.Event()
         return _answer({})
-
-    async def tell_said(self, _request: web.Request) -> web.Response:
-        return _answer({"bytes": self.said})
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         call = cast("JsonObject", orjson.loads(await request.read()))
@@ -146,7 +141,8 @@ class Agent:
         elif work.verb == "event":
             await self._bring_event(response, call_id, work)
         elif work.verb == "endless":
-            await self._talk_on(work, say)
+            while not work.stopped.is_set():
+                await say(work.write_status("y" * (work.numbers.get("kb", 2) * _KB)))
         if not work.stopped.is_set():
             work.state = "TASK_STATE_COMPLETED"
         await say(work.write_status())
@@ -157,16 +153,6 @@ class Agent:
         text = "x" * (work.numbers["mb"] * _MB)
         raw = b"data: %b\n\n" % orjson.dumps(_wrap(call_id, work.write_status(text)))
         await _write_slowly(response, raw)
-
-    async def _talk_on(self, work: Work, say: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Says one thing after another until it is told to stop."""
-        size = work.numbers.get("kb", 2) * _KB
-        number = 0
-        while not work.stopped.is_set():
-            # One that repeats the last would be dropped.
-            await say(work.write_status(f"{number:08d}" + "y" * (size - 8)))
-            self.said += size
-            number += 1
 
     async def _bring_artifact(
         self, work: Work, say: Callable[[JsonObject], Awaitable[None]]
@@ -235,7 +221,6 @@ async def run() -> None:
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/.well-known/agent-card.json", agent.serve_card)
     app.router.add_post("/go", agent.release)
-    app.router.add_get("/said", agent.tell_said)
     app.router.add_post("/", agent.take)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

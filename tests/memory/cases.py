@@ -14,7 +14,6 @@ import aiohttp
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.json import JsonObject
 from tests.memory.site import MB, Site, write_message
-from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json
@@ -185,26 +184,6 @@ async def large_events(site: Site) -> None:
     await site.rest()
 
 
-async def endless_streams(site: Site) -> None:
-    """Twenty streams without an end, whose callers leave: they go on until they are cancelled."""
-    async with AsyncExitStack() as stack:
-        streams = [
-            await stack.enter_async_context(site.stream("alice", "endless kb=16"))
-            for _ in range(20)
-        ]
-        tasks = [_find_task(await events.next()) for events in streams]
-        for events in streams:
-            await events.next()
-    goal = await site.read_said() + 400 * MB
-
-    async def is_said() -> bool:
-        return not site.is_alive() or await site.read_said() >= goal
-
-    await wait_until(is_said, 180.0, "400 MB are brought to nobody")
-    await asyncio.gather(*(site.call("alice", "CancelTask", {"id": task}) for task in tasks))
-    await site.rest()
-
-
 CASES: Final = (
     Case("large artifact", large_artifact),
     Case("slow subscribers", slow_subscribers, short=False),
@@ -217,5 +196,4 @@ CASES: Final = (
     Case("questions", questions, short=False, timeout={"arrival": "5s"}),
     Case("large answers", large_answers, short=False),
     Case("large events", large_events, short=False),
-    Case("endless streams", endless_streams, short=False),
 )

@@ -168,11 +168,6 @@ class Site:
         async with self.http.post(f"{self.agent_url}/go") as response:
             await response.read()
 
-    async def read_said(self) -> int:
-        """Bytes that the gateway has taken of the agent's endless streams by now."""
-        async with self.http.get(f"{self.agent_url}/said") as response:
-            return int(orjson.loads(await response.read())["bytes"])
-
     async def rest(self) -> None:
         """Returns when no run is driven any more."""
 
