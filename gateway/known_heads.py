@@ -16,7 +16,12 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from passerelle.core.record import value
 from passerelle.gateway.a2a.offer import OFFER, KnowsHeads
-from passerelle.gateway.request_bounds import BoundedRequests, ServerOffer, write_at_once
+from passerelle.gateway.request_bounds import (
+    BoundedRequests,
+    ServerOffer,
+    hear_nothing,
+    write_at_once,
+)
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveEvent, HTTPScope
@@ -49,10 +54,6 @@ class _Unheard(asyncio.Event):
 
 
 _UNHEARD: Final = _Unheard()
-
-
-def _hear_nothing() -> None:
-    """In place of a connection that is closed."""
 
 
 class KnownRequest(RequestResponseCycle):
@@ -123,9 +124,9 @@ class KnownHeads(BoundedRequests):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if isinstance(self.cycle, KnownRequest):
+        if isinstance(self._served, KnownRequest):
             # It knows us, as we know it, and nothing is called at the end of a request that was begun.
-            self.cycle.on_response = _hear_nothing
+            self._served.on_response = hear_nothing
 
     def data_received(self, data: bytes) -> None:
         if self._awaited_s is not None or (
@@ -200,7 +201,7 @@ class KnownHeads(BoundedRequests):
 
     def _serve_known(self, known: KnownHead, data: bytes) -> None:
         body = data[len(known.head) :]
-        self.cycle = request = KnownRequest(self, known, body)
+        self.cycle = self._served = request = KnownRequest(self, known, body)
         knows = self._knows
         if knows is not None and known.kept.reading is not None:
             # What is begun here is this request's alone, and so is its context.

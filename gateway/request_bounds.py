@@ -54,6 +54,10 @@ _TOO_MANY: Final = (
 )
 
 
+def hear_nothing() -> None:
+    """In place of a connection that has ended, where the end of an answer is told."""
+
+
 class _OwnLines:
     """The lines of the server itself, which it makes anew each second."""
 
@@ -191,6 +195,8 @@ class BoundedRequests(HttpToolsProtocol):
     """From the end of the head to the end of the body."""
     table: ConnectionTable = ConnectionTable()
     """Of the server; without limits where it has none."""
+    _served: RequestResponseCycle | None = None
+    """The request that is served, or was served last; ``cycle`` is the one that was read last."""
     _offer: ServerOffer | None = None
     """For the request that was read last."""
     _unread_bytes = 0
@@ -229,7 +235,13 @@ class BoundedRequests(HttpToolsProtocol):
         self._stop_timer()
         if self._slot is not None:
             self._slot.release()
+        self._forget_waiting()
         super().connection_lost(exc)
+        served = self._served
+        if served is not None and not served.response_complete:
+            # uvicorn tells the request that was read last, which may have waited behind this one.
+            served.disconnected = True
+            served.message_event.set()
         self.watchers.tell()
 
     def data_received(self, data: bytes) -> None:
@@ -352,8 +364,16 @@ class BoundedRequests(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
         # One that has waited behind another is started from within that one, which may have shown a credential.
         self.context.copy().run(super()._start_asgi_task, cycle, app)
+
+    def _forget_waiting(self) -> None:
+        """None of the requests that wait is served any more; each knows the connection, which knows the last one."""
+        for cycle, _ in self.pipeline:
+            cycle.on_response = hear_nothing
+        self.pipeline.clear()
+        self._held = b""
 
     def _await(self, within_s: float | None) -> None:
         """From now on something else is awaited, or nothing."""

@@ -449,6 +449,48 @@ class Streaming(Keeping):
             await send({"type": "http.response.body"})
 
 
+class Telling(Keeping):
+    """Tells on and on while it waits, then once more."""
+
+    async def serve(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
+        self.kept.append(offer.kept)
+        offer.take_body()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while self.waits:
+            await send({"type": "http.response.body", "body": b"more", "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"the last"})
+
+
+async def test_caller_of_a_known_head_that_leaves_with_another_request_waiting_is_told_no_more(
+    came: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, lost = Telling(), list[KnownHeads]()
+    real = KnownHeads.connection_lost
+
+    def note(self: KnownHeads, exc: Exception | None) -> None:
+        real(self, exc)
+        if self.client is not None:  # as on the trial of a server
+            lost.append(self)
+
+    monkeypatch.setattr(KnownHeads, "connection_lost", note)
+    async with serving(app) as listener, asyncio.timeout(WITHIN_S):
+        async with connect(listener) as (reader, writer):
+            writer.write(GET)
+            await reader.readuntil(b"0\r\n\r\n")
+            app.waits = True
+            writer.write(GET)
+            await wait_until(lambda: len(app.known) == 1, WITHIN_S, "it is served")
+            await hand_over(writer, HEAD, came)
+            writer.transport.abort()
+        await wait_until(lambda: lost, WITHIN_S, "the connection has ended")
+        # The loop of the product raises where something is written to a connection that has ended.
+        assert app.known[0]().disconnected
+        app.waits = False
+        await wait_until(lambda: not lost[0].tasks, WITHIN_S, "nothing is served")
+    assert len(app.kept) == 2
+
+
 async def test_known_request_is_answered_by_messages_and_its_caller_heard_to_leave() -> None:
     app = Streaming()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -205,3 +207,95 @@ async def test_socket_behind_requests_that_wait_opens_none_of_them_twice() -> No
         async with asyncio.timeout(WITHIN_S):
             answer = await reader.read()
     assert answer.count(b"HTTP/1.1 200 ") == 2 * WAITING + 2
+
+
+@dataclass
+class Waiting:
+    """Answers when it may, also a caller who has left; knows who has."""
+
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: list[str] = field(default_factory=list[str])
+    left: list[str] = field(default_factory=list[str])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        self.begun.append(path)
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.left.append(path)
+        await self.may_answer.wait()
+        if path == "/0":
+            return
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+        )
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("count", [1, 2, WAITING + 1])
+async def test_who_leaves_with_requests_waiting_is_a_caller_who_left(
+    connections: list[BoundedRequests], caplog: pytest.LogCaptureFixture, first: int, count: int
+) -> None:
+    """The request that is served is told, none of those behind it begins, and the log has no error."""
+    app = Waiting()
+    async with serving(app) as listener:
+        async with connect(listener) as (_, writer):
+            writer.write(b"".join(map(get, range(first, first + count))))
+            await wait_until(lambda: app.begun, WITHIN_S, "the first one is served")
+            await wait_until(
+                lambda: len(connections[0].pipeline) == count - 1,
+                WITHIN_S,
+                "the others wait",
+            )
+        await wait_until(lambda: app.left == [f"/{first}"], WITHIN_S, "it is told")
+        app.may_answer.set()
+        await wait_until(lambda: not connections[0].tasks, WITHIN_S, "nothing is served")
+    assert app.begun == [f"/{first}"]
+    assert not connections[0].pipeline
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_leaving_is_noticed_with_the_next_answer_where_nothing_more_is_read(
+    connections: list[BoundedRequests], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App()
+    async with serving(app) as listener:
+        async with connect(listener) as (_, writer):
+            writer.write(b"".join(map(get, range(MANY))))
+            await wait_until(lambda: app.begun == 1, WITHIN_S, "the first one is served")
+            await wait_until(
+                lambda: len(connections[0].pipeline) == WAITING, WITHIN_S, "others wait"
+            )
+        app.may_answer.set()
+        (connection,) = connections
+        await wait_until(connection.transport.is_closing, WITHIN_S, "the connection has ended")
+        await wait_until(lambda: not connection.tasks, WITHIN_S, "nothing is served")
+    assert app.begun < MANY
+    assert not connection.pipeline
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_connection_that_ends_with_requests_waiting_goes_without_the_cycle_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, made = Waiting(), list[weakref.ref[BoundedRequests]]()
+    begin = BoundedRequests.connection_made
+
+    def note(connection: BoundedRequests, transport: asyncio.Transport) -> None:
+        begin(connection, transport)
+        if connection.client is not None:  # as on the trial of a server
+            made.append(weakref.ref(connection))
+
+    monkeypatch.setattr(BoundedRequests, "connection_made", note)
+    app.may_answer.set()
+    gc.disable()
+    try:
+        async with serving(app) as listener:
+            async with connect(listener) as (_, writer):
+                writer.write(b"".join(map(get, range(1, WAITING))))
+                await wait_until(lambda: app.begun, WITHIN_S, "the first one is served")
+            await wait_until(lambda: app.left, WITHIN_S, "it is told")
+        assert [connection() for connection in made] == [None]
+    finally:
+        gc.enable()
