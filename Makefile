@@ -76,8 +76,8 @@ lock: ## compile requirements.lock anew from pyproject.toml, a week behind the n
 	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip compile -q --upgrade --universal --python-version 3.11 --extra dev --generate-hashes --exclude-newer "7 days" --no-emit-index-url --no-annotate --no-header -o requirements.lock pyproject.toml
 	@echo "lock: $$(grep -c == requirements.lock) packages"
 
-bench: ## the ratios, side by side in one run; ONLY=part runs one, PEERS=all installs its other servers first
-	@$(BIN)/python -m bench $(ONLY) $(if $(PEERS),--peers $(PEERS))
+bench: ## the ratios, side by side in one run; ONLY=part runs one, PEERS=all installs its other servers first, BASE=checkout is another tree
+	@$(BIN)/python -m bench $(ONLY) $(if $(PEERS),--peers $(PEERS)) $(if $(BASE),--base $(BASE))
 
 clean: ## remove what the verbs made
 	@rm -rf .venv bench/peers/*/.venv dist build htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache && find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,8 +14,11 @@ import platform
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from bench.abuse import measure_abuse
 from bench.appends import measure_appends
 from bench.approvals import measure_approvals
 from bench.channel_servers import install_socketio
@@ -26,6 +29,7 @@ from bench.inboxes import measure_inboxes
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
 from bench.size import measure_size
+from bench.startup import measure_startup
 from bench.streaming import measure_streams
 from bench.unary import Length, measure_unary
 from bench.unmeasured import list_unmeasured
@@ -36,50 +40,78 @@ from passerelle.runtime.common.version import VERSION
 
 LIMIT_S: Final = 1_200.0
 INTERRUPTED: Final = 130
-Section = Callable[[bool], AsyncGenerator[Row]]
 
 
-async def measure_a2a(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says to all sections: few and short rounds, and a checkout to compare with."""
+
+    short: bool
+    base: Path | None = None
+
+
+Section = Callable[[Asked], AsyncGenerator[Row]]
+
+
+async def measure_a2a(asked: Asked) -> AsyncGenerator[Row]:
     """What a caller over A2A gets, and what it costs."""
-    async for row in measure_unary(Length(2, 1.0) if short else Length(5, 2.0)):
+    async for row in measure_unary(Length(2, 1.0) if asked.short else Length(5, 2.0)):
         yield row
-    async for row in measure_streams(rounds=1 if short else 3, chunks=100 if short else 200):
+    async for row in measure_streams(
+        rounds=1 if asked.short else 3, chunks=100 if asked.short else 200
+    ):
         yield row
     async for row in measure_idle():
         yield row
 
 
-async def measure_least(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+async def measure_least(asked: Asked) -> AsyncGenerator[Row]:
     """What passing on costs, and nothing else."""
-    async for row in measure_floor(Length(2, 1.0) if short else Length(5, 2.0)):
+    async for row in measure_floor(Length(2, 1.0) if asked.short else Length(5, 2.0)):
         yield row
 
 
-async def measure_store(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+async def measure_store(asked: Asked) -> AsyncGenerator[Row]:
     """What the store underneath does, without anything on top."""
-    async for row in measure_appends(rounds=2 if short else 5, seconds=0.5 if short else 1.0):
+    async for row in measure_appends(
+        rounds=2 if asked.short else 5, seconds=0.5 if asked.short else 1.0
+    ):
         yield row
-    async for row in measure_size(many=10_000 if short else 100_000, rounds=3 if short else 9):
+    async for row in measure_size(
+        many=10_000 if asked.short else 100_000, rounds=3 if asked.short else 9
+    ):
         yield row
 
 
-async def measure_others(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+async def measure_others(asked: Asked) -> AsyncGenerator[Row]:
     """What other gateways make of the same work."""
-    async for row in measure_rivals(Length(1, 1.0) if short else Length(3, 2.0)):
+    async for row in measure_rivals(Length(1, 1.0) if asked.short else Length(3, 2.0)):
         yield row
 
 
-async def measure_links(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+async def measure_links(asked: Asked) -> AsyncGenerator[Row]:
     """What devices get over channels, and what it costs."""
-    async for row in measure_channels(Plan(1, 2.0) if short else Plan(3, 4.0)):
+    async for row in measure_channels(Plan(1, 2.0) if asked.short else Plan(3, 4.0)):
         yield row
 
 
-async def measure_questions(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+async def measure_questions(asked: Asked) -> AsyncGenerator[Row]:
     """How long people and agents wait for each other."""
-    async for row in measure_approvals(20 if short else 200):
+    async for row in measure_approvals(20 if asked.short else 200):
         yield row
-    async for row in measure_inboxes(10_000, rounds=3 if short else 7, welcomes=40):
+    async for row in measure_inboxes(10_000, rounds=3 if asked.short else 7, welcomes=40):
+        yield row
+
+
+async def measure_beside(asked: Asked) -> AsyncGenerator[Row]:
+    """What others notice of those who abuse the gateway."""
+    async for row in measure_abuse(Length(1, 1.0) if asked.short else Length(5, 3.0)):
+        yield row
+
+
+async def measure_beginning(asked: Asked) -> AsyncGenerator[Row]:
+    """What it costs to start."""
+    async for row in measure_startup(2 if asked.short else 9, asked.base):
         yield row
 
 
@@ -90,6 +122,8 @@ SECTIONS: Final[dict[str, Section]] = {
     "rivals": measure_others,
     "channels": measure_links,
     "approvals": measure_questions,
+    "abuse": measure_beside,
+    "startup": measure_beginning,
 }
 
 
@@ -103,17 +137,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=["all"],
         help="install the other servers of the chosen parts that are missing, first",
     )
+    parser.add_argument(
+        "--base", type=Path, help="a checkout with an environment, to compare the start with"
+    )
     chosen = parser.parse_args(arguments)
     sections: list[str] = chosen.only or list(SECTIONS)
     if unknown := set(sections) - set(SECTIONS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    short: bool = chosen.short
+    asked = Asked(chosen.short, chosen.base)
     try:
         if chosen.peers and "rivals" in sections:
             install_rivals()
         if chosen.peers and "channels" in sections:
             install_socketio()
-        return run(_print_table(sections, short=short))
+        return run(_print_table(sections, asked))
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -122,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-async def _print_table(sections: Sequence[str], *, short: bool) -> int:
+async def _print_table(sections: Sequence[str], asked: Asked) -> int:
     started = time.monotonic()
     rows: list[Row] = []
     status = 0
@@ -131,7 +168,7 @@ async def _print_table(sections: Sequence[str], *, short: bool) -> int:
         async with asyncio.timeout(LIMIT_S):
             for name in sections:
                 print(f"\n{name + ':':<8}{COLUMNS[8:]}", flush=True)
-                async for row in SECTIONS[name](short):
+                async for row in SECTIONS[name](asked):
                     _print_row(row, rows)
             for row in list_unmeasured() if len(sections) == len(SECTIONS) else ():
                 _print_row(row, rows)

@@ -54,6 +54,7 @@ class Outcome:
     count: int = 0
     seconds: float = 0.0
     median_ms: float = 0.0
+    p99_ms: float = 0.0
     error: str | None = None
 
 
@@ -88,7 +89,12 @@ async def _send(order: Order) -> Outcome:
         for _ in range(order.callers):
             group.create_task(call())
     took = sorted(turns.took)
-    return Outcome(len(took), time.perf_counter() - started, 1000 * took[len(took) // 2])
+    return Outcome(
+        len(took),
+        time.perf_counter() - started,
+        1000 * took[len(took) // 2],
+        1000 * took[len(took) * 99 // 100],
+    )
 
 
 async def _follow(order: Order) -> Outcome:

@@ -11,10 +11,11 @@ import hashlib
 import re
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import httpx
@@ -133,18 +134,23 @@ class Stage:
         return read_url(f"unix://{socket}")
 
 
-def _write_config(agent: str, url: str) -> str:
+def _write_config(agent: str, url: str, others: Mapping[str, str]) -> str:
     """One client with a key, and limits on both sides of the gateway."""
+    more = "".join(f"  - {{name: {name}, url: {at}}}\n" for name, at in others.items())
     key_hash = hashlib.sha256(_KEY.encode()).hexdigest()
     return (
-        f"agents:\n  - {{name: {agent}, url: {url}, limits: {_LIMITS}}}\n"
+        f"agents:\n  - {{name: {agent}, url: {url}, limits: {_LIMITS}}}\n{more}"
         f"clients:\n  - {{name: bench, key_hash: {key_hash}, may_call: [{agent}], limits: {_LIMITS}}}\n"
     )
 
 
 @asynccontextmanager
-async def open_stage(agent_name: str) -> AsyncGenerator[Stage]:
+async def open_stage(
+    agent_name: str, others: Mapping[str, str] = MappingProxyType({})
+) -> AsyncGenerator[Stage]:
     """Starts the sample agent ``agent_name`` and all that goes with it.
+
+    ``others`` are agents that run already, by name and URL; only the owner may call them.
 
     Raises:
         StoryBroken, BenchBroken: a process did not come up.
@@ -156,7 +162,7 @@ async def open_stage(agent_name: str) -> AsyncGenerator[Stage]:
         stack.push_async_callback(agent.stop)
         url: str = orjson.loads(await agent.read_line("{"))["url"]
         config = folder / "bench.yaml"
-        config.write_text(_write_config(agent_name, url), encoding="utf-8")
+        config.write_text(_write_config(agent_name, url, others), encoding="utf-8")
         gateway = GatewayProcess(folder, config)
         stack.push_async_callback(gateway.stop)
         await gateway.start()

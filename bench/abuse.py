@@ -1,0 +1,138 @@
+"""How much others notice of an abuse: latency of a well-behaved caller beside each, and of the same caller alone.
+
+Rounds alternate, alone and then beside, so that a neighbour's noise meets both sides. What the abuser and its agent
+use of the cores is missing from everybody, so a ratio tells of the machine as well: compare it with that of another
+tree on the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import orjson
+
+from bench.abusers import Begun, Order
+from bench.load import Outcome
+from bench.rows import BenchBroken, Row, Spread
+from bench.stage import ANSWER_S, ROOT, Stage, open_stage
+from bench.talkative import NAME
+from bench.unary import TASK, WARM_S, Length
+from passerelle.demo.processes import start
+
+_REST: Final = Order("rest")
+_CALLER: Final = replace(TASK, callers=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Abuse:
+    """One kind, as it stands in the table."""
+
+    name: str
+    order: Order
+
+
+ABUSES: Final = (
+    Abuse("4 pipelines that nobody reads", Order("pipelines", count=4)),
+    Abuse("30 slow readers of a stream", Order("slow readers", count=30, text="kb=2 every_ms=5")),
+    Abuse("an agent that talks, frames of 2 kB", Order("talk", count=1, text="kb=2")),
+    Abuse("an agent that talks, frames of 60 kB", Order("talk", count=1, text="kb=60")),
+    Abuse("400 half-open connections", Order("half-open", count=400)),
+    Abuse("2 callers with bodies of 5 MB", Order("bodies", count=2, text="z", size=5_000_000)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The caller alone, and beside an abuse in the round that followed."""
+
+    alone: Outcome
+    beside: Outcome
+
+
+class Abusers:
+    """The process of the abusers, one order at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def carry_out(self, order: Order) -> None:
+        """Returns when the abuse is under way, and the one before has ended.
+
+        Raises:
+            BenchBroken: it did not come about.
+        """
+        wire = self._process
+        if wire.stdin is None or wire.stdout is None:
+            raise BenchBroken("the abusers have no pipes")
+        wire.stdin.write(orjson.dumps(asdict(order)) + b"\n")
+        await wire.stdin.drain()
+        async with asyncio.timeout(ANSWER_S):
+            line = await wire.stdout.readline()
+        if not line:
+            raise BenchBroken("the abusers have ended")
+        begun = Begun(**orjson.loads(line))
+        if begun.error is not None:
+            raise BenchBroken(f"{order.kind}: {begun.error}")
+
+
+@asynccontextmanager
+async def open_abusers() -> AsyncGenerator[Abusers]:
+    """Gone with the block."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.abusers",
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Abusers(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def measure_abuse(length: Length) -> AsyncGenerator[Row]:
+    """Rows of the section, as they are measured."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-abuse-")))
+        agent = start(NAME, ("bench.talkative",), folder, {"PYTHONPATH": str(ROOT)})
+        stack.push_async_callback(agent.stop)
+        url: str = orjson.loads(await agent.read_line("{"))["url"]
+        stage = await stack.enter_async_context(open_stage("echo", {NAME: url}))
+        abusers = await stack.enter_async_context(open_abusers())
+        await stage.run(replace(_CALLER, seconds=WARM_S), through=True)
+        for abuse in ABUSES:
+            pairs = [await _take_turn(stage, abusers, abuse, length) for _ in range(length.rounds)]
+            for row in _rows(abuse, pairs):
+                yield row
+
+
+async def _take_turn(stage: Stage, abusers: Abusers, abuse: Abuse, length: Length) -> Pair:
+    caller = replace(_CALLER, seconds=length.seconds)
+    alone = await stage.run(caller, through=True)
+    url = f"{stage.gateway.url}/agents/{NAME}"
+    await abusers.carry_out(replace(abuse.order, url=url, headers=stage.gateway.authorization))
+    beside = await stage.run(caller, through=True)
+    await abusers.carry_out(_REST)
+    return Pair(alone.outcome, beside.outcome)
+
+
+def _rows(abuse: Abuse, pairs: list[Pair]) -> list[Row]:
+    medians = [pair.beside.median_ms / pair.alone.median_ms for pair in pairs]
+    late = [pair.beside.p99_ms / pair.alone.p99_ms for pair in pairs]
+    what = f"beside {abuse.name}"
+    return [
+        Row(f"{what}: median ÷ alone", Spread.of(medians), "ratio"),
+        Row(f"{what}: p99 ÷ alone", Spread.of(late), "ratio"),
+        Row(f"{what}: p99", Spread.of([pair.beside.p99_ms for pair in pairs]), "ms"),
+    ]

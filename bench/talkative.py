@@ -1,0 +1,176 @@
+"""An agent that talks: ``python -m bench.talkative`` listens on loopback and prints one JSON line with its URL.
+
+To ``SendStreamingMessage`` it says as much as the text asks for, until it is cancelled: ``kb=2`` in each status update,
+``every_ms=5`` between two of them, else as fast as it is read. To ``SendMessage`` it answers a Message at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+import orjson
+
+from bench.light_tasks import CANCELED, WORKING, make_card, refuse
+from bench.line import Line
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.json import JsonObject
+from passerelle.demo.peers.serving import HOST
+from passerelle.gateway.server import bind, run
+
+NAME: Final = "talkative"
+_KB: Final = 1024
+_NO_TASK: Final = -32001
+_NO_STREAM: Final = -32004
+_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+_STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@dataclass(slots=True)
+class Talk:
+    """One task, which goes on until it is cancelled."""
+
+    task_id: str
+    context_id: str
+    kb: int
+    every_s: float
+    state: str = WORKING
+
+    def show(self) -> JsonObject:
+        """The Task."""
+        return {
+            "id": self.task_id,
+            "contextId": self.context_id,
+            "status": {"state": self.state},
+        }
+
+    def say(self, number: int) -> JsonObject:
+        """A status update; no two are equal, which would be dropped."""
+        text = f"{number:08d}" + "y" * (self.kb * _KB - 8)
+        message: JsonObject = {
+            "messageId": f"{self.task_id}-{number}",
+            "role": "ROLE_AGENT",
+            "parts": [{"text": text}],
+        }
+        return self._update({"state": WORKING, "message": message})
+
+    def end(self) -> JsonObject:
+        """The last update."""
+        return self._update({"state": self.state})
+
+    def _update(self, status: JsonObject) -> JsonObject:
+        ids: JsonObject = {"taskId": self.task_id, "contextId": self.context_id}
+        return {"statusUpdate": {**ids, "status": status}}
+
+
+@dataclass(slots=True)
+class Agent:
+    """What every connection shares."""
+
+    card: bytes
+    talks: dict[str, Talk] = field(default_factory=dict[str, Talk])
+    streams: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    def begin(self, message: JsonObject) -> Talk:
+        """What a message asks for."""
+        said = " ".join(text_at(part, "text") for part in objects_at(message, "parts"))
+        numbers = dict(one.split("=", 1) for one in said.split() if "=" in one)
+        name = f"talk-{len(self.talks) + 1}"
+        context = text_at(message, "contextId") or f"context-{name}"
+        every_s = float(numbers.get("every_ms", 0)) / 1000
+        talk = self.talks[name] = Talk(name, context, int(numbers.get("kb", 2)), every_s)
+        return talk
+
+
+class Link(Line):
+    """One connection. While the other side does not read, nothing is said."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(asks=False)
+        self._agent = agent
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def lose(self, error: Exception | None) -> None:  # noqa: ARG002  whatever it was, nobody listens
+        self._may_write.set()
+
+    def take(self, body: bytes) -> None:
+        if self.method == b"GET":
+            self._answer(self._agent.card)
+            return
+        call = cast("JsonObject", orjson.loads(body))
+        method, params = text_at(call, "method"), object_at(call, "params")
+        if method == "SendStreamingMessage":
+            talk = self._agent.begin(object_at(params, "message"))
+            stream = asyncio.get_running_loop().create_task(self._talk(call, talk))
+            self._agent.streams.add(stream)
+            stream.add_done_callback(self._agent.streams.discard)
+            return
+        self._answer(_compose(call, self._find_answer(method, params)))
+
+    def _find_answer(self, method: str, params: JsonObject) -> JsonObject:
+        if method == "SendMessage":
+            message: JsonObject = {
+                "messageId": "heard",
+                "role": "ROLE_AGENT",
+                "parts": [{"text": "heard"}],
+            }
+            return {"result": {"message": message}}
+        talk = self._agent.talks.get(text_at(params, "id"))
+        if talk is None:
+            return refuse(_NO_TASK, "there is no such task")
+        if method == "SubscribeToTask":
+            return refuse(_NO_STREAM, "what was said is not said again")
+        if method == "CancelTask":
+            talk.state = CANCELED
+        return {"result": talk.show()}
+
+    async def _talk(self, call: JsonObject, talk: Talk) -> None:
+        self.write(_STREAM_HEAD)
+        self._tell(call, {"task": talk.show()})
+        for number in itertools.count(1):
+            if talk.state != WORKING or not self.is_open:
+                break
+            self._tell(call, talk.say(number))
+            await asyncio.sleep(talk.every_s)
+            await self._may_write.wait()
+        self._tell(call, talk.end())
+        self.write(b"0\r\n\r\n")
+
+    def _tell(self, call: JsonObject, result: JsonObject) -> None:
+        event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
+        self.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+    def _answer(self, body: bytes) -> None:
+        self.write(_HEAD % len(body) + body)
+
+
+def _compose(call: JsonObject, answer: JsonObject) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": call.get("id"), **answer})
+
+
+async def _serve() -> None:
+    listener = bind(HOST, 0)
+    card = orjson.dumps(make_card(listener.url, streams=True) | {"name": NAME})
+    agent = Agent(card)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Link(agent), sock=listener.socket)
+    print(orjson.dumps({"agent": NAME, "url": listener.url}).decode(), flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        run(_serve())
