@@ -28,7 +28,8 @@ CHUNK_KB: Final = 12
 _SLOW_S: Final = 2.0
 _STAYING: Final = 0.6
 CALLER: Final = "alice"
-_NUMBER: Final = re.compile(rb'"(\d{8})z')
+_NUMBER: Final = re.compile(rb'"text":"(\d{8})z')
+"""Of a chunk; the preview of the whole artifact begins with a number as well."""
 _LAST: Final = b'"TASK_STATE_COMPLETED"'
 _GAPS: Final = (b"event: gap", b'"t":"gap"')
 _TOO_SLOW: Final = b"\x0f\xa8"

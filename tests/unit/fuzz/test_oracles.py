@@ -36,6 +36,7 @@ def test_pieces_are_the_whole_and_the_same_for_a_seed() -> None:
 
 def test_reader_of_every_chunk_once_and_in_order_has_no_fault() -> None:
     assert not judge(say(*range(CHUNKS)))
+    assert not judge(say(*range(CHUNKS)) + b'{"preview":"00000000zz"}')
 
 
 @pytest.mark.parametrize("may_skip", [True, False])
