@@ -154,7 +154,7 @@ def _live(wanted: dict[str, object]) -> None:
     sys.argv = cast("list[str]", wanted["argv"])
     status = 1
     try:
-        import_module(f"{sys.argv[0]}.gateway.cli").main()
+        import_module("passerelle.cli.main").main()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
