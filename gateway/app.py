@@ -82,7 +82,7 @@ async def run_gateway(
                     edges.connections.admission,
                 )
                 async with (
-                    open_grpc(settings, edges.face, tls, edges.connections.grpc) as port,
+                    open_grpc(settings, edges.face, tls, edges.connections) as port,
                     open_channel_port(settings, edges, tls) as channels,
                 ):
                     grpc = None if port is None else f"{settings.host}:{port}"

@@ -58,6 +58,7 @@ class Connections:
 
     admission: Admission
     grpc: int | None
+    grpc_of_address: int | None
     channels: int | None
     descriptors: Descriptors
 
@@ -83,4 +84,7 @@ def make_connections(settings: Settings, limit: int | None = None) -> Connection
     backlog = BACKLOG if found is None else min(BACKLOG, find_backlog(found, find_most(found)))
     descriptors = Descriptors(read_descriptor_limit)
     admission = Admission(table, backlog, descriptors.watch)
-    return Connections(admission, grpc, channels, descriptors)
+    grpc_of_address = settings.connections.per_address
+    if grpc_of_address is None and grpc is not None:
+        grpc_of_address = find_most_of_address(grpc)
+    return Connections(admission, grpc, grpc_of_address, channels, descriptors)

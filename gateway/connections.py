@@ -161,6 +161,17 @@ class ConnectionTable:
         if gone is not None:
             self._discount(slot.address)
 
+    def enter(self, address: str) -> bool:
+        """Something is under way for an address that is no connection of its own; False where there is no room."""
+        if not self._has_room(address):
+            return False
+        self._count(address)
+        return True
+
+    def leave(self, address: str) -> None:
+        """That has ended."""
+        self._discount(address)
+
     def _count(self, address: str | None) -> None:
         if address is not None:
             self._of_address[address] += 1

@@ -73,9 +73,9 @@ class ConnectionSettings(Section):
         default=None,
         ge=1,
         le=1_000_000,
-        description="Of these, over HTTP from one address; absent: half. Connections from this machine and from "
-        "`proxy.addresses` are not counted; with `proxy.address_header` the requests and sockets of each client of the "
-        "proxy are.",
+        description="Of these, over HTTP from one address, and as many over gRPC; absent: half of either. Connections "
+        "from this machine and from `proxy.addresses` are not counted; with `proxy.address_header` the requests and "
+        "sockets of each client of the proxy are.",
     )
 
 

@@ -35,7 +35,8 @@ from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.visits import Visits
-from passerelle.gateway.grpc.metadata import Head, read_head, refuse_repeated
+from passerelle.gateway.grpc.connections import GrpcConnections
+from passerelle.gateway.grpc.metadata import Head, list_texts, read_head, refuse_repeated
 from passerelle.peers.grpc.status import Refusal, render_refusal
 from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
@@ -66,6 +67,7 @@ class GrpcFace:
     operations: Operations
     parts: FaceParts
     default_agent: str | None
+    connections: GrpcConnections = field(default_factory=GrpcConnections)
     requests: Requests = field(init=False)
     _visits: Visits = field(init=False, repr=False)
 
@@ -104,10 +106,11 @@ class GrpcFace:
         self, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | Refusal | None:
         """Serves, and makes a status of everything that goes wrong."""
-        headers = read_head(context).headers
+        head = read_head(context)
         try:
-            async with self._visits.receive(headers, "GRPC", service.version) as visit:
-                return await self._serve(visit, service, row, request, context)
+            async with self._visits.receive(head.headers, "GRPC", service.version) as visit:
+                with self.connections.begin(head.peer, list_texts(context)):
+                    return await self._serve(visit, service, row, request, context)
         except PasserelleError as error:
             return render_refusal(error, service.version)
 
@@ -118,6 +121,7 @@ class GrpcFace:
         head = read_head(context, self.parts.reader.certificate_header)
         shown = self.parts.reader.read(head.headers, head.address)
         principal = await self.parts.authenticator.authenticate(shown)
+        self.connections.note_authenticated(head.peer)
         params = to_json(_parse(row, request))
         visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
         visit.operation = row.method

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from passerelle.core.errors import InvalidInput
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
+Peer: TypeAlias = tuple[str, int]
+"""Address and port of the other end of a connection."""
 _IP: Final = ("ipv4:", "ipv6:")
 
 
@@ -24,30 +27,46 @@ class Head:
     """Names are lower case, and lines of one name are joined, as with HTTP headers. Binary values are left out."""
 
     headers: Mapping[str, str]
-    address: str | None
+    peer: Peer | None
+
+    @property
+    def address(self) -> str | None:
+        """Of the other end of the connection."""
+        return None if self.peer is None else self.peer[0]
 
 
 def read_head(context: Context, proxied: str | None = None) -> Head:
     """What came along with a call."""
-    headers = join_fields(_list_texts(context), proxied)
-    return Head(headers, _read_address(context.peer()))
+    headers = join_fields(list_texts(context), proxied)
+    return Head(headers, read_peer(context.peer()))
 
 
 def refuse_repeated(context: Context) -> None:
     """Raises InvalidInput for a name with one value that stands there twice."""
-    repeated = find_repeated([name for name, _ in _list_texts(context)])
+    repeated = find_repeated([name for name, _ in list_texts(context)])
     if repeated is not None:
         raise InvalidInput(repeated, REASON)
 
 
-def _list_texts(context: Context) -> list[tuple[str, str]]:
+def list_texts(context: Context) -> list[tuple[str, str]]:
+    """Names with their values, as they came."""
     pairs = context.invocation_metadata() or ()
     return [(name, value) for name, value in pairs if isinstance(value, str)]
 
 
-def _read_address(peer: str) -> str | None:
-    """The address in ``ipv4:127.0.0.1:5000`` or ``ipv6:[::1]:5000``; None for a socket that has none."""
+def read_peer(peer: str) -> Peer | None:
+    """What ``ipv4:127.0.0.1:5000`` or ``ipv6:[::1]:5000`` names; None for a socket that has no address."""
     kind = next((kind for kind in _IP if peer.startswith(kind)), None)
     if kind is None:
         return None
-    return unquote(peer.removeprefix(kind)).rpartition(":")[0].strip("[]")
+    address, _, port = unquote(peer.removeprefix(kind)).rpartition(":")
+    return make_peer(address.strip("[]"), int(port))
+
+
+def make_peer(address: str, port: int) -> Peer:
+    """One name for the other end, whichever version of addresses its socket has."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address, port
+    return str(getattr(found, "ipv4_mapped", None) or found), port
