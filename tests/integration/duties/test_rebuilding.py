@@ -156,7 +156,7 @@ async def test_loss_that_is_older_than_the_feed_is_made_good_by_the_owner_of_the
     async def is_whole() -> bool:
         return await list_tasks(store) == {story.task.id for story in stories}
 
-    await wait_until(is_whole, 20, "the lists are whole")
+    await wait_until(is_whole, 60, "the lists are whole")
     await await_settled(instances.url)
     assert await list_problems(store) == []
     assert await list_questions(store) == {asked[0].id, asked[2].id}
@@ -177,7 +177,7 @@ async def await_settled(url: str) -> None:
         rows = [row for shard in ALL_SHARDS for row in _list_due(url, keys.due(shard))]
         return not any(row.startswith(b"rebuild:") for row in rows)
 
-    await wait_until(is_settled, 20, "the views are rebuilt")
+    await wait_until(is_settled, 60, "the views are rebuilt")
 
 
 def _list_due(url: str, name: str) -> list[bytes]:
@@ -205,10 +205,12 @@ async def test_rows_that_name_what_a_lost_tail_took_are_taken_out(
     await lose_records(instances, relaying, moment)
 
     async def is_whole() -> bool:
-        return await list_questions(store) == {one.id}
+        # The two forms of an inbox are two reads: what is rebuilt in between makes them differ.
+        return {name for name, _ in await store.projections.list_inbox(OWNER.key)} == {one.id}
 
-    await wait_until(is_whole, 20, "the lost question waits for nobody")
+    await wait_until(is_whole, 60, "the lost question waits for nobody")
     await await_settled(instances.url)
+    assert await list_questions(store) == {one.id}
     assert await list_tasks(store) == {kept.task.id}
     assert await list_problems(store) == []
 
@@ -235,7 +237,7 @@ async def test_what_had_ended_in_the_tail_is_open_again_where_people_look(
     async def is_open() -> bool:
         return await list_questions(store) == {asked.id}
 
-    await wait_until(is_open, 20, "the question is in the inbox again")
+    await wait_until(is_open, 60, "the question is in the inbox again")
     await await_settled(instances.url)
     parts = {part: await list_part(store, part) for part in PARTS}
     assert {part for part, named in parts.items() if named} == {"open"}
