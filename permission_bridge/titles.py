@@ -82,12 +82,13 @@ def _describe_act(subject: JsonObject) -> str:
     """The tool and its arguments, or the command, path or host; nothing of what is not text or number."""
     tool = next((escape_line(one) for key in _NAMES if (one := _read_text(subject, key))), "")
     args = subject.get("arguments", subject.get("args"))
+    listed = ", ".join(_list_arguments(args if isinstance(args, dict) else {}))
     if tool:
-        shown = _list_arguments(args if isinstance(args, dict) else {})
-        listed = ", ".join(shown)
         return f"{cut(tool, _TOOL_ROOM)}({listed})" if listed else cut(tool, _TOOL_ROOM)
     target = next((one for key in _TARGETS if (one := _read_text(subject, key))), "")
-    return escape_line(target) or ", ".join(_list_arguments(subject))
+    if target:
+        return escape_line(target)
+    return listed if "arguments" in subject else ", ".join(_list_arguments(subject))
 
 
 def _list_arguments(args: JsonObject) -> Iterator[str]:

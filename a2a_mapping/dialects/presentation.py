@@ -61,9 +61,16 @@ def list_request_parts(request: Request, rev: int) -> list[Json]:
 
 
 def show_parts(
-    frame: JsonObject, parts: list[Json] | None, state: str | None = None, *, beside: bool = False
+    frame: JsonObject,
+    parts: list[Json] | None,
+    state: str | None,
+    own: JsonObject,
+    *,
+    beside: bool = False,
 ) -> JsonObject:
-    """A copy of a task or status frame, with ``parts`` in place of the peer's message and in ``state`` if given.
+    """A copy of a task or status frame, with ``parts`` in place of the peer's words and in ``state`` if given.
+
+    ``own`` is the message that holds them where the peer's status has none.
 
     ``beside`` keeps what the peer says in its own form behind them, byte for byte: a caller that knows the form can
     answer in it. Its words stand in ours already.
@@ -74,9 +81,9 @@ def show_parts(
             status = object_at(holder, "status")
             shown: JsonObject = dict(status)
             if parts is not None:
-                message = object_at(status, "message")
-                own = [part for part in objects_at(message, "parts") if "text" not in part]
-                shown["message"] = {**message, "parts": [*parts, *own] if beside else parts}
+                message = object_at(status, "message") or own
+                native = [part for part in objects_at(message, "parts") if "text" not in part]
+                shown["message"] = {**message, "parts": [*parts, *native] if beside else parts}
             if state is not None:
                 shown["state"] = state
             return {name: {**holder, "status": shown}}

@@ -15,6 +15,7 @@ from passerelle.a2a_mapping.dialects.presentation import show_parts
 from passerelle.a2a_mapping.difference import is_same_status, list_differences
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import (
+    make_message,
     make_status,
     remark_frame,
     show_state,
@@ -46,6 +47,7 @@ from passerelle.a2a_mapping.status_words import read_words
 from passerelle.core import task as tasks
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ids import derive_id, place
 from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
@@ -392,7 +394,8 @@ def _wait(
     asked = step.asks(step, native, said)
     if asked.parts is not None or asked.settled:
         state = WORKING if asked.settled else None
-        frame = show_parts(frame, asked.parts, state, beside=asked.native)
+        own = _make_own_message(step)
+        frame = show_parts(frame, asked.parts, state, own, beside=asked.native)
         # Folded in place of the peer's own words, or these would stand in the history beside ours.
         shown = fold(before, frame)
         step.sight.content = complete_history(shown, step.sight.accepted) if shown else None
@@ -401,6 +404,16 @@ def _wait(
     # A peer that still shows the question whose answer it was just sent has not answered that turn.
     if step.record.status in WAITING:
         step.end_turn("task")
+
+
+def _make_own_message(step: Step) -> JsonObject:
+    """What holds our parts where the peer's status has no message, as when it asks in an artifact.
+
+    Shown again, a pause has the same id: history keeps a message once.
+    """
+    pauses = step.record.occurrences.values()
+    message_id = derive_id("msg", place(step.facade), "asked", step.facade, *pauses)
+    return make_message(message_id, step.facade, step.sight.context_id, [])
 
 
 def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunStatus:

@@ -5,8 +5,8 @@ round plans errands of callers and meets them with a fault at each named point: 
 cut or held, a gateway is frozen around a send. Afterwards the agents know the truth, and everything is held against it.
 Then a gateway with many open runs is killed and started again; and gateways, once with their store, are killed at each
 point in the life of a question that an agent asks, whether a person answers it or the caller itself; and replicas are
-promoted that lack what was acknowledged last. ``--approvals`` and ``--tails`` play the last two alone, ``--tasks`` the
-others.
+promoted that lack what was acknowledged last; and a cluster moves slots and promotes such a replica, which the long
+form has alone. ``--approvals``, ``--tails`` and ``--cluster`` play the last three alone, ``--tasks`` the others.
 
 The seed is printed first. The same seed plans the same errands and faults in the same order.
 """
@@ -25,6 +25,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from tests.chaos.approvals_rounds import run_approvals
+from tests.chaos.cluster_tails import run_cluster_tails
 from tests.chaos.lost_tails import run_lost_tails
 from tests.chaos.plan import ERRANDS
 from tests.chaos.restart import reopen
@@ -50,10 +51,11 @@ async def run(seed: int, *, short: bool, only: str) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="psr-chaos-") as name:
         folder = Path(name)
         rounds, reopened, asked = folder / "rounds", folder / "restart", folder / "approvals"
-        tails = folder / "tails"
-        for part in (rounds, reopened, asked, tails):
+        tails, cluster = folder / "tails", folder / "cluster"
+        for part in (rounds, reopened, asked, tails, cluster):
             part.mkdir()
         losing = partial(run_lost_tails, tails, Random(seed), 1 if short else TAILS)
+        moving = partial(run_cluster_tails, cluster, Random(seed))
         asking = partial(run_approvals, asked, Random(seed), whole=not short)
         reopening = partial(reopen, reopened, SHORT_OPEN_RUNS if short else OPEN_RUNS)
         count, errands = (1, ERRANDS) if short else (ROUNDS, LONG_ERRANDS)
@@ -66,8 +68,10 @@ async def run(seed: int, *, short: bool, only: str) -> list[str]:
                 turns = [driving, reopening]
             case "tails":
                 turns = [losing]
+            case "cluster":
+                turns = [moving]
             case _:
-                turns = [asking, driving, losing, reopening]
+                turns = [asking, driving, losing, *([] if short else [moving]), reopening]
         faults: list[str] = []
         for play in turns:
             faults += await play()
@@ -80,7 +84,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--short", action="store_true")
     parts = parser.add_mutually_exclusive_group()
-    for part in ("approvals", "tails", "tasks"):
+    for part in ("approvals", "tails", "cluster", "tasks"):
         parts.add_argument(f"--{part}", dest="only", action="store_const", const=part, default="")
     flags = parser.parse_args()
     seed = secrets.randbelow(2**32) if flags.seed is None else flags.seed

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +34,7 @@ from tests.chaos.plan import GATEWAYS, LASTING
 from tests.chaos.site import KEY, AgentProcess
 from tests.chaos.store_view import StoreView
 from tests.support.engine import free_port
-from tests.support.failover import Pair, run_pair
+from tests.support.failover import run_pair
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Errand:
 class Scene:
     """One round: its processes, and what did not hold."""
 
-    pair: Pair
+    open_view: Callable[[], StoreView]
+    """A look at the store as it stands at the end."""
     agents: dict[str, AgentProcess]
     gateways: list[GatewayProcess]
     http: httpx.AsyncClient
@@ -166,26 +167,29 @@ async def _run_round(folder: Path, number: int, draw: Random) -> list[str]:
     early = [_plan(f"l{number:02d}e{place:02d}", draw, is_early=True) for place in range(_BEFORE)]
     late = [_plan(f"l{number:02d}t{place:02d}", draw, is_early=False) for place in range(_IN_TAIL)]
     tail_s, kills = draw.uniform(0.5, 3.0), draw.random() < 1 / 2
-    async with _open_scene(folder) as scene:
+    async with (
+        run_pair() as pair,
+        open_scene(folder, pair.url, partial(StoreView, pair.replica.url)) as scene,
+    ):
         for errand in early:
             await scene.begin(errand)
-        await _await_begun(scene, early)
-        await scene.pair.await_replicated()
-        scene.pair.cut_replication()
+        await await_begun(scene, early)
+        await pair.await_replicated()
+        pair.cut_replication()
         cut_s = time.monotonic()
         in_tail = [asyncio.create_task(scene.begin(errand)) for errand in late]
         in_tail += [
-            asyncio.create_task(scene.reply(errand)) for errand in early[::2] if _asks(errand)
+            asyncio.create_task(scene.reply(errand)) for errand in early[::2] if asks(errand)
         ]
         await asyncio.sleep(tail_s)
-        scene.pair.promote()
+        pair.promote()
         if kills:
             scene.gateways[-1].kill()
             await scene.gateways[-1].start()
         await asyncio.gather(*in_tail)
         await asyncio.gather(*(scene.finish(errand) for errand in (*early, *late)))
-        await _prove(scene, early, late)
-        noticed = [await _count_noticed(scene, gateway) for gateway in scene.gateways]
+        await prove(scene, early, late)
+        noticed = [await count_noticed(scene, gateway) for gateway in scene.gateways]
         lost = sum(errand.end is None for errand in late)
         print(
             f"chaos: lost tail {number}: {tail_s:.1f} s cut off{', a gateway killed' if kills else ''};"
@@ -206,23 +210,23 @@ def _plan(label: str, draw: Random, *, is_early: bool) -> Errand:
     return Errand(label, draw.choice(LASTING), text, draw.randrange(len(GATEWAYS)), is_early)
 
 
-def _asks(errand: Errand) -> bool:
+def asks(errand: Errand) -> bool:
     return errand.text.split()[1] == "ask"
 
 
-async def _await_begun(scene: Scene, early: list[Errand]) -> None:
+async def await_begun(scene: Scene, early: list[Errand]) -> None:
     """Until every agent has its messages, and whoever is to be asked was: nothing is on its way at the cut."""
 
     async def has_begun(errand: Errand) -> bool:
         task = object_at(await scene.read(errand) or {}, "result")
         state = text_at(object_at(task, "status"), "state")
-        return state == _ASKS if _asks(errand) else state not in {"", "TASK_STATE_SUBMITTED"}
+        return state == _ASKS if asks(errand) else state not in {"", "TASK_STATE_SUBMITTED"}
 
     for errand in early:
         await wait_until(partial(has_begun, errand), 30, f"{errand.label} has begun")
 
 
-async def _prove(scene: Scene, early: list[Errand], late: list[Errand]) -> None:
+async def prove(scene: Scene, early: list[Errand], late: list[Errand]) -> None:
     counts: dict[str, int] = {}
     made: dict[str, JsonObject] = {}
     for agent in scene.agents.values():
@@ -250,7 +254,7 @@ async def _prove(scene: Scene, early: list[Errand], late: list[Errand]) -> None:
 
 async def _verify(scene: Scene) -> list[str]:
     """``passerelle verify --rebuild``, and what is left over in the store, once all has settled."""
-    view = StoreView(scene.pair.replica.url)
+    view = scene.open_view()
     try:
         leaks: list[str] = []
 
@@ -275,7 +279,7 @@ async def _verify(scene: Scene) -> list[str]:
     return said.decode(errors="replace").splitlines() if process.returncode else []
 
 
-async def _count_noticed(scene: Scene, gateway: GatewayProcess) -> float:
+async def count_noticed(scene: Scene, gateway: GatewayProcess) -> float:
     told = (await scene.http.get(f"{gateway.url}/metrics")).text
     return sum(float(found[1]) for found in _LOST.finditer(told))
 
@@ -296,9 +300,14 @@ def _read_text(task: JsonObject) -> str:
 
 
 @asynccontextmanager
-async def _open_scene(folder: Path) -> AsyncGenerator[Scene]:
+async def open_scene(
+    folder: Path,
+    store_url: str | list[str],
+    open_view: Callable[[], StoreView],
+    names: tuple[str, ...] = GATEWAYS,
+) -> AsyncGenerator[Scene]:
+    """Agents and gateways over a store that runs."""
     async with AsyncExitStack() as stack:
-        pair = await stack.enter_async_context(run_pair())
         agents: dict[str, AgentProcess] = {}
         for name in LASTING:
             port = free_port()
@@ -309,12 +318,12 @@ async def _open_scene(folder: Path) -> AsyncGenerator[Scene]:
         headers = {"Authorization": f"Bearer {KEY}", "A2A-Version": "1.0"}
         http = httpx.AsyncClient(headers=headers, trust_env=False, timeout=_CALL_S)
         await stack.enter_async_context(http)
-        scene = Scene(pair, agents, [], http)
-        for name in GATEWAYS:
+        scene = Scene(open_view, agents, [], http)
+        for name in names:
             home = folder / name
             home.mkdir()
             config = home / "passerelle.yaml"
-            config.write_text(_write_config(folder, pair.url, agents), encoding="utf-8")
+            config.write_text(_write_config(folder, store_url, agents), encoding="utf-8")
             gateway = GatewayProcess(home, config, environ={"PASSERELLE_LOG_FORMAT": "json"})
             stack.push_async_callback(gateway.stop)
             scene.gateways.append(gateway)
@@ -327,7 +336,7 @@ def _end(agent: AgentProcess) -> None:
         agent.child.kill()
 
 
-def _write_config(folder: Path, store_url: str, agents: dict[str, AgentProcess]) -> str:
+def _write_config(folder: Path, store_url: str | list[str], agents: dict[str, AgentProcess]) -> str:
     client = {
         "name": "ada",
         "key_hash": hashlib.sha256(KEY.encode()).hexdigest(),

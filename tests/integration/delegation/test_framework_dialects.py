@@ -121,6 +121,25 @@ async def test_question_that_is_shown_once_stays_open_when_the_task_is_looked_at
     assert (types.count("action.required"), types.count("action.resolved")) == (1, 1)
 
 
+async def test_question_in_an_artifact_is_shown_to_callers_in_a_whole_message(house: House) -> None:
+    """Agents of LangGraph ask in an artifact, with a status that has no message to put our words in."""
+    vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
+    house.peer.next(play(vector))
+    accepted, _ = await house.talk("go")
+    task = await house.read(accepted)
+    shown = cast("JsonObject", cast("JsonObject", task["status"])["message"])
+    assert {name: shown.get(name) for name in ("role", "taskId", "contextId")} == {
+        "role": "ROLE_AGENT",
+        "taskId": task["id"],
+        "contextId": task["contextId"],
+    }
+    assert shown["messageId"]
+    await house.respond(await house.question(accepted), option_id="approve")
+    await house.until(accepted, Status.COMPLETED)
+    history = cast("list[JsonObject]", (await house.read(accepted))["history"])
+    assert [one["messageId"] for one in history].count(shown["messageId"]) == 1
+
+
 @pytest.mark.requirement("EVC-10")
 async def test_question_in_the_place_of_another_stays_open_whatever_the_history_shows(
     house: House,

@@ -408,13 +408,17 @@ def test_a_question_that_is_shown_names_our_task_and_is_answered_with_the_peers(
 
 def test_a_caller_sees_our_question_and_never_the_peers_ids() -> None:
     parts = list_request_parts(REQUEST, rev=1)
-    frame = show_parts({"statusUpdate": _ask(FORM)}, parts)
+    own: JsonObject = {"messageId": "msg_1", "role": "ROLE_AGENT", "parts": []}
+    frame = show_parts({"statusUpdate": _ask(FORM)}, parts, None, own)
     status = cast("JsonObject", cast("JsonObject", frame["statusUpdate"])["status"])
     shown = cast("JsonObject", status["message"])["parts"]
     assert shown == parts
     assert "pay-1" not in repr(frame)
-    assert show_parts({"task": _ask(FORM)}, parts)["task"]
-    assert show_parts({"message": {}}, parts) == {"message": {}}
+    assert show_parts({"task": _ask(FORM)}, parts, None, own)["task"]
+    assert show_parts({"message": {}}, parts, None, own) == {"message": {}}
+    silent: JsonObject = {"statusUpdate": {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}}}
+    status = cast("JsonObject", show_parts(silent, parts, None, own)["statusUpdate"])["status"]
+    assert cast("JsonObject", status)["message"] == {**own, "parts": parts}
 
 
 def test_our_question_can_be_detected_by_a_gateway_in_front() -> None:

@@ -73,6 +73,9 @@ def test_question_without_a_subject_says_its_words(words: str) -> None:
         ({"command": "make install"}, ": make install"),
         ({"path": "/etc/hosts"}, ": /etc/hosts"),
         ({"amount": 900}, ": amount: 900"),
+        # What LangGraph interrupts with need not be a call.
+        ({"type": "tool_call", "name": "", "arguments": "which colour?"}, ""),
+        ({"type": "tool_call", "name": "", "arguments": {"seats": 2}}, ": seats: 2"),
         ({}, ""),
         (None, ""),
     ],

@@ -1,0 +1,167 @@
+"""A cluster of primaries that have a replica each, over the nodes that the other tests use.
+
+A replica is cut off by taking away the account that it replicates with: the nodes still see each other, so the cluster
+promotes it when its primary dies, without what it lacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import tempfile
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import redis
+
+from passerelle.store.engine_process import EngineSettings, build_command
+from tests.support.engine import (
+    Server,
+    answers,
+    ask,
+    end_process,
+    free_port,
+    run_cluster,
+    start_process,
+)
+from tests.support.waiting import block_until, wait_until
+
+if TYPE_CHECKING:
+    from passerelle.core.ids import Shard
+    from passerelle.store.engine_binary import EngineBinary
+
+_ACCOUNT: Final = "replicating"
+_PASSWORD: Final = "of-a-test"
+_MOVED_WITHIN_S: Final = 300
+
+
+@dataclass(slots=True)
+class Cluster:
+    """``primaries[n]`` has ``replicas[n]``; which of the two serves changes with a failover."""
+
+    primaries: Server
+    replicas: Server
+
+    @property
+    def urls(self) -> list[str]:
+        """Every node, for a store to be opened with."""
+        return [*self.primaries.nodes, *self.replicas.nodes]
+
+    async def await_replicated(self, place: int) -> None:
+        """Returns when the replica has what its primary has now; others may go on to write."""
+        wanted = _offset(self.primaries.nodes[place])
+        replica = self.replicas.nodes[place]
+        await wait_until(lambda: _offset(replica) >= wanted, 20, "the replica is level")
+
+    def cut_replication(self, place: int) -> None:
+        """From here on the replica gets nothing, and cannot come back."""
+        ask(self.primaries.nodes[place], "ACL", "DELUSER", _ACCOUNT)
+
+    def kill_primary(self, place: int) -> None:
+        """SIGKILL: the cluster promotes its replica."""
+        end_process(self.primaries.processes[place])
+
+    async def await_promoted(self, place: int) -> None:
+        """Returns when the replica serves, and some other node knows it."""
+        url = self.replicas.nodes[place]
+        await wait_until(lambda: _told(url, "role") == "master", 30, "the replica is promoted")
+        others = [one for at, one in enumerate(self.primaries.nodes) if at != place]
+        await wait_until(lambda: all(map(_is_whole, others)), 30, "the cluster is whole")
+
+    async def move_slots(self, source: int, target: int, count: int) -> None:
+        """Moves slots with all of their keys, as an operator does it."""
+        source_id, target_id = (_node_id(self.primaries.nodes[at]) for at in (source, target))
+        command = (
+            *("redis-cli", "--cluster", "reshard", self.primaries.url.removeprefix("redis://")),
+            *("--cluster-from", source_id, "--cluster-to", target_id),
+            *("--cluster-slots", str(count), "--cluster-yes"),
+        )
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        async with asyncio.timeout(_MOVED_WITHIN_S):
+            said, _ = await process.communicate()
+        assert process.returncode == 0, said.decode(errors="replace")[-2_000:]
+
+    def serves(self, place: int, shard: Shard) -> bool:
+        """Whether a primary has the keys of a shard."""
+        try:
+            ask(self.primaries.nodes[place], "EXISTS", f"{{{shard.tag}}}:")
+        except redis.ResponseError:
+            return False
+        return True
+
+    def count_behind(self, place: int) -> int:
+        """How many bytes of writes the replica lacks."""
+        return _offset(self.primaries.nodes[place]) - _offset(self.replicas.nodes[place])
+
+
+@contextmanager
+def run_replicated_cluster(binary: EngineBinary, size: int = 3) -> Generator[Cluster]:
+    """Primaries with all slots, and a replica of each that is level with it."""
+    with ExitStack() as stack:
+        primaries = stack.enter_context(run_cluster(binary, size))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-t-")))
+        replicas = Server("")
+        for url in primaries.nodes:
+            ask(url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
+            account = ("on", f">{_PASSWORD}", "+psync", "+replconf", "+ping")
+            ask(url, "ACL", "SETUSER", _ACCOUNT, *account)
+            port, bus_port = free_port(), free_port()
+            home = directory / str(port)
+            home.mkdir()
+            settings = EngineSettings(
+                home,
+                extra_options=(
+                    *("--port", str(port), "--cluster-port", str(bus_port)),
+                    *("--bind", "127.0.0.1", "--cluster-enabled", "yes"),
+                    *("--cluster-node-timeout", "2000"),
+                    *("--masteruser", _ACCOUNT, "--masterauth", _PASSWORD),
+                ),
+            )
+            process = start_process(build_command(binary, settings, home / "engine.sock"))
+            stack.callback(end_process, process)
+            replicas.processes.append(process)
+            replicas.node_urls += (f"redis://127.0.0.1:{port}",)
+            replica = replicas.node_urls[-1]
+            block_until(partial(answers, replica), 20, f"{replica} answers")
+            ask(url, "CLUSTER", "MEET", "127.0.0.1", port, bus_port)
+            primary_id = _node_id(url)
+            block_until(partial(_follows, replica, primary_id), 30, f"{replica} is a replica")
+        for replica in replicas.nodes:
+            block_until(partial(_is_linked, replica), 30, f"{replica} is linked")
+        yield Cluster(primaries, replicas)
+
+
+def _follows(url: str, primary_id: str) -> bool:
+    """Whether a node could be made the replica of another one, which it has to know first."""
+    known = cast("bytes", ask(url, "CLUSTER", "NODES")).decode()
+    if primary_id not in known:
+        return False
+    ask(url, "CLUSTER", "REPLICATE", primary_id)
+    return True
+
+
+def _is_linked(url: str) -> bool:
+    return _told(url, "master_link_status") == "up"
+
+
+def _node_id(url: str) -> str:
+    return cast("bytes", ask(url, "CLUSTER", "MYID")).decode()
+
+
+def _is_whole(url: str) -> bool:
+    return "cluster_state:ok" in cast("bytes", ask(url, "CLUSTER", "INFO")).decode()
+
+
+def _offset(url: str) -> int:
+    name = "master_repl_offset" if _told(url, "role") == "master" else "slave_repl_offset"
+    return cast("int", _told(url, name))
+
+
+def _told(url: str, name: str) -> object:
+    return cast("dict[str, object]", ask(url, "INFO", "replication")).get(name)
