@@ -26,12 +26,13 @@ from bench.channels import Plan, measure_channels
 from bench.floor import measure_floor
 from bench.idle import measure_idle
 from bench.inboxes import measure_inboxes
+from bench.kinds import Length
+from bench.mixed_work import measure_work
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
 from bench.size import measure_size
 from bench.startup import measure_startup
-from bench.streaming import measure_streams
-from bench.unary import Length, measure_unary
+from bench.trees import Tree
 from bench.unmeasured import list_unmeasured
 from passerelle.core.errors import PasserelleError
 from passerelle.demo.checks import StoryBroken
@@ -47,7 +48,7 @@ class Asked:
     """What the command line says to all sections: few and short rounds, and a checkout to compare with."""
 
     short: bool
-    base: Path | None = None
+    base: Tree | None = None
 
 
 Section = Callable[[Asked], AsyncGenerator[Row]]
@@ -55,11 +56,7 @@ Section = Callable[[Asked], AsyncGenerator[Row]]
 
 async def measure_a2a(asked: Asked) -> AsyncGenerator[Row]:
     """What a caller over A2A gets, and what it costs."""
-    async for row in measure_unary(Length(2, 1.0) if asked.short else Length(5, 2.0)):
-        yield row
-    async for row in measure_streams(
-        rounds=1 if asked.short else 3, chunks=100 if asked.short else 200
-    ):
+    async for row in measure_work(Length(2, 1.0) if asked.short else Length(5, 2.0), asked.base):
         yield row
     async for row in measure_idle():
         yield row
@@ -144,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sections: list[str] = chosen.only or list(SECTIONS)
     if unknown := set(sections) - set(SECTIONS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    asked = Asked(chosen.short, chosen.base)
+    asked = Asked(chosen.short, Tree.of(chosen.base) if chosen.base else None)
     try:
         if chosen.peers and "rivals" in sections:
             install_rivals()
