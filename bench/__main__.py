@@ -22,6 +22,7 @@ from bench.abuse import measure_abuse
 from bench.appends import measure_appends
 from bench.approvals import measure_approvals
 from bench.channel_servers import install_socketio
+from bench.channel_trees import compare_channels
 from bench.channels import Plan, measure_channels
 from bench.floor import measure_floor
 from bench.idle import measure_idle
@@ -88,7 +89,9 @@ async def measure_others(asked: Asked) -> AsyncGenerator[Row]:
 
 async def measure_links(asked: Asked) -> AsyncGenerator[Row]:
     """What devices get over channels, and what it costs."""
-    async for row in measure_channels(Plan(1, 2.0) if asked.short else Plan(3, 4.0)):
+    plan = Plan(1, 2.0) if asked.short else Plan(3, 4.0)
+    rows = compare_channels(plan, asked.base) if asked.base else measure_channels(plan)
+    async for row in rows:
         yield row
 
 

@@ -44,10 +44,10 @@ IDLE: Final = 10_000
 IDLE_STREAMS: Final = 2
 MANY, FEW, RATE = 5_000, 10, 300
 _STREAMS_EACH: Final = 100
-_WARM_EVENTS: Final = 50
+WARM_EVENTS: Final = 50
 _FILES_SPARE: Final = 500
 _ANSWER_S: Final = 240.0
-_REST_S: Final = 1.0
+REST_S: Final = 1.0
 _CPU: Final = {"fast": Bound("at most", 1.0), "ASGI": Bound("at most", 2.0)}
 _STORM: Final = {"fast": Bound("at most", 1.0)}
 _MEMORY: Final = {"fast": Bound("at most", 40.0), "ASGI": Bound("at most", 72.0)}
@@ -174,7 +174,7 @@ class Scene:
         await self.publish(_ABSENT_RATE, missed)
         order = Order("resume", self._group, events=self._sent)
         seconds = (await self._clients.carry_out(order)).seconds
-        await asyncio.sleep(_WRITES_S if isinstance(self.server, Ours) else 0)
+        await asyncio.sleep(_WRITES_S if self.server.wire == "passerelle" else 0)
         return seconds
 
     async def close(self) -> None:
@@ -216,7 +216,7 @@ async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> A
         streams = await server.make_streams(1) if isinstance(server, Ours) else ["bench"]
         scene = scenes[server.name] = Scene(server, clients, server.name, streams)
         await scene.open(CLIENTS)
-        await scene.publish(100, _WARM_EVENTS)
+        await scene.publish(100, WARM_EVENTS)
         await scene.await_all()
     for rate in (50, 200):
         turns: dict[str, list[Turn]] = {name: [] for name in scenes}
@@ -229,7 +229,7 @@ async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> A
     for _ in range(_STORMS * plan.rounds):
         for name, scene in scenes.items():
             # What one storm has left to do is not paid for by the next one.
-            await Meter([pid for server in servers for pid in server.pids]).await_rest(_REST_S)
+            await Meter([pid for server in servers for pid in server.pids]).await_rest(REST_S)
             storms[name].append(await scene.storm(MISSED))
     for row in _rows_of_storms(storms):
         yield row

@@ -1,8 +1,9 @@
 """Work of all kinds: an agent called directly, and through the gateway that keeps every task.
 
-The kinds take turns at one gateway, and rounds alternate: directly and then through ours, and that of another tree before or after it. So a
-neighbour's noise meets all sides, and each ratio is made of rounds that followed each other. CPU of the gateway is
-measured by that of the agent **called directly**: behind the gateway the agent is dearer, which would flatter.
+The kinds take turns at one gateway, and rounds alternate: directly, then through the gateway and that of another tree,
+in either order. So a neighbour's noise meets all sides, and each ratio is made of rounds that followed each other. CPU
+of the gateway is measured by that of the agent **called directly**: behind the gateway the agent is dearer, which would
+flatter.
 """
 
 from __future__ import annotations
