@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -25,11 +26,13 @@ from bench.rows import Row
 from bench.speaker import NAME
 from bench.stage import Gateway, open_gateway, open_load
 from bench.steps import Step
-from bench.trees import ROOT, Tree, compare
+from bench.trees import ROOT, Tree, compare, take_turns
 from bench.usage import Meter
 from passerelle.demo.processes import Starter, start
 
 _RATES: Final = (50, 200)
+_STORMS: Final = 2
+"""For each round of turns: one storm differs from the next by a third."""
 _BEGIN: Final = Step(
     make_call(
         "SendMessage",
@@ -72,24 +75,21 @@ async def compare_channels(plan: Plan, base: Tree) -> AsyncGenerator[Row]:
                 await scene.publish(100, WARM_EVENTS)
                 await scene.await_all()
                 scenes.append(scene)
-            async for row in _take_turns(scenes, name, plan):
+            async for row in _compare(scenes, name, plan):
                 yield row
 
 
-async def _take_turns(scenes: Sequence[Scene], name: str, plan: Plan) -> AsyncGenerator[Row]:
+async def _compare(scenes: Sequence[Scene], name: str, plan: Plan) -> AsyncGenerator[Row]:
     ours, base = scenes
     for rate in _RATES:
-        turns = [
-            (
-                (await ours.take_turn(rate, plan.seconds)).us,
-                (await base.take_turn(rate, plan.seconds)).us,
-            )
-            for _ in range(plan.rounds)
-        ]
-        what = f"{CLIENTS} clients, {rate} events/s: CPU per delivery, {name}"
-        yield compare(what, turns)
-    storms = [(await _storm(ours), await _storm(base)) for _ in range(plan.rounds)]
+        turns = await take_turns(plan.rounds, partial(_deliver, rate, plan.seconds), ours, base)
+        yield compare(f"{CLIENTS} clients, {rate} events/s: CPU per delivery, {name}", turns)
+    storms = await take_turns(_STORMS * plan.rounds, _storm, ours, base)
     yield compare(f"{CLIENTS} clients back to {MISSED} missed events: CPU, {name}", storms)
+
+
+async def _deliver(rate: int, seconds: float, scene: Scene) -> float:
+    return (await scene.take_turn(rate, seconds)).us
 
 
 async def _storm(scene: Scene) -> float:

@@ -1,6 +1,7 @@
 """An agent that says what it is told to.
 
-``python -m bench.speaker`` listens on loopback and prints one JSON line with its URL. ``SendStreamingMessage`` opens a task and its stream. The body of each ``POST /say`` is a chunk of one artifact there.
+``python -m bench.speaker`` listens on loopback and prints one JSON line with its URL. ``SendStreamingMessage`` opens a
+task and its stream. The body of each ``POST /say`` is a chunk of one artifact there.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from bench.rows import BenchBroken, Bound, Row, Spread
-from bench.trees import ROOT, Tree, compare
+from bench.trees import ROOT, Tree, compare, take_turns
 from bench.usage import read_cpu_s
 from passerelle.demo.processes import GatewayProcess
 
@@ -24,14 +24,16 @@ async def measure_startup(rounds: int, base: Tree | None) -> AsyncGenerator[Row]
     """Rows of the section; with ``base`` the starts of that checkout take turns with ours."""
     with TemporaryDirectory(prefix="psr-compiled-") as name:
         kept = {"PYTHONPYCACHEPREFIX": name, "PYTHONDONTWRITEBYTECODE": ""}
-        trees = [replace(tree, environ=kept) for tree in (Tree.of(ROOT), base) if tree is not None]
-        for tree in trees:
-            await _take(tree)
-        taken = [[await _take(tree) for tree in trees] for _ in range(rounds)]
-    yield Row(_WHAT, Spread.of([ours for ours, *_ in taken]), "s")
-    if base is not None:
-        pairs = [(ours, theirs) for ours, theirs in taken]
-        yield compare(_WHAT, pairs, Bound("at most", 1.03))
+        ours = replace(Tree.of(ROOT), environ=kept)
+        await _take(ours)
+        if base is None:
+            yield Row(_WHAT, Spread.of([await _take(ours) for _ in range(rounds)]), "s")
+            return
+        base = replace(base, environ=kept)
+        await _take(base)
+        pairs = await take_turns(rounds, _take, ours, base)
+    yield Row(_WHAT, Spread.of([taken for taken, _ in pairs]), "s")
+    yield compare(_WHAT, pairs, Bound("at most", 1.03))
 
 
 async def _take(tree: Tree) -> float:

@@ -5,10 +5,10 @@ A gateway of either is known by its command line and by what it serves, never by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from bench.rows import BenchBroken, Bound, Row, Spread
 from passerelle.demo.processes import Child, launch
@@ -16,6 +16,7 @@ from passerelle.demo.processes import Child, launch
 ROOT: Final = Path(__file__).resolve().parent.parent
 _NO_WORSE: Final = Bound("at most", 1.05)
 """Two checkouts of the same commit differ by so much on cores that others use as well."""
+_Side = TypeVar("_Side")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,18 @@ class Tree:
         """Starts ``python -m <arguments>`` with its interpreter."""
         command = (str(self.python), "-m", *arguments)
         return launch(name, command, folder, {**(environ or {}), **self.environ})
+
+
+async def take_turns(
+    rounds: int, take: Callable[[_Side], Awaitable[float]], ours: _Side, base: _Side
+) -> list[tuple[float, float]]:
+    """What each of the two takes in each round; every second round begins with the base."""
+    pairs: list[tuple[float, float]] = []
+    for number in range(rounds):
+        first, second = (base, ours) if number % 2 else (ours, base)
+        taken = await take(first), await take(second)
+        pairs.append(taken[::-1] if number % 2 else taken)
+    return pairs
 
 
 def compare(what: str, pairs: Sequence[tuple[float, float]], bound: Bound = _NO_WORSE) -> Row:
