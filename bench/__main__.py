@@ -151,8 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sections: list[str] = chosen.only or list(SECTIONS)
     if unknown := set(sections) - set(SECTIONS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    asked = Asked(chosen.short, Tree.of(chosen.base) if chosen.base else None)
     try:
+        asked = Asked(chosen.short, Tree.of(chosen.base) if chosen.base else None)
         if chosen.peers and "rivals" in sections:
             install_rivals()
         if chosen.peers and "channels" in sections:

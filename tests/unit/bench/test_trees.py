@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.rows import BenchBroken
-from bench.trees import Tree, compare
+from bench.trees import Tree, compare, take_turns
 
 
 def test_a_checkout_without_an_environment_is_refused(tmp_path: Path) -> None:
@@ -25,6 +25,18 @@ def test_a_process_of_a_tree_runs_on_its_interpreter_with_its_environment(tmp_pa
 
     assert child.process.wait(20) == 0
     assert child.said.read_text() == "-m passerelle here there\n"
+
+
+@pytest.mark.anyio
+async def test_every_second_round_begins_with_the_base() -> None:
+    asked: list[str] = []
+
+    async def take(side: str) -> float:
+        asked.append(side)
+        return 1.0 if side == "ours" else 2.0
+
+    assert await take_turns(3, take, "ours", "base") == [(1.0, 2.0)] * 3
+    assert asked == ["ours", "base", "base", "ours", "ours", "base"]
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(1.04, "held"), (1.06, "missed")])
