@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
-from typing import Final, Literal, Self, TypeVar, assert_never
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, assert_never, cast
 
 import orjson
 import uvloop
@@ -24,6 +24,7 @@ from bench.line import Line
 from bench.steps import Progress, Request, Step, split_url
 
 ANSWER_S: Final = 30.0
+_Members: TypeAlias = "dict[str, Any]"
 _Opened = TypeVar("_Opened", bound=Line)
 
 
@@ -47,8 +48,8 @@ class Order:
     @classmethod
     def read(cls, line: bytes) -> Self:
         """An order as it was written."""
-        members = orjson.loads(line)
-        return cls(**{**members, "steps": [Step(**step) for step in members["steps"]]})
+        order = cls(**orjson.loads(line))
+        return replace(order, steps=[Step(**step) for step in cast("list[_Members]", order.steps)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,11 @@ async def take_turns(
     """What each of the two takes in each round; every second round begins with the base."""
     pairs: list[tuple[float, float]] = []
     for number in range(rounds):
-        first, second = (base, ours) if number % 2 else (ours, base)
-        taken = await take(first), await take(second)
-        pairs.append(taken[::-1] if number % 2 else taken)
+        if number % 2:
+            theirs = await take(base)
+            pairs.append((await take(ours), theirs))
+        else:
+            pairs.append((await take(ours), await take(base)))
     return pairs
 
 
