@@ -212,9 +212,9 @@ _CONTEXTS: Final = Scene(
 _READS: Final = Scene(
     Setting("echo"),
     (
-        Kind("GetTask", _make_order(_GET), 0.25, (TAUGHT,)),
+        Kind("GetTask", _make_order(_GET), 0.75, (TAUGHT,)),
         Kind(
-            "ListTasks, page of 10", _make_order(_LIST), 0.25, (TAUGHT, *(_FURTHER,) * (_PAGE - 1))
+            "ListTasks, page of 10", _make_order(_LIST), 1.0, (TAUGHT, *(_FURTHER,) * (_PAGE - 1))
         ),
     ),
 )
