@@ -19,15 +19,16 @@ from typing import Final
 import orjson
 
 from bench.abusers import Begun, Order
+from bench.kinds import TASK_ORDER, WARM_S, Length
 from bench.load import Outcome
 from bench.rows import BenchBroken, Row, Spread
-from bench.stage import ANSWER_S, ROOT, Stage, open_stage
+from bench.stage import ANSWER_S, Setting, Stage, open_stage
 from bench.talkative import NAME
-from bench.unary import TASK, WARM_S, Length
+from bench.trees import ROOT
 from passerelle.demo.processes import start
 
 _REST: Final = Order("rest")
-_CALLER: Final = replace(TASK, callers=1)
+_CALLER: Final = replace(TASK_ORDER, callers=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,11 @@ async def measure_abuse(length: Length) -> AsyncGenerator[Row]:
         agent = start(NAME, ("bench.talkative",), folder, {"PYTHONPATH": str(ROOT)})
         stack.push_async_callback(agent.stop)
         url: str = orjson.loads(await agent.read_line("{"))["url"]
-        stage = await stack.enter_async_context(open_stage("echo", {NAME: url}))
+        stage = await stack.enter_async_context(
+            open_stage(Setting("echo", others=({"name": NAME, "url": url},)))
+        )
         abusers = await stack.enter_async_context(open_abusers())
-        await stage.run(replace(_CALLER, seconds=WARM_S), through=True)
+        await stage.run(replace(_CALLER, seconds=WARM_S), stage.ours)
         for abuse in ABUSES:
             pairs = [await _take_turn(stage, abusers, abuse, length) for _ in range(length.rounds)]
             for row in _rows(abuse, pairs):
@@ -119,10 +122,10 @@ async def measure_abuse(length: Length) -> AsyncGenerator[Row]:
 
 async def _take_turn(stage: Stage, abusers: Abusers, abuse: Abuse, length: Length) -> Pair:
     caller = replace(_CALLER, seconds=length.seconds)
-    alone = await stage.run(caller, through=True)
-    url = f"{stage.gateway.url}/agents/{NAME}"
-    await abusers.carry_out(replace(abuse.order, url=url, headers=stage.gateway.authorization))
-    beside = await stage.run(caller, through=True)
+    alone = await stage.run(caller, stage.ours)
+    url = stage.ours.find_url(NAME)
+    await abusers.carry_out(replace(abuse.order, url=url, headers=stage.ours.process.authorization))
+    beside = await stage.run(caller, stage.ours)
     await abusers.carry_out(_REST)
     return Pair(alone.outcome, beside.outcome)
 

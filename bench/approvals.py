@@ -16,14 +16,20 @@ from typing import Final, cast
 import httpx
 import yaml
 
+from bench.inboxes import welcome
+from bench.kinds import CALLERS, make_send
+from bench.load import Order
 from bench.rows import BenchBroken, Row, Spread
+from bench.stage import Gateway, open_gateway, open_load
+from bench.trees import Tree, compare, take_turns
+from bench.usage import Meter, read_cpu_s
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.channels.client import ChannelClient, Event
 from passerelle.core.json import JsonObject
 from passerelle.core.times import parse_ms
 from passerelle.demo.checks import wait_for
-from passerelle.demo.processes import GatewayProcess, run_peers
+from passerelle.demo.processes import GatewayProcess, run_peers, start
 from passerelle.runtime.common.clock import SystemClock
 
 AGENT: Final = "payments"
@@ -31,6 +37,9 @@ _WARM: Final = 5
 _OF_ONE_LINK: Final = 40
 """Questions that one device answers: a link takes 60 frames of its client in ten seconds, and the next one waits."""
 _WITHIN_S: Final = 20.0
+_LEFT_OPEN: Final = 400
+_WELCOMES: Final = 40
+_REST_S: Final = 1.0
 
 
 async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
@@ -40,9 +49,7 @@ async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
     with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
         folder = Path(name)
         async with run_peers((AGENT,), folder) as peers:
-            config = folder / "passerelle.yaml"
-            agents = [{"name": AGENT, "url": peers[AGENT].url}]
-            config.write_text(yaml.safe_dump({"agents": agents}), encoding="utf-8")
+            config = _write_config(folder, peers[AGENT].url)
             gateway = GatewayProcess(folder, config)
             try:
                 await gateway.start()
@@ -59,6 +66,54 @@ async def measure_approvals(questions: int) -> AsyncGenerator[Row]:
     yield from_times("from the agent's pause to a device, p99", asked, 0.99)
     yield from_times("from a decision to the agent's end, p50", answered, 0.5)
     yield from_times("from a decision to the agent's end, p99", answered, 0.99)
+
+
+async def compare_approvals(rounds: int, base: Tree) -> AsyncGenerator[Row]:
+    """Rows of the section: CPU of gateways of the two trees, for the same questions and the same welcomes."""
+    with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
+        folder = Path(name)
+        async with run_peers((AGENT,), folder) as peers:
+            config = _write_config(folder, peers[AGENT].url)
+            async with (
+                open_gateway(start, folder / "ours", config) as ours,
+                open_gateway(base.begin, folder / "base", config) as theirs,
+            ):
+                asked = await take_turns(rounds + 1, _answer_all, ours, theirs)
+                yield compare("a question until its agent ends: gateway CPU", asked[1:])
+                for gateway in (ours, theirs):
+                    await _leave_open(gateway)
+                welcomed = await take_turns(rounds + 1, _welcome, ours, theirs)
+                what = f"welcome at {_LEFT_OPEN} open questions: gateway CPU"
+                yield compare(what, welcomed[1:])
+
+
+async def _answer_all(gateway: Gateway) -> float:
+    """CPU seconds for the questions of one link."""
+    async with _open(gateway.process) as person:
+        before = read_cpu_s(gateway.pid)
+        for _ in range(_OF_ONE_LINK):
+            await person.play()
+        return read_cpu_s(gateway.pid) - before
+
+
+async def _leave_open(gateway: Gateway) -> None:
+    """Has bills wait for their owner."""
+    ask = make_send("40 EUR to the baker", "TASK_STATE_INPUT_REQUIRED")
+    url, keys = gateway.find_url(AGENT), [gateway.process.token]
+    async with open_load() as load:
+        for _ in range(_LEFT_OPEN // CALLERS):
+            await load.carry_out(Order("send", url, [ask], CALLERS, keys=keys))
+
+
+async def _welcome(gateway: Gateway) -> float:
+    await Meter((gateway.pid,)).await_rest(_REST_S)
+    return await welcome(gateway.process, gateway.process.token, _WELCOMES)
+
+
+def _write_config(folder: Path, url: str) -> Path:
+    config = folder / "passerelle.yaml"
+    config.write_text(yaml.safe_dump({"agents": [{"name": AGENT, "url": url}]}), encoding="utf-8")
+    return config
 
 
 def from_times(what: str, values: Sequence[float], share: float) -> Row:

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
 
 from bench.line import Line
-
-CHUNK: Final = b'"artifactUpdate"'
-SHOWN: Final = 300
-"""Bytes of a wrong answer that are told."""
+from bench.steps import SHOWN, Progress, Request
 
 
 class Failed(Exception):
@@ -26,9 +22,8 @@ class Failed(Exception):
 class _Asking(Line):
     """A connection out; ``ended`` is done when it has nothing more to ask, or has met its first wrong answer."""
 
-    def __init__(self, expected: bytes) -> None:
+    def __init__(self) -> None:
         super().__init__(asks=True)
-        self._expected = expected
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def lose(self, error: Exception | None) -> None:
@@ -45,80 +40,70 @@ class _Asking(Line):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What callers share: requests, the moment after which none of them asks again, and the seconds answers took.
+    """What callers share: requests, in passes from the first to the last, each with the next of the keys.
 
-    An answer after more than ``within_s`` is a wrong one.
+    No pass begins after the deadline. An answer after more than ``within_s`` is a wrong one. ``took`` has the seconds
+    that answers took.
     """
 
-    requests: Iterator[bytes]
+    requests: Sequence[Request]
+    keys: Iterator[str]
     deadline: float
     within_s: float
     took: list[float] = field(default_factory=list[float])
 
+    def are_over(self, progress: Progress) -> bool:
+        """Whether a caller who is there asks no more."""
+        return progress.at == 0 and time.perf_counter() >= self.deadline
+
 
 class Caller(_Asking):
-    """Asks, and with each answer asks again, until the deadline or until the other side keeps the line no longer."""
+    """Asks, and with each answer asks again, until its turns are over or the other side closes the connection."""
 
-    def __init__(self, turns: Turns, expected: bytes) -> None:
-        super().__init__(expected)
+    def __init__(self, turns: Turns, progress: Progress) -> None:
+        super().__init__()
         self._turns = turns
+        self._progress = progress
         self._began = 0.0
 
     def ask(self) -> None:
         """Sends the next request."""
         self._began = time.perf_counter()
-        self.write(next(self._turns.requests))
+        turns, progress = self._turns, self._progress
+        self.write(turns.requests[progress.at].write(next(turns.keys), progress))
 
     def take(self, body: bytes) -> None:
-        now = time.perf_counter()
-        if self.status != HTTPStatus.OK or self._expected not in body:
-            self._fail(f"{self.status}: {body[:SHOWN].decode(errors='replace')}")
+        turns, progress = self._turns, self._progress
+        took = time.perf_counter() - self._began
+        request = turns.requests[progress.at]
+        if fault := request.find_fault(self.status, body):
+            self._fail(fault)
             return
-        if now - self._began > self._turns.within_s:
-            self._fail(f"the answer took more than {self._turns.within_s:g} s")
+        if took > turns.within_s:
+            self._fail(f"the answer took more than {turns.within_s:g} s")
             return
-        self._turns.took.append(now - self._began)
-        if now < self._turns.deadline and self.stays_open:
+        turns.took.append(took)
+        if request.step.teaches:
+            progress.learn(body)
+        progress.at = (progress.at + 1) % len(turns.requests)
+        if self.stays_open and not turns.are_over(progress):
             self.ask()
         else:
             self._finish()
 
 
-class Follower(_Asking):
-    """Reads a stream to its end, and notes when each artifact chunk ``arrived``; one line has to be as expected."""
+class Subscriber(_Asking):
+    """Has nothing more to ask once its stream says what is expected, and leaves it open."""
 
-    def __init__(self, expected: bytes, arrived: list[float]) -> None:
-        super().__init__(expected)
-        self._arrived = arrived
-        self._rest = b""
-        self._is_complete = False
+    def __init__(self, expected: str) -> None:
+        super().__init__()
+        self._expected = expected.encode()
 
     def on_body(self, body: bytes) -> None:
-        *lines, self._rest = (self._rest + body).split(b"\n")
-        for line in lines:
-            self._read(line)
-
-    def take(self, body: bytes) -> None:  # noqa: ARG002  its lines have been read
-        self._read(self._rest)
-        if self._is_complete:
+        super().on_body(body)
+        if self.status == HTTPStatus.OK and self._expected in self._body:
             self._finish()
-        else:
-            end = self._rest[:SHOWN].decode(errors="replace")
-            self._fail(
-                f"{self.status}: a stream ended without {self._expected.decode()}, with {end!r}"
-            )
 
-    def _read(self, line: bytes) -> None:
-        if CHUNK in line:
-            self._arrived.append(time.perf_counter())
-        if self._expected in line and self.status == HTTPStatus.OK:
-            self._is_complete = True
-
-
-class Subscriber(Follower):
-    """Has nothing more to ask once a line is as expected, and leaves its stream open."""
-
-    def _read(self, line: bytes) -> None:
-        super()._read(line)
-        if self._is_complete:
-            self._finish()
+    def take(self, body: bytes) -> None:
+        end = body[-SHOWN:].decode(errors="replace")
+        self._fail(f"{self.status}: a stream ended without {self._expected.decode()}, with {end!r}")

@@ -29,7 +29,7 @@ from bench.channel_servers import (
     pace,
 )
 from bench.rows import BenchBroken, Bound, Row, Spread
-from bench.stage import ROOT
+from bench.trees import ROOT
 from bench.usage import Meter, read_resident_bytes
 
 CLIENTS: Final = 500
@@ -44,12 +44,10 @@ IDLE: Final = 10_000
 IDLE_STREAMS: Final = 2
 MANY, FEW, RATE = 5_000, 10, 300
 _STREAMS_EACH: Final = 100
-_WARM_EVENTS: Final = 50
+WARM_EVENTS: Final = 50
 _FILES_SPARE: Final = 500
 _ANSWER_S: Final = 240.0
-_REST_S: Final = 1.0
-_REST_SHARE: Final = 0.1
-_REST_TRIES: Final = 15
+REST_S: Final = 1.0
 _CPU: Final = {"fast": Bound("at most", 1.0), "ASGI": Bound("at most", 2.0)}
 _STORM: Final = {"fast": Bound("at most", 1.0)}
 _MEMORY: Final = {"fast": Bound("at most", 40.0), "ASGI": Bound("at most", 72.0)}
@@ -176,7 +174,7 @@ class Scene:
         await self.publish(_ABSENT_RATE, missed)
         order = Order("resume", self._group, events=self._sent)
         seconds = (await self._clients.carry_out(order)).seconds
-        await asyncio.sleep(_WRITES_S if isinstance(self.server, Ours) else 0)
+        await asyncio.sleep(_WRITES_S if self.server.wire == "passerelle" else 0)
         return seconds
 
     async def close(self) -> None:
@@ -218,7 +216,7 @@ async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> A
         streams = await server.make_streams(1) if isinstance(server, Ours) else ["bench"]
         scene = scenes[server.name] = Scene(server, clients, server.name, streams)
         await scene.open(CLIENTS)
-        await scene.publish(100, _WARM_EVENTS)
+        await scene.publish(100, WARM_EVENTS)
         await scene.await_all()
     for rate in (50, 200):
         turns: dict[str, list[Turn]] = {name: [] for name in scenes}
@@ -230,23 +228,13 @@ async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> A
     storms: dict[str, list[float]] = {name: [] for name in scenes}
     for _ in range(_STORMS * plan.rounds):
         for name, scene in scenes.items():
-            await _await_rest(servers)
+            # What one storm has left to do is not paid for by the next one.
+            await Meter([pid for server in servers for pid in server.pids]).await_rest(REST_S)
             storms[name].append(await scene.storm(MISSED))
     for row in _rows_of_storms(storms):
         yield row
     for scene in scenes.values():
         await scene.close()
-
-
-async def _await_rest(servers: Sequence[Server]) -> None:
-    """What one storm has left to do is not paid for by the next one; what comes at intervals is no rest to wait for."""
-    meters = [Meter(server.pids) for server in servers]
-    for _ in range(_REST_TRIES):
-        before = [sum(meter.read()) for meter in meters]
-        await asyncio.sleep(_REST_S)
-        used = max(sum(meter.read()) - was for meter, was in zip(meters, before, strict=True))
-        if used <= _REST_SHARE * _REST_S:
-            return
 
 
 def _rows_of_turns(rate: int, turns: dict[str, list[Turn]]) -> list[Row]:

@@ -15,10 +15,11 @@ from tempfile import TemporaryDirectory
 import orjson
 
 from bench.bare import FORMS
+from bench.kinds import MESSAGE_ORDER, TASK_ORDER, WARM_S, Length
 from bench.load import Order
 from bench.rows import BenchBroken, Row, Spread
-from bench.stage import ROOT, Stage, open_stage
-from bench.unary import MESSAGE, TASK, WARM_S, Length
+from bench.stage import Setting, Stage, open_stage
+from bench.trees import ROOT
 from bench.usage import Meter
 from passerelle.demo.processes import Child, start
 
@@ -34,7 +35,7 @@ class Bare:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU of what stands before the agent ÷ CPU of the agent, and microseconds of the former, for an answer."""
+    """CPU of what stands before the agent ÷ that of the agent called directly, and microseconds of the former."""
 
     ratio: float
     micros: float
@@ -43,10 +44,10 @@ class Cost:
 async def measure_floor(length: Length) -> AsyncGenerator[Row]:
     """Rows of the section, as they are measured."""
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(open_stage("echo"))
+        stage = await stack.enter_async_context(open_stage(Setting("echo")))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-floor-")))
         bare = [await _start(form, stage, folder, stack) for form in FORMS]
-        for name, order in (("task", TASK), ("bare Message", MESSAGE)):
+        for name, order in (("task", TASK_ORDER), ("bare Message", MESSAGE_ORDER)):
             costs = await _alternate(stage, bare, order, length)
             for form, measured in costs.items():
                 yield Row(
@@ -75,22 +76,20 @@ async def _alternate(
     costs: dict[str, list[Cost]] = {}
     for number in range(length.rounds + 1):
         timed = replace(order, seconds=length.seconds if number else WARM_S)
-        for one in bare:
-            cost = await _run(stage, one, timed)
-            if number:
-                costs.setdefault(f"bare {one.form}", []).append(cost)
-        through = await stage.run(timed, through=True)
+        direct = await stage.run(timed)
+        micros = {f"bare {one.form}": await _run(stage, one, timed) for one in bare}
+        micros["the gateway"] = (await stage.run(timed, stage.ours)).gateway_us
         if number:
-            cost = Cost(through.gateway_us / through.agent_us, through.gateway_us)
-            costs.setdefault("the gateway", []).append(cost)
+            for form, took in micros.items():
+                costs.setdefault(form, []).append(Cost(took / direct.agent_us, took))
     return costs
 
 
-async def _run(stage: Stage, bare: Bare, order: Order) -> Cost:
-    meter = Meter((stage.agent.process.pid, bare.child.process.pid))
-    before = meter.read()
-    outcome = await stage.load.carry_out(replace(order, url=bare.url))
+async def _run(stage: Stage, bare: Bare, order: Order) -> float:
+    meter = Meter((bare.child.process.pid,))
+    [before] = meter.read()
+    outcome = await stage.load.carry_out(replace(order, url=bare.url, keys=()))
     if not outcome.count:
         raise BenchBroken(f"{bare.form}: nothing was answered")
-    agent, own = (late - early for early, late in zip(before, meter.read(), strict=True))
-    return Cost(own / agent, 1e6 * own / outcome.count)
+    [after] = meter.read()
+    return 1e6 * (after - before) / outcome.count

@@ -9,13 +9,14 @@ import asyncio
 import resource
 import time
 from collections.abc import AsyncGenerator
-from typing import Final
+from dataclasses import replace
+from typing import Final, Literal
 
-import httpx
-
+from bench.kinds import make_call, make_message
 from bench.load import Order
-from bench.rows import BenchBroken, Bound, Row, Spread
-from bench.stage import Stage, open_stage
+from bench.rows import Bound, Row, Spread
+from bench.stage import Setting, Stage, open_stage
+from bench.steps import TASK, Step
 from bench.usage import Meter, read_logged_bytes, read_resident_bytes
 
 SUBSCRIBERS: Final = 1_000
@@ -25,7 +26,18 @@ _FILES_EACH: Final = 1
 _FILES_SPARE: Final = 200
 _REST_S: Final = 10.0
 _SETTLE_S: Final = 3.0
-_LONG: Final = "chunks=1000 every=10"
+_BEGIN: Final = Step(
+    make_call(
+        "SendMessage",
+        {
+            "message": make_message("chunks=1000 every=10"),
+            "configuration": {"returnImmediately": True},
+        },
+    ),
+    '"task"',
+    teaches=True,
+)
+_FOLLOW: Final = Step(make_call("SubscribeToTask", {"id": TASK}), '"task"')
 
 
 async def measure_idle() -> AsyncGenerator[Row]:
@@ -35,22 +47,23 @@ async def measure_idle() -> AsyncGenerator[Row]:
     if soft < SUBSCRIBERS * _FILES_EACH + _FILES_SPARE:
         yield Row(f"{what} (open files are limited to {soft})", None, "kB", bound)
         return
-    async with open_stage("report") as stage:
+    async with open_stage(Setting("report")) as stage:
         async for row in _measure_rest(stage):
             yield row
-        tasks = [await _begin_task(stage) for _ in range(TASKS)]
-        await _hold(stage, tasks, _WARM)
-        await _release(stage)
-        before = read_resident_bytes(stage.gateway_pid)
-        await _hold(stage, tasks, SUBSCRIBERS)
-        grown = read_resident_bytes(stage.gateway_pid) - before
-        await _release(stage)
+        tasks = await stage.load.carry_out(_order(stage, "send", _BEGIN, TASKS))
+        hold = replace(_order(stage, "hold", _FOLLOW, SUBSCRIBERS), known=tasks.found)
+        await stage.load.carry_out(replace(hold, callers=_WARM))
+        await stage.load.carry_out(Order("release"))
+        before = read_resident_bytes(stage.ours.pid)
+        await stage.load.carry_out(hold)
+        grown = read_resident_bytes(stage.ours.pid) - before
+        await stage.load.carry_out(Order("release"))
     yield Row(what, Spread.of([grown / SUBSCRIBERS / 1000]), "kB", bound)
 
 
 async def _measure_rest(stage: Stage) -> AsyncGenerator[Row]:
     """Bytes that are written and CPU that is used for nobody; leases rest, and are looked at all the same."""
-    endpoint, meter = stage.find_endpoint(), Meter((stage.gateway_pid, stage.engine_pid))
+    endpoint, meter = stage.ours.find_endpoint(), Meter((stage.ours.pid, stage.ours.engine_pid))
     await asyncio.sleep(_SETTLE_S)
     began_s, logged, used = time.monotonic(), await read_logged_bytes(endpoint), meter.read()
     await asyncio.sleep(_REST_S)
@@ -63,28 +76,7 @@ async def _measure_rest(stage: Stage) -> AsyncGenerator[Row]:
     )
 
 
-async def _begin_task(stage: Stage) -> str:
-    message = {"messageId": "idle", "role": "ROLE_USER", "parts": [{"text": _LONG}]}
-    params = {"message": message, "configuration": {"returnImmediately": True}}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
-    headers = {"A2A-Version": "1.0", **stage.gateway.authorization}
-    async with httpx.AsyncClient(headers=headers, timeout=20, trust_env=False) as http:
-        answer = (await http.post(stage.through_url, json=body)).json()
-    try:
-        task: str = answer["result"]["task"]["id"]
-    except KeyError:
-        raise BenchBroken(f"no task was begun: {answer}") from None
-    return task
-
-
-async def _hold(stage: Stage, tasks: list[str], count: int) -> None:
-    order = Order(
-        "hold", stage.through_url, stage.gateway.authorization, " ".join(tasks), count, '"task"'
-    )
-    outcome = await stage.load.carry_out(order)
-    if outcome.count != count:
-        raise BenchBroken(f"{outcome.count} of {count} streams were opened")
-
-
-async def _release(stage: Stage) -> None:
-    await stage.load.carry_out(Order("release", stage.through_url, {}, "", 0, ""))
+def _order(stage: Stage, kind: Literal["send", "hold"], step: Step, callers: int) -> Order:
+    gateway = stage.ours
+    url = gateway.find_url(stage.agent_name)
+    return Order(kind, url, [step], callers, keys=[gateway.process.token])

@@ -56,7 +56,7 @@ async def measure_inboxes(many: int, rounds: int, welcomes: int) -> AsyncGenerat
                     await _fill(bench.store, Principal(who), count)
                     await _await_inbox(bench.store, Principal(who), count)
                 spent = [
-                    {who: await _welcome(gateway, who, welcomes) for who in _PEOPLE}
+                    {who: await welcome(gateway, f"{who}-key", welcomes) for who in _PEOPLE}
                     for _ in range(rounds + 1)
                 ][1:]
             finally:
@@ -136,7 +136,7 @@ async def _await_inbox(store: Store, who: Principal, count: int) -> None:
     await wait_for(f"the inbox has {count} questions", has_all, _WITHIN_S)
 
 
-async def _welcome(gateway: GatewayProcess, who: str, times: int) -> float:
+async def welcome(gateway: GatewayProcess, token: str, times: int) -> float:
     """Milliseconds of CPU of the gateway for one device that comes and is welcomed."""
     if gateway.child is None:
         raise BenchBroken("the gateway is gone")
@@ -146,7 +146,7 @@ async def _welcome(gateway: GatewayProcess, who: str, times: int) -> float:
         async with connect(
             address, subprotocols=[Subprotocol(SUBPROTOCOL)], compression=None, proxy=None
         ) as socket:
-            hello = {"t": "hello", "v": 1, "device": "bench", "role": "ui", "token": f"{who}-key"}
+            hello = {"t": "hello", "v": 1, "device": "bench", "role": "ui", "token": token}
             await socket.send(orjson.dumps(hello).decode())
             async with asyncio.timeout(_WITHIN_S):
                 welcome = orjson.loads(await socket.recv())

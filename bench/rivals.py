@@ -20,10 +20,10 @@ from typing import Final
 import httpx
 import yaml
 
+from bench.kinds import CALLERS, TASK_ORDER, WARM_S, Length
 from bench.load import Order
 from bench.rows import BenchBroken, Row, Spread
-from bench.stage import Round, Stage, open_stage
-from bench.unary import CALLERS, TASK, WARM_S, Length
+from bench.stage import Round, Setting, Stage, open_stage
 from bench.usage import Meter, find_children
 from passerelle.core.json import JsonObject
 from passerelle.demo.checks import wait_for
@@ -37,10 +37,10 @@ _AGENT: Final = "echo"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Where a rival serves the agent, and what its callers send along."""
+    """Where a rival serves the agent, and the keys of its callers, if they have any."""
 
     url: str
-    headers: dict[str, str]
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _prepare_litellm(agent_url: str, port: int, folder: Path) -> Launch:
         (program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
         {"LITELLM_LOG": "ERROR"},
         "/health/liveliness",
-        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}", {"Authorization": f"Bearer {key}"}),
+        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}", (key,)),
     )
 
 
@@ -133,7 +133,7 @@ def _prepare_contextforge(agent_url: str, port: int, folder: Path) -> Launch:
         (program, "--host", "127.0.0.1", "--port", str(port)),
         environ,
         "/health",
-        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}/jsonrpc", {}),
+        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}/jsonrpc"),
         ("/a2a", {"agent": agent, "visibility": "public"}),
     )
 
@@ -179,7 +179,7 @@ def _run(*command: str) -> None:
 
 async def measure_rivals(length: Length) -> AsyncGenerator[Row]:
     """Rows of the section: direct, through us and through the rival take turns."""
-    async with open_stage(_AGENT) as stage:
+    async with open_stage(Setting(_AGENT)) as stage:
         for rival in RIVALS:
             if not rival.is_installed:
                 yield Row(f"{rival.name}: not installed, PEERS=all does it", None, "ratio")
@@ -192,14 +192,14 @@ async def measure_rivals(length: Length) -> AsyncGenerator[Row]:
 async def _compare(
     stage: Stage, rival: Rival, child: Child, running: Running, length: Length
 ) -> list[Row]:
-    order = replace(TASK, seconds=length.seconds)
-    theirs_order = replace(order, url=running.url, headers=running.headers)
+    order = replace(TASK_ORDER, seconds=length.seconds)
+    theirs_order = replace(order, url=running.url, keys=running.keys)
     await _run_rival(stage, child, replace(theirs_order, seconds=WARM_S))
-    await stage.run(replace(TASK, seconds=WARM_S), through=True)
+    await stage.run(replace(TASK_ORDER, seconds=WARM_S), stage.ours)
     turns: list[tuple[Round, Round, Round]] = []
     for _ in range(length.rounds):
-        direct = await stage.run(order, through=False)
-        ours = await stage.run(order, through=True)
+        direct = await stage.run(order)
+        ours = await stage.run(order, stage.ours)
         turns.append((direct, ours, await _run_rival(stage, child, theirs_order)))
 
     def row(what: str, value: Callable[[Round, Round, Round], float]) -> Row:
@@ -213,7 +213,7 @@ async def _compare(
         row("requests/s through it ÷ direct", lambda direct, _, theirs: theirs.rate / direct.rate),
         row(
             "its CPU ÷ agent CPU",
-            lambda _direct, _ours, theirs: theirs.gateway_us / theirs.agent_us,
+            lambda direct, _, theirs: theirs.gateway_us / direct.agent_us,
         ),
         row("requests/s through us ÷ through it", lambda _, ours, theirs: ours.rate / theirs.rate),
         row(
@@ -232,13 +232,13 @@ async def _run_rival(stage: Stage, child: Child, order: Order) -> Round:
     if outcome.count == 0:
         raise BenchBroken(f"{order.url}: nothing was answered")
     agent_us = 1e6 * used[0] / outcome.count
-    return Round(outcome, agent_us, 1e6 * sum(used[1:]) / outcome.count, 0.0, 0.0)
+    return Round(outcome, agent_us, 1e6 * sum(used[1:]) / outcome.count)
 
 
 @asynccontextmanager
 async def _open_rival(rival: Rival, stage: Stage) -> AsyncGenerator[tuple[Child, Running]]:
     async with AsyncExitStack() as stack:
-        folder = stage.gateway.folder / rival.folder
+        folder = stage.ours.process.folder / rival.folder
         folder.mkdir()
         prepared = rival.prepare(stage.direct_url.rstrip("/"), _find_free_port(), folder)
         child = launch(rival.folder, prepared.command, folder, prepared.environ)

@@ -11,45 +11,51 @@ import hashlib
 import re
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import httpx
 import orjson
+import yaml
 
 from bench.load import Order, Outcome
 from bench.rows import BenchBroken
-from bench.usage import Meter, find_children
-from passerelle.demo.processes import Child, GatewayProcess, start
+from bench.steps import Step
+from bench.trees import ROOT, Tree
+from bench.usage import Meter, find_children, read_used_bytes
+from passerelle.core.json import JsonObject
+from passerelle.demo.processes import Child, GatewayProcess, Starter, start
 from passerelle.store.connection import Endpoint, read_url
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 ANSWER_S: Final = 120.0
-_NO_TRACING: Final = {"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}
-_KEY: Final = "psr_bench"
-_CLIENT: Final = {"Authorization": f"Bearer {_KEY}"}
-_LIMITS: Final = "{concurrency: 10000, rate: 1000000/s}"
+KEY: Final = "psr_bench_0"
+"""Of the first client."""
+LIMITS: Final[JsonObject] = {"concurrency": 10_000, "rate": "1000000/s"}
 """Never reached: what is measured is what it costs to count."""
+RECEIVER: Final = "http://receiver"
+"""Stands in a step for where webhooks go; the address is known when the stage is up."""
+_NO_TRACING: Final = {"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}
+_REST_S: Final = 0.25
 _APPENDS: Final = re.compile(r"^passerelle_appends_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one order did: CPU microseconds per answer of agent, gateway and engine, and appends per answer."""
+    """What one order did: CPU microseconds of agent, gateway and engine, appends, and bytes kept, each per answer."""
 
     outcome: Outcome
     agent_us: float
-    gateway_us: float
-    engine_us: float
-    appends: float
+    gateway_us: float = 0.0
+    engine_us: float = 0.0
+    appends: float = 0.0
+    kept_bytes: float = 0.0
 
     @property
     def rate(self) -> float:
-        """Answers, or frames, in a second."""
+        """Answers in a second."""
         return self.outcome.count / self.outcome.seconds
 
 
@@ -81,99 +87,189 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Gateway:
+    """One that is up, with its engine."""
+
+    process: GatewayProcess
+    pid: int
+    engine_pid: int
+
+    def find_url(self, agent: str) -> str:
+        """Where an agent is served."""
+        return f"{self.process.url}/agents/{agent}"
+
+    async def count_appends(self) -> float:
+        """Appends of any result that it has made."""
+        # With `auth: open` there is no owner token, and none is wanted.
+        has_token = (self.process.data_dir / "owner-token").exists()
+        headers = self.process.authorization if has_token else {}
+        async with httpx.AsyncClient(headers=headers, trust_env=False) as http:
+            page = await http.get(f"{self.process.url}/metrics")
+        return sum(map(float, _APPENDS.findall(page.raise_for_status().text)))
+
+    def find_endpoint(self) -> Endpoint:
+        """Where its engine is."""
+        socket = (self.process.data_dir / "socket").read_text(encoding="utf-8")
+        return read_url(f"unix://{socket}")
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """One agent and its gateway, both warm or not; an order says which of the two it wants."""
+    """One agent and the gateways in front of it: ours, and that of another tree if there is one."""
 
     load: Load
     agent: Child
-    gateway: GatewayProcess
+    agent_name: str
     direct_url: str
-    through_url: str
-    engine_pid: int
+    receiver: str
+    ours: Gateway
+    base: Gateway | None
 
-    async def run(self, order: Order, *, through: bool) -> Round:
-        """One round of load, directly or through the gateway, with what it cost each process.
+    async def run(
+        self,
+        order: Order,
+        gateway: Gateway | None = None,
+        *,
+        as_agent: str = "",
+        lead: Sequence[Step] = (),
+    ) -> Round:
+        """One round of load, directly or through a gateway, with what it cost each process.
+
+        ``as_agent`` is another name under which the gateway serves the agent. Each caller carries out ``lead`` before
+        anything is measured. A round through a gateway is over when the gateway has done what it still owes for it.
 
         Raises:
             BenchBroken: the round did not go as it should.
         """
         order = (
-            replace(order, url=self.through_url, headers=_CLIENT)
-            if through
-            else replace(order, url=self.direct_url)
+            replace(order, url=self.direct_url, keys=())
+            if gateway is None
+            else replace(order, url=gateway.find_url(as_agent or self.agent_name))
         )
-        meter = Meter((self.agent.process.pid, self.gateway_pid, self.engine_pid))
-        appends, before = await self.count_appends(), meter.read()
+        steps = [
+            replace(one, body=one.body.replace(RECEIVER, self.receiver)) for one in order.steps
+        ]
+        order = replace(order, steps=steps)
+        if lead:
+            found = (await self.load.carry_out(replace(order, steps=lead, seconds=0))).found
+            order = replace(order, known=found)
+        if gateway is None:
+            meter = Meter((self.agent.process.pid,))
+            [before] = meter.read()
+            outcome = await self._carry_out(order)
+            [after] = meter.read()
+            return Round(outcome, 1e6 * (after - before) / outcome.count)
+        endpoint = gateway.find_endpoint()
+        meter = Meter((self.agent.process.pid, gateway.pid, gateway.engine_pid))
+        counts = await gateway.count_appends(), await read_used_bytes(endpoint)
+        started = meter.read()
+        outcome = await self._carry_out(order)
+        await Meter((gateway.pid, gateway.engine_pid)).await_rest(_REST_S)
+        ended = meter.read()
+        agent, own, engine = (
+            1e6 * (late - early) / outcome.count for early, late in zip(started, ended, strict=True)
+        )
+        appends = (await gateway.count_appends() - counts[0]) / outcome.count
+        kept = (await read_used_bytes(endpoint) - counts[1]) / outcome.count
+        return Round(outcome, agent, own, engine, appends, kept)
+
+    async def _carry_out(self, order: Order) -> Outcome:
         outcome = await self.load.carry_out(order)
-        after = meter.read()
         if outcome.count == 0:
             raise BenchBroken(f"{order.url}: nothing was answered")
-        agent, gateway, engine = (
-            1e6 * (late - early) / outcome.count for early, late in zip(before, after, strict=True)
-        )
-        appended = (await self.count_appends() - appends) / outcome.count
-        return Round(outcome, agent, gateway, engine, appended)
-
-    @property
-    def gateway_pid(self) -> int:
-        """The process of the gateway."""
-        child = self.gateway.child
-        if child is None:
-            raise BenchBroken("the gateway has not been started")
-        return child.process.pid
-
-    async def count_appends(self) -> float:
-        """Appends of any result that the gateway has made."""
-        async with httpx.AsyncClient() as http:
-            page = await http.get(f"{self.gateway.url}/metrics", headers=self.gateway.authorization)
-        return sum(map(float, _APPENDS.findall(page.raise_for_status().text)))
-
-    def find_endpoint(self) -> Endpoint:
-        """Where the gateway's engine is."""
-        socket = (self.gateway.data_dir / "socket").read_text(encoding="utf-8")
-        return read_url(f"unix://{socket}")
+        return outcome
 
 
-def _write_config(agent: str, url: str, others: Mapping[str, str]) -> str:
-    """One client with a key, and limits on both sides of the gateway."""
-    more = "".join(f"  - {{name: {name}, url: {at}}}\n" for name, at in others.items())
-    key_hash = hashlib.sha256(_KEY.encode()).hexdigest()
-    return (
-        f"agents:\n  - {{name: {agent}, url: {url}, limits: {_LIMITS}}}\n{more}"
-        f"clients:\n  - {{name: bench, key_hash: {key_hash}, may_call: [{agent}], limits: {_LIMITS}}}\n"
-    )
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How gateways are set up in front of the sample agent ``agent``.
+
+    Each of ``clients`` clients has a key. ``more`` gets the URL of a receiver and says what else stands in the
+    configuration. ``others`` are further names, each of the sample agent or, with a ``url``, of another one.
+    """
+
+    agent: str
+    clients: int = 1
+    others: Sequence[JsonObject] = ()
+    more: Callable[[str], JsonObject] = lambda _: {}
+
+    def compose(self, agent_url: str, receiver: str) -> JsonObject:
+        """The configuration."""
+        names: list[JsonObject] = [{"name": self.agent}, *self.others]
+        return {
+            "agents": [{"url": agent_url, "limits": LIMITS, **one} for one in names],
+            "clients": [
+                {
+                    "name": f"bench-{number}",
+                    "key_hash": hashlib.sha256(key.encode()).hexdigest(),
+                    "may_call": ["*"],
+                    "limits": LIMITS,
+                }
+                for number, key in enumerate(make_keys(self.clients))
+            ],
+            **self.more(receiver),
+        }
+
+
+def make_keys(count: int) -> list[str]:
+    """The keys of so many clients."""
+    return [f"{KEY[:-1]}{number}" for number in range(count)]
 
 
 @asynccontextmanager
-async def open_stage(
-    agent_name: str, others: Mapping[str, str] = MappingProxyType({})
-) -> AsyncGenerator[Stage]:
-    """Starts the sample agent ``agent_name`` and all that goes with it.
-
-    ``others`` are agents that run already, by name and URL; only the owner may call them.
+async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerator[Stage]:
+    """Starts the sample agent, its gateway, that of another tree, and all that goes with them.
 
     Raises:
         StoryBroken, BenchBroken: a process did not come up.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
-        module = f"passerelle.demo.peers.{agent_name}"
-        agent = start(agent_name, (module, "--port", "0"), folder, _NO_TRACING)
-        stack.push_async_callback(agent.stop)
-        url: str = orjson.loads(await agent.read_line("{"))["url"]
+
+        async def begin(name: str, environ: Mapping[str, str], *words: str) -> tuple[Child, str]:
+            child = start(name, words, folder, environ)
+            stack.push_async_callback(child.stop)
+            return child, str(orjson.loads(await child.read_line("{"))["url"])
+
+        peer = f"passerelle.demo.peers.{setting.agent}"
+        agent, url = await begin(setting.agent, _NO_TRACING, peer, "--port", "0")
+        _, receiver = await begin("receiver", {"PYTHONPATH": str(ROOT)}, "bench.receiver")
         config = folder / "bench.yaml"
-        config.write_text(_write_config(agent_name, url, others), encoding="utf-8")
-        gateway = GatewayProcess(folder, config)
-        stack.push_async_callback(gateway.stop)
-        await gateway.start()
+        config.write_text(yaml.safe_dump(setting.compose(url, receiver)), encoding="utf-8")
+        ours = await stack.enter_async_context(open_gateway(start, folder / "ours", config))
         yield Stage(
             load=await stack.enter_async_context(open_load()),
             agent=agent,
-            gateway=gateway,
+            agent_name=setting.agent,
             direct_url=f"{url}/",
-            through_url=f"{gateway.url}/agents/{agent_name}",
-            engine_pid=_find_engine(gateway),
+            receiver=receiver,
+            ours=ours,
+            base=await stack.enter_async_context(open_gateway(base.begin, folder / "base", config))
+            if base
+            else None,
         )
+
+
+@asynccontextmanager
+async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGenerator[Gateway]:
+    """A gateway with an engine of its own, in a new folder; gone with the block.
+
+    Raises:
+        StoryBroken, BenchBroken: a process did not come up.
+    """
+    folder.mkdir()  # noqa: ASYNC240  nothing else runs yet
+    process = GatewayProcess(folder, config, begin=begin)
+    try:
+        await process.start()
+        if process.child is None:
+            raise BenchBroken("the gateway has not been started")
+        pid = process.child.process.pid
+        children = find_children(pid)
+        if len(children) != 1:
+            raise BenchBroken(f"the gateway has {len(children)} children, and one is its engine")
+        yield Gateway(process, pid, children[0])
+    finally:
+        await process.stop()
 
 
 @asynccontextmanager
@@ -186,6 +282,7 @@ async def open_load() -> AsyncGenerator[Load]:
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
     )
     try:
         yield Load(process)
@@ -193,11 +290,3 @@ async def open_load() -> AsyncGenerator[Load]:
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-def _find_engine(gateway: GatewayProcess) -> int:
-    child = gateway.child
-    children = find_children(child.process.pid) if child is not None else []
-    if len(children) != 1:
-        raise BenchBroken(f"the gateway has {len(children)} children, and one is its engine")
-    return children[0]

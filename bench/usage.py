@@ -1,12 +1,10 @@
-"""What others use: CPU time of processes, as the kernel counts it (Linux: /proc), and memory of engines.
-
-CPU time moves in steps of a hundredth of a second, so a round lasts about a second or longer.
-"""
+"""What others use: CPU time of processes, as the kernel counts it (Linux), and memory of processes and engines."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +16,14 @@ from passerelle.store.info import parse_info
 from passerelle.store.topology import ask_once
 
 _PROC: Final = Path("/proc")
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PASSING: Final = ("mem_aof_buffer", "mem_clients_normal")
 """Memory of an engine that is no data: what waits to be written, and its connections."""
 _FREEING_TRIES: Final = 100
 _FREEING_LOOK_S: Final = 0.05
-_PARENT, _USER, _SYSTEM = 1, 11, 12
-"""Places behind the name in ``/proc/<pid>/stat``; the name may hold spaces, so they count from its end."""
+_PARENT: Final = 1
+"""Its place behind the name in ``/proc/<pid>/stat``; the name may hold spaces, so it counts from its end."""
+_REST_SHARE: Final = 0.1
+_REST_TRIES: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +36,37 @@ class Meter:
         """CPU seconds in the order of ``pids``.
 
         Raises:
-            BenchBroken: a process is gone, or this system has no /proc.
+            BenchBroken: a process is gone.
         """
         return [read_cpu_s(pid) for pid in self.pids]
 
+    async def await_rest(self, look_s: float) -> None:
+        """Until each has used less than a tenth of a core between two looks, or for some looks.
+
+        What comes at intervals is no rest to wait for.
+
+        Raises:
+            BenchBroken: a process is gone.
+        """
+        for _ in range(_REST_TRIES):
+            before = self.read()
+            await asyncio.sleep(look_s)
+            used = max(late - early for early, late in zip(before, self.read(), strict=True))
+            if used <= _REST_SHARE * look_s:
+                return
+
 
 def read_cpu_s(pid: int) -> float:
-    """User and system time of a process and all its threads.
+    """User and system time of a process and all its threads, to the nanosecond.
 
     Raises:
-        BenchBroken: the process is gone, or this system has no /proc.
+        BenchBroken: the process is gone.
     """
-    fields = _read_stat(pid)
-    if fields is None:
-        raise BenchBroken(f"process {pid} is gone, or there is no /proc to read its CPU time from")
-    return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
+    try:
+        # The clock that clock_getcpuclockid(3) names for a process; Python has that function for threads only.
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        raise BenchBroken(f"process {pid} is gone") from None
 
 
 def read_resident_bytes(pid: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from bench.callers import Failed
 from bench.load import Order, carry_out, hold
+from bench.steps import CONTEXT, NUMBER, Step
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -18,9 +19,8 @@ RIGHT = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone"
 CLOSING = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndone"
 WRONG = b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\ndone"
 STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-CHUNK = b'1b\r\ndata: {"artifactUpdate":1}\n\r\n'
 DONE = b"5\r\ndone\n\r\n"
-END = b"0\r\n\r\n"
+STEP = Step(f"hi {NUMBER}", "done")
 
 
 @dataclass(slots=True)
@@ -62,19 +62,20 @@ async def open_agent(*answers: bytes) -> AsyncGenerator[Agent]:
     agent = Agent(list(answers))
     server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    agent.order = Order("unary", f"http://{host}:{port}/a/b", {"X-Key": "mine"}, "hi", 1, "done")
+    agent.order = Order("send", f"http://{host}:{port}/a/b", [STEP], keys=["mine", "yours"])
     async with server:
         yield agent
 
 
-async def test_requests_differ_in_nothing_but_their_ids() -> None:
+async def test_requests_differ_in_nothing_but_their_numbers_and_keys() -> None:
     async with open_agent(RIGHT) as agent:
         outcome = await carry_out(replace(agent.order, callers=2))
 
     first, second = agent.requests
     assert outcome.count == 2
     assert first.startswith(b"POST /a/b HTTP/1.1\r\nHost: 127.0.0.1:")
-    assert b"\r\nX-Key: mine\r\n" in first
+    assert b"\r\nAuthorization: Bearer mine\r\n" in first
+    second = second.replace(b"yours", b"mine")
     assert len(first) == len(second)
     assert len([at for at in range(len(first)) if first[at] != second[at]]) in range(1, 9)
 
@@ -94,14 +95,23 @@ async def test_an_agent_that_is_not_there_is_told() -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ExceptionGroup) as told:
-            await carry_out(Order("unary", url, {}, "hi", 1, "done"))
+            await carry_out(Order("send", url, [STEP]))
     assert isinstance(told.value.exceptions[0], ConnectionRefusedError)
 
 
-async def test_every_stream_is_read_to_its_end() -> None:
-    async with open_agent(STREAM + CHUNK + CHUNK + DONE + END) as agent:
-        outcome = await carry_out(replace(agent.order, kind="stream", callers=3))
-    assert outcome.count == 6
+async def test_callers_begin_with_what_is_known_and_tell_what_they_have_found() -> None:
+    task = b'{"task":{"id":"t1","contextId":"c1","status":"done"}}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(task), task)
+    step = Step(CONTEXT, "done", teaches=True)
+    async with open_agent(answer) as agent:
+        order = replace(agent.order, steps=[step], callers=2, known=[("c2", "t2"), ("c3", "t3")])
+        outcome = await carry_out(order)
+
+    assert sorted(request.rpartition(b"\r\n\r\n")[2] for request in agent.requests) == [
+        b"c2",
+        b"c3",
+    ]
+    assert outcome.found == [("c1", "t1"), ("c1", "t1")]
 
 
 async def test_held_streams_are_open_until_they_are_let_go() -> None:

@@ -2,19 +2,24 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from math import inf
 
 import pytest
 
-from bench.callers import Caller, Failed, Follower, Subscriber, Turns
+from bench.callers import Caller, Failed, Subscriber, Turns
 from bench.line import Line
+from bench.steps import NUMBER, Progress, Request, Step
 
 pytestmark = pytest.mark.anyio
 
-RIGHT = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone"
-CLOSING = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndone"
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\ndo\r\n2\r\nne\r\n0\r\n\r\n"
+STEPS = ("first", "second")
+TASK = b'{"task":{"id":"t1","contextId":"c1","status":"done"}}'
+RIGHT = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(TASK), TASK)
+CLOSING = RIGHT.replace(b"200 OK", b"200 OK\r\nConnection: close")
+HALVES = (TASK[:9], TASK[9:])
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%b0\r\n\r\n" % b"".join(
+    b"%x\r\n%b\r\n" % (len(half), half) for half in HALVES
+)
 STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
 
@@ -31,14 +36,22 @@ class Sent(asyncio.Transport):
         self.written.append(bytes(data))
 
 
-def make_caller(deadline: float = inf, within_s: float = inf) -> tuple[Caller, Sent, Turns]:
-    """One that has asked once."""
-    requests = (b"request %d" % number for number in itertools.count(1))
-    turns = Turns(requests, deadline, within_s)
-    caller = Caller(turns, b"done")
+def make_caller(
+    deadline: float = inf, within_s: float = inf, *, progress: Progress | None = None
+) -> tuple[Caller, Sent, Turns]:
+    """One that has asked the first of two steps, whose requests end with the step and its turn."""
+    steps = [Step(f"{name} {NUMBER}", "done", teaches=name == "second") for name in STEPS]
+    requests = [Request("http://agent/", step) for step in steps]
+    turns = Turns(requests, itertools.repeat(""), deadline, within_s)
+    caller = Caller(turns, progress or Progress())
     sent = Sent(caller)
     caller.ask()
     return caller, sent, turns
+
+
+def name_steps(sent: Sent) -> list[str]:
+    """The steps that were asked, in order."""
+    return [one.rpartition(b"\r\n\r\n")[2].split()[0].decode() for one in sent.written]
 
 
 def cut(body: bytes) -> bytes:
@@ -53,23 +66,46 @@ async def test_each_right_answer_brings_the_next_request(answer: bytes) -> None:
     for byte in answer * 2:
         caller.data_received(bytes([byte]))
 
-    assert sent.written == [b"request 1", b"request 2", b"request 3"]
+    assert name_steps(sent) == ["first", "second", "first"]
+    assert len(set(sent.written)) == 3
     assert len(turns.took) == 2
     assert not caller.ended.done()
 
 
-@pytest.mark.parametrize(("answer", "deadline"), [(RIGHT, -inf), (CLOSING, inf)])
-async def test_nothing_is_asked_after_the_deadline_or_on_a_line_that_is_about_to_close(
-    answer: bytes, deadline: float
-) -> None:
-    caller, sent, turns = make_caller(deadline)
+async def test_a_pass_is_carried_out_to_its_end_after_the_deadline() -> None:
+    caller, sent, turns = make_caller(deadline=-inf)
 
-    caller.data_received(answer)
+    caller.data_received(RIGHT)
+    assert not caller.ended.done()
+    caller.data_received(RIGHT)
     caller.connection_lost(None)
 
     await caller.ended
-    assert sent.written == [b"request 1"]
-    assert len(turns.took) == 1
+    assert name_steps(sent) == ["first", "second"]
+    assert len(turns.took) == 2
+
+
+async def test_nothing_is_asked_on_a_line_that_is_about_to_close() -> None:
+    progress = Progress()
+    caller, sent, turns = make_caller(progress=progress)
+
+    caller.data_received(CLOSING)
+
+    await caller.ended
+    assert name_steps(sent) == ["first"]
+    assert not turns.are_over(progress)
+    assert name_steps(make_caller(progress=progress)[1]) == ["second"]
+
+
+async def test_ids_are_taken_from_the_answers_that_teach_them() -> None:
+    progress = Progress()
+    caller, _, _ = make_caller(progress=progress)
+
+    caller.data_received(RIGHT)
+    assert (progress.context, progress.task) == ("", "")
+    caller.data_received(RIGHT)
+
+    assert (progress.context, progress.task) == ("c1", "t1")
 
 
 async def test_an_answer_that_took_too_long_is_a_wrong_one() -> None:
@@ -79,14 +115,14 @@ async def test_an_answer_that_took_too_long_is_a_wrong_one() -> None:
 
     with pytest.raises(Failed, match="took more than 0 s"):
         await caller.ended
-    assert (sent.written, turns.took) == ([b"request 1"], [])
+    assert (name_steps(sent), turns.took) == (["first"], [])
 
 
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (RIGHT.replace(b"done", b"dome"), "200: dome"),
-        (RIGHT.replace(b"200 OK", b"503 Busy"), "503: done"),
+        (RIGHT.replace(b"done", b"dome"), '200: .*"status":"dome"'),
+        (RIGHT.replace(b"200 OK", b"503 Busy"), "503: "),
     ],
 )
 async def test_an_answer_that_is_not_as_expected_is_told(answer: bytes, told: str) -> None:
@@ -96,7 +132,7 @@ async def test_an_answer_that_is_not_as_expected_is_told(answer: bytes, told: st
 
     with pytest.raises(Failed, match=told):
         await caller.ended
-    assert (sent.written, turns.took) == ([b"request 1"], [])
+    assert (name_steps(sent), turns.took) == (["first"], [])
 
 
 async def test_a_connection_that_ends_before_its_answer_is_told() -> None:
@@ -109,22 +145,6 @@ async def test_a_connection_that_ends_before_its_answer_is_told() -> None:
         await caller.ended
 
 
-async def test_the_chunks_of_a_stream_are_counted_however_its_lines_are_cut() -> None:
-    arrived: list[float] = []
-    follower = Follower(b'"done"', arrived)
-    lines = b'data: {"artifactUpdate": 1}\n\ndata: {"artifactUpdate": 2}\n\ndata: "done"\n\n'
-
-    follower.data_received(STREAM)
-    for byte in lines:
-        follower.data_received(cut(bytes([byte])))
-    assert not follower.ended.done()
-    follower.data_received(END)
-
-    await follower.ended
-    assert len(arrived) == 2
-
-
-@pytest.mark.parametrize("make", [Follower, Subscriber])
 @pytest.mark.parametrize(
     "answer",
     [
@@ -133,18 +153,18 @@ async def test_the_chunks_of_a_stream_are_counted_however_its_lines_are_cut() ->
     ],
 )
 async def test_a_stream_that_ends_without_what_is_expected_is_told(
-    make: Callable[[bytes, list[float]], Follower], answer: bytes
+    answer: bytes,
 ) -> None:
-    follower = make(b"done", [])
+    subscriber = Subscriber("done")
 
-    follower.data_received(answer)
+    subscriber.data_received(answer)
 
     with pytest.raises(Failed, match="a stream ended without done"):
-        await follower.ended
+        await subscriber.ended
 
 
 async def test_a_subscriber_is_content_before_its_stream_ends() -> None:
-    subscriber = Subscriber(b"task", [])
+    subscriber = Subscriber("task")
 
     subscriber.data_received(STREAM + cut(b"data: task\n"))
     subscriber.data_received(cut(b"data: more\n"))

@@ -1,0 +1,125 @@
+"""Work of all kinds: an agent called directly, and through the gateway that keeps every task.
+
+The kinds take turns at one gateway, and rounds alternate: directly, then through the gateway and that of another tree,
+in either order. So a neighbour's noise meets all sides, and each ratio is made of rounds that followed each other. CPU
+of the gateway is measured by that of the agent **called directly**: behind the gateway the agent is dearer, which would
+flatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bench.kinds import WARM_S, Kind, Length, Scene, make_scenes
+from bench.rows import Bound, Row, Spread
+from bench.stage import Gateway, Round, Stage, open_stage
+from bench.trees import Tree, compare
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A direct round of a kind, and those through the gateways that followed it."""
+
+    direct: Round
+    ours: Round
+    base: Round | None
+
+
+async def measure_work(length: Length, base: Tree | None) -> AsyncGenerator[Row]:
+    """Rows of the section, as they are measured."""
+    for scene in make_scenes(length):
+        async with open_stage(scene.setting, base) as stage:
+            turns = await _play(stage, scene, length)
+        for kind in scene.kinds:
+            for row in make_rows(kind, turns[kind.name], turns.get(kind.per)):
+                yield row
+
+
+async def _play(stage: Stage, scene: Scene, length: Length) -> dict[str, list[Turn]]:
+    """The turns of each kind; the first round of all is not counted."""
+    turns: dict[str, list[Turn]] = {kind.name: [] for kind in scene.kinds}
+    for number in range(length.rounds + 1):
+        for kind in scene.kinds:
+            seconds = length.seconds if number else WARM_S
+            turn = await _take_turn(stage, kind, seconds, is_base_first=number % 2 == 1)
+            if number:
+                turns[kind.name].append(turn)
+    return turns
+
+
+async def _take_turn(stage: Stage, kind: Kind, seconds: float, *, is_base_first: bool) -> Turn:
+    order = replace(kind.order, seconds=0.0 if kind.is_once else seconds)
+    direct = replace(order, steps=kind.direct or order.steps)
+
+    async def pass_through(gateway: Gateway) -> Round:
+        return await stage.run(order, gateway, as_agent=kind.as_agent, lead=kind.lead)
+
+    called = await stage.run(direct, lead=kind.lead)
+    base = await pass_through(stage.base) if stage.base and is_base_first else None
+    ours = await pass_through(stage.ours)
+    if stage.base and not is_base_first:
+        base = await pass_through(stage.base)
+    return Turn(called, ours, base)
+
+
+def make_rows(kind: Kind, turns: Sequence[Turn], per: Sequence[Turn] | None) -> list[Row]:
+    """Rows of a kind; ``per`` are the turns of the kind that it is measured by, if it is not the agent."""
+    if kind.order.callers == 1:
+        rows = _rows_alone(kind, turns)
+    elif per is not None:
+        rows = [
+            _row(
+                f"{kind.name}: gateway CPU ÷ one caller's",
+                [
+                    turn.ours.gateway_us / other.ours.gateway_us
+                    for turn, other in zip(turns, per, strict=True)
+                ],
+                bound=kind.most,
+            )
+        ]
+    else:
+        ratios = [turn.ours.gateway_us / turn.direct.agent_us for turn in turns]
+        rows = [_row(f"{kind.name}: gateway CPU ÷ agent CPU", ratios, bound=kind.most)]
+    rows.append(_own_row(kind, "gateway CPU", "µs", turns, lambda own: own.gateway_us))
+    if kind.rate is not None:
+        rates = [turn.ours.rate / turn.direct.rate for turn in turns]
+        what = f"{kind.name}: a second through ÷ direct"
+        rows.append(Row(what, Spread.of(rates), "ratio", Bound("at least", kind.rate)))
+    if kind.is_whole:
+        rows += _rows_of_all(kind, turns)
+    pairs = [(turn.ours.gateway_us, turn.base.gateway_us) for turn in turns if turn.base]
+    return [*rows, compare(f"{kind.name}: gateway CPU", pairs)] if pairs else rows
+
+
+def _rows_alone(kind: Kind, turns: Sequence[Turn]) -> list[Row]:
+    added = [turn.ours.outcome.median_ms - turn.direct.outcome.median_ms for turn in turns]
+    direct = [turn.direct.outcome.median_ms for turn in turns]
+    return [
+        _row(f"{kind.name}: time added", added, "ms", 2.5),
+        _row(f"{kind.name}: time directly", direct, "ms"),
+    ]
+
+
+def _rows_of_all(kind: Kind, turns: Sequence[Turn]) -> list[Row]:
+    appends = [turn.ours.appends for turn in turns]
+    return [
+        Row(f"{kind.name}: appends", Spread.of(appends), "appends", Bound("exactly", 2)),
+        _own_row(kind, "engine CPU", "µs", turns, lambda own: own.engine_us),
+        _own_row(kind, "agent CPU, called by the gateway", "µs", turns, lambda own: own.agent_us),
+        _row(f"{kind.name}: agent CPU", [turn.direct.agent_us for turn in turns], "µs"),
+        _row(f"{kind.name}: a second, directly", [turn.direct.rate for turn in turns], "1/s"),
+        _own_row(kind, "engine bytes, nothing trimmed", "bytes", turns, lambda own: own.kept_bytes),
+    ]
+
+
+def _own_row(
+    kind: Kind, what: str, unit: str, turns: Sequence[Turn], value: Callable[[Round], float]
+) -> Row:
+    return _row(f"{kind.name}: {what}", [value(turn.ours) / kind.events for turn in turns], unit)
+
+
+def _row(
+    what: str, values: Sequence[float], unit: str = "ratio", bound: float | None = None
+) -> Row:
+    return Row(what, Spread.of(values), unit, None if bound is None else Bound("at most", bound))

@@ -1,0 +1,75 @@
+"""Checkouts whose gateways are measured: this one, and another that takes turns with it.
+
+A gateway of either is known by its command line and by what it serves, never by its modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from bench.rows import BenchBroken, Bound, Row, Spread
+from passerelle.demo.processes import Child, launch
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_NO_WORSE: Final = Bound("at most", 1.05)
+"""Two checkouts of the same commit differ by so much on cores that others use as well."""
+_Side = TypeVar("_Side")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A checkout with an environment of its own, as ``make`` makes it; its processes get ``environ`` too."""
+
+    root: Path
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, root: Path) -> Self:
+        """The checkout at ``root``.
+
+        Raises:
+            BenchBroken: it has no environment.
+        """
+        tree = cls(root.absolute())
+        if not tree.python.is_file():
+            raise BenchBroken(f"{tree.root} has no .venv: run make there first")
+        return tree
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.root / ".venv" / "bin" / "python"
+
+    def begin(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str] | None,
+    ) -> Child:
+        """Starts ``python -m <arguments>`` with its interpreter."""
+        command = (str(self.python), "-m", *arguments)
+        return launch(name, command, folder, {**(environ or {}), **self.environ})
+
+
+async def take_turns(
+    rounds: int, take: Callable[[_Side], Awaitable[float]], ours: _Side, base: _Side
+) -> list[tuple[float, float]]:
+    """What each of the two takes in each round; every second round begins with the base."""
+    pairs: list[tuple[float, float]] = []
+    for number in range(rounds):
+        if number % 2:
+            theirs = await take(base)
+            pairs.append((await take(ours), theirs))
+        else:
+            pairs.append((await take(ours), await take(base)))
+    return pairs
+
+
+def compare(what: str, pairs: Sequence[tuple[float, float]], bound: Bound = _NO_WORSE) -> Row:
+    """What this tree takes by what the base takes, in pairs of rounds that followed each other."""
+    ratios = [ours / base for ours, base in pairs]
+    return Row(f"{what} ÷ base", Spread.of(ratios), "ratio", bound)
