@@ -70,8 +70,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from passerelle.core.json import JsonObject
-    from passerelle.core.presence import PresenceState
-    from passerelle.core.withdrawal import WithdrawalReason
+    from passerelle.core.vocabulary import PresenceState, WithdrawalReason
 
 __all__ = [
     "CallRefused",

@@ -15,8 +15,8 @@ import orjson
 
 from passerelle.channels.client_calls import CallsInFlight
 from passerelle.channels.client_items import AnswersCut, CallRefused, ChannelError
-from passerelle.channels.reverse_link import split_text
 from passerelle.protocol.frames import Answer, Call, Failure
+from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     CallPiece,

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from passerelle.channels.client_keeper import LinkKeeper
     from passerelle.channels.client_link import Link
     from passerelle.core.json import JsonObject
-    from passerelle.core.withdrawal import WithdrawalReason
+    from passerelle.core.vocabulary import WithdrawalReason
 
 _ACK_EVERY_S: Final = 1.0
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.channels.reverse_app import A2aError, Fault, HttpError, Result
-from passerelle.channels.reverse_link import split_text
+from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     CallPiece,

@@ -51,7 +51,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports.deltas import Delta, OpenText
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.withdrawal import WithdrawalReason
+from passerelle.core.vocabulary import WithdrawalReason
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.prompt_server import PromptServer
 from passerelle.protocol.cursor import GapReason
