@@ -45,7 +45,7 @@ from passerelle.store.seeds import read_seeds
 from passerelle.store.shared_events import EventsGoneError, SharedEvents
 from passerelle.store.shared_lists import Place, SharedLists, Wanted
 from passerelle.store.shared_space import SharedSpace
-from passerelle.store.shared_tasks import Draft, SharedTasks
+from passerelle.store.shared_tasks import Draft, SharedTasks, read_scripts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -202,7 +202,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         await opened.tasks.delete(task_id, self._owner(context))
 
     async def _connect(self) -> _Opened:
-        nodes = await Nodes.open(self._seeds)
+        nodes = await Nodes.open(self._seeds, read_scripts())
         try:
             for node in nodes.all:
                 [reply] = await node.reads.call(pack("INFO"))

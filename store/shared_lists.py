@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
+from passerelle.store.replies import read_scores
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:

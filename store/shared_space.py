@@ -6,7 +6,6 @@ import hashlib
 from dataclasses import dataclass
 
 from passerelle.core.ids import SHARDS, Shard
-from passerelle.store import keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +29,16 @@ class SharedSpace:
         shard = _choose_shard(f"{self.name}:{task_id}")
         return TaskKeys(
             shard,
-            keys.shared_task(shard, self.name, task_id),
-            keys.shared_events(shard, self.name, task_id),
-            keys.shared_hints(shard, self.name, task_id),
+            shared_task(shard, self.name, task_id),
+            shared_events(shard, self.name, task_id),
+            shared_hints(shard, self.name, task_id),
         )
 
     def locate_list(self, owner: str) -> tuple[Shard, str]:
         """The key of an owner's list."""
         digest = self.digest(owner)
         shard = _choose_shard(digest)
-        return shard, keys.shared_index(shard, self.name, digest)
+        return shard, shared_index(shard, self.name, digest)
 
     def digest(self, owner: str) -> str:
         """What is stored in place of an owner, who may be a person."""
@@ -48,3 +47,23 @@ class SharedSpace:
 
 def _choose_shard(text: str) -> Shard:
     return Shard(hashlib.sha1(text.encode(), usedforsecurity=False).digest()[0] % SHARDS)
+
+
+def shared_task(shard: Shard, space: str, task: str) -> str:
+    """HASH v, o, d (the task), end, ops, last, cut, c, st, ts: a task that an agent's replicas share."""
+    return f"{{{shard.tag}}}:kt:{space}:{task}"
+
+
+def shared_events(shard: Shard, space: str, task: str) -> str:
+    """STREAM with ids ``<version>-0``: d, the event that made the version. Expires behind the task's end."""
+    return f"{{{shard.tag}}}:ke:{space}:{task}"
+
+
+def shared_hints(shard: Shard, space: str, task: str) -> str:
+    """Hint channel of a shared task: its new version, 0 once it is deleted."""
+    return f"{{{shard.tag}}}:h:k:{space}:{task}"
+
+
+def shared_index(shard: Shard, space: str, owner: str) -> str:
+    """ZSET shared task -> last status time in microseconds, of one owner."""
+    return f"{{{shard.tag}}}:ki:{space}:{owner}"

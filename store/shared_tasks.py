@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store.connection import pack
+from passerelle.store.lua_script import Script, load_script
 from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from passerelle.store.shared_space import SharedSpace
 
 PAGE_EVENTS: Final = 256
+_SCRIPTS: Final = ("delete_shared", "save_shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class SharedTasks:
         if expected == 0:
             await self.lists.place(task_id, owner, draft.time_us)
         at = self.space.locate(task_id)
-        packed = read_script("save_shared").pack_call(
+        packed = _read("save_shared").pack_call(
             [at.task, at.events, at.hints],
             {
                 "op": secrets.token_hex(8),
@@ -126,7 +127,7 @@ class SharedTasks:
     async def delete(self, task_id: str, owner: str) -> bool:
         """Removes a task with its events; whether it was there."""
         at = self.space.locate(task_id)
-        packed = read_script("delete_shared").pack_call(
+        packed = _read("delete_shared").pack_call(
             [at.task, at.events, at.hints], {"owner": self.space.digest(owner)}
         )
         gone = await retry(lambda: self.nodes.write(at.shard, packed))
@@ -157,3 +158,12 @@ class SharedTasks:
         at = self.space.locate(task_id)
         command = pack("PEXPIRE", at.events, self.ttl_ms)
         await retry(lambda: self.nodes.write(at.shard, command))
+
+
+def read_scripts() -> list[bytes]:
+    """Every text, to load into a server that does not know one."""
+    return [_read(name).text for name in _SCRIPTS]
+
+
+def _read(name: str) -> Script:
+    return load_script(__name__.rpartition(".")[0], name)
