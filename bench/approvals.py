@@ -19,7 +19,7 @@ import yaml
 from bench.rows import BenchBroken, Row, Spread
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.channels.client import ChannelClient, Event
+from passerelle.client.channel import ChannelClient, Event
 from passerelle.core.json import JsonObject
 from passerelle.core.times import parse_ms
 from passerelle.demo.checks import wait_for

@@ -9,8 +9,9 @@ from typing import Any, cast, get_args
 
 from pydantic import TypeAdapter
 
+from passerelle.client import shared_space
 from passerelle.core.machine import Record
-from passerelle.store import keys, shared_space
+from passerelle.store import keys
 from tools.event_schema import render_event_schema
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import pytest
 import yaml
 
-from passerelle.channels.reverse_client import ReverseAgent
+from passerelle.client.agent import ReverseAgent
 from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret

@@ -14,8 +14,8 @@ import httpx
 import orjson
 import pytest
 
+from passerelle.client.tasks import RedisVersionedTaskStore
 from passerelle.demo.processes import Child, start
-from passerelle.store.a2a_cluster import RedisVersionedTaskStore
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import free_port, run_server
 from tests.support.waiting import wait_until

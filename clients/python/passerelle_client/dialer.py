@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 
-from passerelle.channels.client_items import Stopped
-from passerelle.channels.client_link import ABNORMAL, Link, LinkRefused
+from passerelle.client.items import Stopped
+from passerelle.client.link import ABNORMAL, Link, LinkRefused
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import CAPABILITIES, VERSION, Hello, Role, Subscribe
 

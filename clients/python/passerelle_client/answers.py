@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.channels.client_items import (
+from passerelle.client.items import (
     AnswerResult,
     CallRefused,
     Lost,

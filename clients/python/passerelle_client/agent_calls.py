@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
-from passerelle.channels.reverse_app import A2aError, Fault, HttpError, Result
+from passerelle.client.asgi_app import A2aError, Fault, HttpError, Result
 from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
@@ -28,7 +28,7 @@ from passerelle.protocol.reverse_frames import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from passerelle.channels.reverse_app import Exchange, InProcess, Outcome
+    from passerelle.client.asgi_app import Exchange, InProcess, Outcome
     from passerelle.core.json import Json, JsonObject
     from passerelle.protocol.reverse_frames import AgentCall, AnswerFrame
 

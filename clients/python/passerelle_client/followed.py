@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
-    from passerelle.channels.client_items import AnyItem
-    from passerelle.channels.client_track import StreamFrame, Track
+    from passerelle.client.items import AnyItem
+    from passerelle.client.track import StreamFrame, Track
 
 QUEUED_ITEMS: Final = 1_024
 """Items that may wait. Past it the stream is left and taken up again later: a position, not a queue."""

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from passerelle.channels.client_asks import Asks, Reply
-from passerelle.channels.client_items import AnswersCut, CallRefused, ChannelStopped, Stopped
-from passerelle.channels.client_link import Link
+from passerelle.client.asks import Asks, Reply
+from passerelle.client.items import AnswersCut, CallRefused, ChannelStopped, Stopped
+from passerelle.client.link import Link
 from passerelle.core.json import JsonObject
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Call, ClientFrame, Failure

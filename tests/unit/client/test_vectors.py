@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pytest
 
-from passerelle.channels import client_items as items
-from passerelle.channels.client_answers import read_refusal, read_result
-from passerelle.channels.client_track import Track
+from passerelle.client import items
+from passerelle.client.answers import read_refusal, read_result
+from passerelle.client.track import Track
 from passerelle.core.errors import BadCursor
 from passerelle.protocol.closing import is_retryable
 from passerelle.protocol.cursor import parse_cursor

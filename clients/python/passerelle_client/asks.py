@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
-from passerelle.channels.client_calls import CallsInFlight
-from passerelle.channels.client_items import AnswersCut, CallRefused, ChannelError
+from passerelle.client.calls import CallsInFlight
+from passerelle.client.items import AnswersCut, CallRefused, ChannelError
 from passerelle.protocol.frames import Answer, Call, Failure
 from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
@@ -29,7 +29,7 @@ from passerelle.protocol.reverse_frames import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.channels.client_link import Link
+    from passerelle.client.link import Link
     from passerelle.core.json import JsonObject
 
 _SPARE_BYTES: Final = 4_096

@@ -17,10 +17,10 @@ from passerelle.store.retry import retry
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from passerelle.client.shared_space import SharedSpace
     from passerelle.core.ids import Shard
     from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
-    from passerelle.store.shared_space import SharedSpace
 
 _CHUNK: Final = 256
 

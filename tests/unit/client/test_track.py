@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.channels import client_items as items
-from passerelle.channels.client_track import Track
+from passerelle.client import items
+from passerelle.client.track import Track
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frames import Event, Gap, Live, Snapshot, Subscribe, Subscribed
 

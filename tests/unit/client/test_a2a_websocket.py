@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from passerelle.channels.a2a_websocket import SUBPROTOCOL, SocketTransport
+from passerelle.client.a2a_websocket import SUBPROTOCOL, SocketTransport
 from passerelle.core.json import JsonObject
 
 pytestmark = pytest.mark.anyio

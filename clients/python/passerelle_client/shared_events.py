@@ -15,8 +15,8 @@ from passerelle.core.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from passerelle.client.shared_tasks import EventPage, SharedTasks
     from passerelle.store.hints import RedisHints
-    from passerelle.store.shared_tasks import EventPage, SharedTasks
 
 LOOK_S: Final = 5.0
 """How long a lost hint can delay an event."""

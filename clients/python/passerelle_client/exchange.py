@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.channels.client_calls import CallsInFlight
-from passerelle.channels.client_items import ChannelStopped, Connected, Stopped
-from passerelle.channels.client_streams import Streams
+from passerelle.client.calls import CallsInFlight
+from passerelle.client.items import ChannelStopped, Connected, Stopped
+from passerelle.client.streams import Streams
 from passerelle.protocol.frames import (
     Ack,
     Answer,
@@ -47,8 +47,8 @@ from passerelle.protocol.reverse_frames import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.channels.client_keeper import LinkKeeper
-    from passerelle.channels.client_link import Link
+    from passerelle.client.keeper import LinkKeeper
+    from passerelle.client.link import Link
     from passerelle.core.json import JsonObject
     from passerelle.core.vocabulary import WithdrawalReason
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from passerelle.channels.reverse_app import (
+from passerelle.client.asgi_app import (
     A2aError,
     App,
     Fault,

@@ -1,7 +1,7 @@
 """Tasks that the replicas of one agent share: versions and the events that made them, as bytes that nobody here reads.
 
-For agents made with an SDK that keep their tasks in this store without a gateway (``store/a2a_cluster.py``). One script
-writes a version with its event. The row in the owner's list lives in another slot: it is written before the first
+For agents made with an SDK that keep their tasks in this store without a gateway (``tasks.py``). One script writes a
+version with its event. The row in the owner's list lives in another slot: it is written before the first
 version, so that no task is missing, and lists put right what a crash left behind.
 """
 
@@ -18,9 +18,9 @@ from passerelle.store.lua_script import Script, load_script
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:
+    from passerelle.client.shared_lists import SharedLists
+    from passerelle.client.shared_space import SharedSpace
     from passerelle.store.nodes import Nodes
-    from passerelle.store.shared_lists import SharedLists
-    from passerelle.store.shared_space import SharedSpace
 
 PAGE_EVENTS: Final = 256
 _SCRIPTS: Final = ("delete_shared", "save_shared")

@@ -37,15 +37,15 @@ from a2a.utils.task import (
     encode_list_tasks_cursor,
 )
 
+from passerelle.client.shared_events import EventsGoneError, SharedEvents
+from passerelle.client.shared_lists import Place, SharedLists, Wanted
+from passerelle.client.shared_space import SharedSpace
+from passerelle.client.shared_tasks import Draft, SharedTasks, read_scripts
 from passerelle.store.connection import pack
 from passerelle.store.hints import RedisHints
 from passerelle.store.info import parse_info, read_facts, refuse_unfit
 from passerelle.store.nodes import Nodes
 from passerelle.store.seeds import read_seeds
-from passerelle.store.shared_events import EventsGoneError, SharedEvents
-from passerelle.store.shared_lists import Place, SharedLists, Wanted
-from passerelle.store.shared_space import SharedSpace
-from passerelle.store.shared_tasks import Draft, SharedTasks, read_scripts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

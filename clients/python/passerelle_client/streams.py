@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from passerelle.channels.client_followed import Followed
-from passerelle.channels.client_items import StreamClosed
-from passerelle.channels.client_track import Track
+from passerelle.client.followed import Followed
+from passerelle.client.items import StreamClosed
+from passerelle.client.track import Track
 from passerelle.protocol.frames import Ack, ClientFrame, Subscribe, Subscribed, Unsubscribe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.channels.client_track import StreamFrame
+    from passerelle.client.track import StreamFrame
     from passerelle.protocol.cursor import Cursor
     from passerelle.protocol.frames import SnapshotWish, StartAt
 

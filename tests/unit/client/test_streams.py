@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.channels.client_followed import QUEUED_ITEMS
-from passerelle.channels.client_items import ChannelStopped, Stopped, StreamClosed
-from passerelle.channels.client_streams import Streams
+from passerelle.client.followed import QUEUED_ITEMS
+from passerelle.client.items import ChannelStopped, Stopped, StreamClosed
+from passerelle.client.streams import Streams
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frames import (
     Ack,

@@ -21,9 +21,11 @@ import secrets
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
-from passerelle.channels.client_asks import Asks, Reply
-from passerelle.channels.client_dial import Credential, Identity
-from passerelle.channels.client_items import (
+from passerelle.client.agent_calls import CallsAtWork
+from passerelle.client.asgi_app import App, InProcess, live, read_own_card
+from passerelle.client.asks import Asks, Reply
+from passerelle.client.dialer import Credential, Identity
+from passerelle.client.items import (
     AnswersCut,
     CallRefused,
     ChannelStopped,
@@ -32,10 +34,8 @@ from passerelle.channels.client_items import (
     Stopped,
     UnknownOutcome,
 )
-from passerelle.channels.client_keeper import LinkKeeper, draw
-from passerelle.channels.reverse_app import App, InProcess, live, read_own_card
-from passerelle.channels.reverse_calls import CallsAtWork
-from passerelle.channels.reverse_upload import upload
+from passerelle.client.keeper import LinkKeeper, draw
+from passerelle.client.upload import upload
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
 from passerelle.protocol.reverse_frames import (
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from types import TracebackType
 
-    from passerelle.channels.client_link import Link
+    from passerelle.client.link import Link
     from passerelle.core.json import Json, JsonObject
     from passerelle.protocol.frames import ServerFrame
 

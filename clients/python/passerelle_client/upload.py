@@ -10,10 +10,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
-from passerelle.channels.client_items import CallRefused, UnknownOutcome
+from passerelle.client.items import CallRefused, UnknownOutcome
 
 if TYPE_CHECKING:
-    from passerelle.channels.client_dial import Identity
+    from passerelle.client.dialer import Identity
     from passerelle.core.json import Json, JsonObject
 
 _CHANNEL: Final = "/v1/channel"

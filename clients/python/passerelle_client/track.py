@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from passerelle.channels import client_items as items
+from passerelle.client import items
 from passerelle.protocol.cursor import Cursor, parse_cursor
 from passerelle.protocol.frames import (
     Event,
@@ -25,7 +25,7 @@ from passerelle.protocol.frames import (
 )
 
 if TYPE_CHECKING:
-    from passerelle.channels.client_items import Acknowledge
+    from passerelle.client.items import Acknowledge
 
 _BLOCKS: Final = 1_024
 """Blocks whose length is known; the text of an older one breaks off."""

@@ -11,16 +11,16 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.client_dial import Dialer, Identity
-from passerelle.channels.client_items import Connecting, Offline, Stopped
-from passerelle.channels.client_link import Link
+from passerelle.client.dialer import Dialer, Identity
+from passerelle.client.items import Connecting, Offline, Stopped
+from passerelle.client.link import Link
 from passerelle.protocol.closing import is_retryable
 from passerelle.protocol.frames import Drain, Expiry, Renew
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.channels.client_items import Status
+    from passerelle.client.items import Status
     from passerelle.protocol.frames import Refusal, Subscribe
 
 _RENEWS_BELOW_S: Final = 60

@@ -23,16 +23,16 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
-from passerelle.channels.client_answers import compose_answer, read_refusal, read_result
-from passerelle.channels.client_cursors import (
+from passerelle.client.answers import compose_answer, read_refusal, read_result
+from passerelle.client.cursor_stores import (
     Cursors,
     FileCursors,
     MemoryCursors,
     SqliteCursors,
 )
-from passerelle.channels.client_dial import Credential, Identity
-from passerelle.channels.client_exchange import Exchange
-from passerelle.channels.client_items import (
+from passerelle.client.dialer import Credential, Identity
+from passerelle.client.exchange import Exchange
+from passerelle.client.items import (
     AnswerResult,
     AnyItem,
     CallRefused,
@@ -54,7 +54,7 @@ from passerelle.channels.client_items import (
     Unsure,
     Won,
 )
-from passerelle.channels.client_keeper import LinkKeeper, draw
+from passerelle.client.keeper import LinkKeeper, draw
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import (
     Role,

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from passerelle.channels.client_cursors import FileCursors, MemoryCursors, SqliteCursors
+from passerelle.client.cursor_stores import FileCursors, MemoryCursors, SqliteCursors
 
 
 def test_a_file_gives_back_whole_cursors_to_the_next_process(tmp_path: Path) -> None:

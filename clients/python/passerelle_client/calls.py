@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.channels.client_items import CallRefused, UnknownOutcome
+from passerelle.client.items import CallRefused, UnknownOutcome
 from passerelle.protocol.frames import Answer, Call, Failure
 
 if TYPE_CHECKING:
