@@ -4,8 +4,6 @@ The packages are folders at the top of the repository, reached through links. A 
 still builds, into an empty package whose installation reports success, so only an installed wheel can tell.
 """
 
-import os
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -15,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.client_package import run_outside
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = (
@@ -67,23 +67,9 @@ class Installed:
     environment: Path
 
     def run(self, program: str, *arguments: str) -> str:
-        return run(str(self.environment / "bin" / program), *arguments, cwd=self.environment)
-
-
-def run(*command: str, cwd: Path) -> str:
-    """Standard output of a program that must succeed, started outside of the tree's import path."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_"))}
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=BUILD_WITHIN_S,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+        return run_outside(
+            str(self.environment / "bin" / program), *arguments, cwd=self.environment
+        )
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +77,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One wheel built from the tree, one from the source distribution of the tree."""
     folder = tmp_path_factory.mktemp("dist")
     build = (sys.executable, "-m", "build", "--no-isolation", "--outdir")
-    run(*build, str(folder / "tree"), "--wheel", str(ROOT), cwd=folder)
-    run(*build, str(folder / "sdist"), str(ROOT), cwd=folder)
+    run_outside(*build, str(folder / "tree"), "--wheel", str(ROOT), cwd=folder)
+    run_outside(*build, str(folder / "sdist"), str(ROOT), cwd=folder)
     return {origin: next((folder / origin).glob("*.whl")) for origin in ORIGINS}
 
 
@@ -111,7 +97,9 @@ def installed(
     environment = tmp_path_factory.mktemp("environment")
     venv.create(environment, with_pip=True)
     pip = (str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet")
-    run(*pip, "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel), cwd=environment)
+    run_outside(
+        *pip, "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel), cwd=environment
+    )
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return Installed(wheel, environment)

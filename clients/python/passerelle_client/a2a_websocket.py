@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import Json, JsonObject
 
+__all__ = ["BINDING", "SUBPROTOCOL", "SocketTransport", "bind_headers", "open_websocket"]
+
 BINDING: Final = "urn:passerelle:binding:websocket:1"
 SUBPROTOCOL: Final = "a2a.v1"
 SERVICE_PARAMETERS: Final = "a2a-service-parameters"

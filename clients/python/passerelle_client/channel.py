@@ -46,6 +46,8 @@ from passerelle.client.items import (
     Live,
     Lost,
     OnGap,
+    Refused,
+    Replayed,
     Snapshot,
     Status,
     Stopped,
@@ -84,10 +86,13 @@ __all__ = [
     "Live",
     "Lost",
     "MemoryCursors",
+    "Refused",
+    "Replayed",
     "Snapshot",
     "SqliteCursors",
     "StreamClosed",
     "UnknownOutcome",
+    "Unsure",
     "Won",
 ]
 

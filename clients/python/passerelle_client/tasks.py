@@ -8,7 +8,7 @@ Two lines make the SDK's handler work on any number of replicas::
 A task that runs on one replica can be read, followed and cancelled on every other, and one that waits for input goes on
 wherever the answer arrives. A version is the number of writes, and at the same time the cursor of the event that made
 it. It is not the ``generation`` of the resume extension, since the SDK writes a version for some changes that are no
-event. This module alone of the store imports the SDK.
+event. This module alone of the kit imports the SDK.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from passerelle.client.shared_events import EventsGoneError, SharedEvents
 from passerelle.client.shared_lists import Place, SharedLists, Wanted
 from passerelle.client.shared_space import SharedSpace
 from passerelle.client.shared_tasks import Draft, SharedTasks, read_scripts
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.store.connection import pack
 from passerelle.store.hints import RedisHints
 from passerelle.store.info import parse_info, read_facts, refuse_unfit
@@ -54,7 +55,14 @@ if TYPE_CHECKING:
     from a2a.server.events.event_queue import Event
     from a2a.types import ListTasksRequest
 
-__all__ = ["EventsGoneError", "RedisTaskEventStream", "RedisVersionedTaskStore", "resolve_owner"]
+__all__ = [
+    "ConfigInvalid",
+    "EventsGoneError",
+    "RedisTaskEventStream",
+    "RedisVersionedTaskStore",
+    "StoreUnavailable",
+    "resolve_owner",
+]
 
 KEEP_EVENTS: Final = 10_000
 KEEP_ENDED_S: Final = 3600.0
