@@ -28,9 +28,9 @@ WITHOUT_EXTRA: Final = ("channel", "agent")
 WITH_EXTRAS: Final = ("a2a_websocket", "tasks")
 STANDS_ALONE: Final = """
 import sys
+before = set(sys.modules)
 import passerelle_client.channel, passerelle_client.agent
-own = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
-print(*sorted(own))
+print(*sorted({name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))
 """
 STANDS_BESIDE: Final = """
 from passerelle.channels.hub import Hub
@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_installed_alone_it_needs_two_libraries_and_no_gateway(wheel: Path, tmp_path: Path) -> None:
     python = install_client(wheel, tmp_path / "environment")
     said = run_outside(str(python), "-c", STANDS_ALONE, cwd=tmp_path)
-    assert said.split() == ["__main__", "orjson", "passerelle_client", "websockets"]
+    assert said.split() == ["orjson", "passerelle_client", "websockets"]
 
 
 def test_beside_the_gateway_each_has_classes_of_its_own(wheel: Path, tmp_path: Path) -> None:
