@@ -25,7 +25,7 @@ from bench.trees import Tree, compare, take_turns
 from bench.usage import Meter, read_cpu_s
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.channels.client import ChannelClient, Event
+from passerelle.client.channel import ChannelClient, Event
 from passerelle.core.json import JsonObject
 from passerelle.core.times import parse_ms
 from passerelle.demo.checks import wait_for

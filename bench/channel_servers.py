@@ -22,7 +22,7 @@ from bench.channel_clients import Kind
 from bench.rows import BenchBroken
 from bench.usage import find_children
 from bench.workload import mint
-from passerelle.channels.client import ChannelClient
+from passerelle.client.channel import ChannelClient
 from passerelle.core.batch import (
     ABSENT,
     Appended,

@@ -16,19 +16,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from passerelle.channels.cursor_check import build_event
 from passerelle.channels.pages import Packed
 from passerelle.channels.views import shows
 from passerelle.protocol.cursor import Cursor
-from passerelle.protocol.wire import build_event, pack_messages
+from passerelle.protocol.wire import pack_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from passerelle.channels.counts import ChannelCounts
+    from passerelle.channels.cursor_check import Linked
     from passerelle.channels.pages import Page
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
-    from passerelle.protocol.cursor import Linked
 
 WINDOW_S: Final = 0.01
 """For so few readers that a write to all of them takes no time."""

@@ -18,13 +18,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from passerelle.channels.hints import Hint, parse_hint
-from passerelle.channels.ring import Ring, RingBounds
-from passerelle.core.errors import StoreUnavailable
-from passerelle.protocol.cursor import (
+from passerelle.channels.cursor_check import (
     Broken,
-    Cursor,
-    GapReason,
     Held,
     Linked,
     ReadAgain,
@@ -33,6 +28,10 @@ from passerelle.protocol.cursor import (
     verify,
     verify_again,
 )
+from passerelle.channels.hints import Hint, parse_hint
+from passerelle.channels.ring import Ring, RingBounds
+from passerelle.core.errors import StoreUnavailable
+from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

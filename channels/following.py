@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from passerelle.a2a_mapping.resume import ResumeWish
+    from passerelle.channels.cursor_check import Linked
     from passerelle.channels.hub import Hub
     from passerelle.channels.position import Item, Position
     from passerelle.channels.stream_end import StreamEnd
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from passerelle.core.errors import PasserelleError
     from passerelle.core.ids import Shard
     from passerelle.core.ports.log import Entry, EventLog
-    from passerelle.protocol.cursor import Linked
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.runtime.records.writes import Writes

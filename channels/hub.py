@@ -17,19 +17,14 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
 
 from passerelle.channels.counts import ChannelCounts
+from passerelle.channels.cursor_check import Broken, Held
 from passerelle.channels.fanout import Fanout
 from passerelle.channels.follower import Follower, Surroundings, read_verified
 from passerelle.channels.pages import Stretches
 from passerelle.channels.position import Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.core.errors import StoreUnavailable
-from passerelle.protocol.cursor import (
-    Broken,
-    Cursor,
-    GapReason,
-    Held,
-    start_chain,
-)
+from passerelle.protocol.cursor import Cursor, GapReason, start_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

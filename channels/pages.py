@@ -15,9 +15,9 @@ from passerelle.protocol.cursor import Cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.counts import ChannelCounts
+    from passerelle.channels.cursor_check import Linked
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
-    from passerelle.protocol.cursor import Linked
 
 _KEPT_S: Final = 1.0
 """Whoever comes later misses something else, or comes alone."""

@@ -11,15 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
+from passerelle.channels.cursor_check import Broken, Held, end_of
 from passerelle.channels.pages import Page, Stretch, cut
 from passerelle.channels.views import TaskView, View
-from passerelle.protocol.cursor import (
-    Broken,
-    Cursor,
-    GapReason,
-    Held,
-    end_of,
-)
+from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 import orjson
 
 from passerelle.channels.failures import refuse_call
-from passerelle.channels.reverse_link import PIECE_CHARS, split_text
 from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
+from passerelle.protocol.pieces import PIECE_CHARS, split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     CallPiece,

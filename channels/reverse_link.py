@@ -20,6 +20,7 @@ import orjson
 
 from passerelle.core.errors import InvalidInput
 from passerelle.protocol.frames import Refusal
+from passerelle.protocol.pieces import PIECE_CHARS, split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     HOST_IDS,
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Of one answer or item, put together."""
-PIECE_CHARS: Final = 131_072
-"""Of a call that is too long for one frame; in UTF-8, and escaped, a piece stays below a frame's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +244,3 @@ class AgentLink:
         for call in tuple(self._calls.values()):
             if agent in {None, call.agent}:
                 call.end(Cut())
-
-
-def split_text(text: str, size: int) -> list[str]:
-    """Pieces of ``size`` characters at most."""
-    return [text[at : at + size] for at in range(0, len(text), size)]

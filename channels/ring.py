@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.protocol.cursor import Cursor, Linked
+from passerelle.channels.cursor_check import Linked
+from passerelle.protocol.cursor import Cursor
 
 _OVERHEAD_BYTES: Final = 256
 """What an entry costs beside its envelope, roughly."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.channels import Acks, Channels, Presences
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.principal import Principal
-    from passerelle.core.withdrawal import WithdrawalReason
+    from passerelle.core.vocabulary import WithdrawalReason
 
 StreamWord: TypeAlias = Literal["session", "task", "inbox"]
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from passerelle.protocol.cursor import Cursor, end_of
+from passerelle.channels.cursor_check import end_of
+from passerelle.protocol.cursor import Cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.follower import StreamReads

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.control.service import Service
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.principal import Principal
-    from passerelle.core.withdrawal import WithdrawalReason
+    from passerelle.core.vocabulary import WithdrawalReason
 
 _LISTED_TASKS: Final = 100
 _LOOKED_BACK: Final = 256

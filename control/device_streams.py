@@ -9,6 +9,7 @@ import orjson
 
 from passerelle.channels.ack_writer import name_ack
 from passerelle.channels.admission import name_channel, name_generation
+from passerelle.channels.cursor_check import Broken, Held, end_of
 from passerelle.channels.device_name import join_tab
 from passerelle.channels.follower import read_verified
 from passerelle.channels.services import parse_stream_name
@@ -23,7 +24,7 @@ from passerelle.core.link_requests import (
 )
 from passerelle.core.payloads.channel import Resumption
 from passerelle.core.webhook_requests import WebhookRequest
-from passerelle.protocol.cursor import Broken, Cursor, Held, end_of, parse_cursor
+from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName

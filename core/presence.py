@@ -5,11 +5,8 @@ It is never a fact and decides nothing. A word of it holds for a minute and goes
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 from passerelle.core.record import record
-
-PresenceState: TypeAlias = Literal["active", "idle", "away"]
+from passerelle.core.vocabulary import PresenceState
 
 
 @record

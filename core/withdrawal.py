@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from passerelle.core.approval_audience import may_decide, may_read
 from passerelle.core.principal import Scope
@@ -11,8 +11,7 @@ from passerelle.core.principal import Scope
 if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.principal import Principal
-
-WithdrawalReason: TypeAlias = Literal["scope", "audience", "pairing"]
+    from passerelle.core.vocabulary import WithdrawalReason
 
 
 def find_withdrawal(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from a2a.types import GetTaskRequest, TaskState
 
 from passerelle.a2a_mapping.members import objects_at
-from passerelle.channels.client_items import Lost, Won
+from passerelle.client.items import Lost, Won
 from passerelle.demo.caller import is_completed, open_caller, say
 from passerelle.demo.checks import wait_for
 from passerelle.demo.devices import INBOX, open_device
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from a2a.client import Client
     from a2a.types import Task
 
-    from passerelle.channels.client_items import AnswerResult
+    from passerelle.client.items import AnswerResult
     from passerelle.core.json import JsonObject
     from passerelle.demo.stage import Stage
 

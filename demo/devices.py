@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_items import Event, Gap, Live, Snapshot
+from passerelle.client.channel import ChannelClient
+from passerelle.client.items import Event, Gap, Live, Snapshot
 from passerelle.demo.checks import wait_for
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.client_items import Connected
+from passerelle.client.items import Connected
 from passerelle.demo.caller import ends_well, open_caller, read_chunk, say
 from passerelle.demo.checks import wait_for
 from passerelle.demo.devices import Device, open_device

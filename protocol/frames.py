@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
 from passerelle.core.json import Json, JsonObject
-from passerelle.core.presence import PresenceState
-from passerelle.core.withdrawal import WithdrawalReason
+from passerelle.core.vocabulary import PresenceState, WithdrawalReason
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frame_codec import Frame, Nested
 from passerelle.protocol.members import (

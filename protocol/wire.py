@@ -4,8 +4,7 @@ A server decodes what clients may send and answers the rest with an ``error`` or
 a refused frame changes nothing (CMD-29). A client decodes what servers send and passes over a type it
 does not know, because inside one version only additions happen.
 
-An ``ev`` is put together around the stored envelope, which is neither decoded nor encoded again, so one
-frame serves every reader of a stream under one name.
+An ``item`` is put together around the stored StreamResponse, which is neither decoded nor encoded again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from passerelle.core.json import Json, JsonObject
-    from passerelle.protocol.cursor import Linked
 
 MESSAGE_BYTES: Final = 65_536
 """Frames are put together into one message up to this size."""
@@ -104,18 +102,6 @@ def encode_client(frame: ClientFrame) -> bytes:
 def encode_server(frame: ServerFrame) -> bytes:
     """The bytes of a server's frame."""
     return orjson.dumps(SERVER_CODECS[frame.TAG].write(frame))
-
-
-def build_event(stream: str, linked: Linked, previous: int) -> bytes:
-    """The ``ev`` frame of a stored entry, its envelope byte for byte in ``d``."""
-    entry = linked.entry
-    return b'{"t":"ev","s":%b,"o":%d,"p":%d,"h":"%b","d":%b}' % (
-        orjson.dumps(stream),
-        entry.sequence,
-        previous,
-        linked.chain.encode(),
-        entry.data,
-    )
 
 
 def build_item(call: str, number: int, cursor: str, data: bytes | None) -> bytes:

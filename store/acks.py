@@ -8,7 +8,7 @@ from passerelle.core.ports.channels import Acked
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.gathering import Gathering
-from passerelle.store.log import read_hash
+from passerelle.store.replies import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import AppendResult, Batch, EntityWrite
     from passerelle.core.events import EncodedEvent
     from passerelle.store.connection import Reply
-    from passerelle.store.scripts import ControlValue
+    from passerelle.store.lua_script import ControlValue
 
 MOST_EVENTS: Final = 64
 MOST_BYTES: Final = 256 * 1024

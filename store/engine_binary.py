@@ -13,18 +13,14 @@ import subprocess
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import EngineFailed
+from passerelle.store.server_version import OLDEST, EngineName, Version, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Version: TypeAlias = tuple[int, int, int]
-EngineName: TypeAlias = Literal["valkey", "redis"]
-
-OLDEST: Final[Version] = (7, 0, 0)
-"""Both engines: the language spoken is that of Redis 7.0."""
 _ON_PATH: Final = ("valkey-server", "redis-server")
 _BANNER: Final = re.compile(r"(?P<name>Valkey|Redis) server v=(?P<version>\d+\.\d+\.\d+)")
 _PROBE_TIMEOUT_S: Final = 10.0
@@ -111,13 +107,6 @@ def probe(path: Path) -> EngineBinary | None:
         name="valkey" if match["name"] == "Valkey" else "redis",
         version=parse_version(match["version"]),
     )
-
-
-def parse_version(text: str) -> Version:
-    """``9.1.2`` as numbers; what is missing or no number counts as 0."""
-    parts = [int(digits) if digits.isdigit() else 0 for digits in text.split(".")[:3]]
-    major, minor, patch = (*parts, 0, 0, 0)[:3]
-    return (major, minor, patch)
 
 
 def _require(path: Path, origin: str) -> EngineBinary:

@@ -15,8 +15,9 @@ import orjson
 
 from passerelle.core.errors import EngineFailed
 from passerelle.store.data_directory import refuse_directory
-from passerelle.store.engine_binary import EngineBinary, parse_version
+from passerelle.store.engine_binary import EngineBinary
 from passerelle.store.keys import SCHEMA
+from passerelle.store.server_version import parse_version
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hints: one subscription connection per primary, for every stream that this process follows.
+"""Hints: one subscription connection per primary, for every channel that this process listens to.
 
 After any error the connection is made anew with one SSUBSCRIBE per channel (a client library that puts
 several channels in one command loses them all on a cluster), and whoever asked hears that hints may be lost.
@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Final, ParamSpec, cast
 from redis.exceptions import RedisError
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.store import keys
 from passerelle.store.connection import Wire, connect, make_connection, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.log import StreamRef
     from passerelle.store.nodes import Node, Nodes
 
 P = ParamSpec("P")
@@ -46,7 +44,7 @@ class _Subscription:
 
 
 class RedisHints:
-    """``core.ports.log.Hints``; ``close`` ends it."""
+    """The channels of every shard that this process listens to; ``close`` ends it."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -62,26 +60,14 @@ class RedisHints:
         """Faults of callbacks and of readers since the start."""
         nodes.on_move(self._leave_former)
 
-    async def subscribe(self, stream: StreamRef, on_hint: Callable[[bytes], None]) -> None:
-        """Returns once the subscription is confirmed.
+    async def listen(self, shard: Shard, channel: str, on_hint: Callable[[bytes], None]) -> None:
+        """Returns once the subscription to a channel of a shard is confirmed.
 
         Raises:
             StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
-            ValueError: the stream is subscribed already.
+            ValueError: the channel is subscribed already.
         """
-        await self.listen(stream.shard, keys.stream_hints(stream), on_hint)
-
-    async def listen(self, shard: Shard, channel: str, on_hint: Callable[[bytes], None]) -> None:
-        """The same for any channel of a shard."""
         await self._subscribe(shard, channel.encode(), on_hint)
-
-    async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
-        """The same for news of a shard: ``s <epoch>``."""
-        await self._subscribe(shard, keys.shard_hints(shard).encode(), on_hint)
-
-    async def unsubscribe(self, stream: StreamRef) -> None:
-        """Ends the hints of a stream."""
-        await self.ignore(stream.shard, keys.stream_hints(stream))
 
     async def ignore(self, shard: Shard, name: str) -> None:
         """Ends the hints of a channel."""

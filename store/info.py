@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
-from passerelle.store.engine_binary import OLDEST, EngineName, Version, parse_version
 from passerelle.store.failures import REASONS
+from passerelle.store.server_version import OLDEST, EngineName, Version, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

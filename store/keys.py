@@ -317,26 +317,6 @@ def links(shard: Shard, principal: str) -> str:
     return _key(shard, "lk", principal)
 
 
-def shared_task(shard: Shard, space: str, task: str) -> str:
-    """HASH v, o, d (the task), end, ops, last, cut, c, st, ts: a task that an agent's replicas share."""
-    return _key(shard, "kt", space, task)
-
-
-def shared_events(shard: Shard, space: str, task: str) -> str:
-    """STREAM with ids ``<version>-0``: d, the event that made the version. Expires behind the task's end."""
-    return _key(shard, "ke", space, task)
-
-
-def shared_hints(shard: Shard, space: str, task: str) -> str:
-    """Hint channel of a shared task: its new version, 0 once it is deleted."""
-    return _key(shard, "h", "k", space, task)
-
-
-def shared_index(shard: Shard, space: str, owner: str) -> str:
-    """ZSET shared task -> last status time in microseconds, of one owner."""
-    return _key(shard, "ki", space, owner)
-
-
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ports.limits import Draw
+    from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
-    from passerelle.store.scripts import ControlValue
 
 _HEAD: Final = 2
 _PER_DRAW: Final = 3

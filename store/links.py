@@ -10,7 +10,7 @@ from passerelle.store import keys
 from passerelle.store.channels import KEEP_MS
 from passerelle.store.connection import pack
 from passerelle.store.gathering import Gathering
-from passerelle.store.log import read_hash
+from passerelle.store.replies import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 

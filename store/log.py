@@ -25,6 +25,7 @@ from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
 from passerelle.store.failures import Redirected
+from passerelle.store.replies import read_hash, read_scores
 from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_script
 
@@ -274,21 +275,6 @@ class RedisEventLog(RedisFactReader):
 def read_entries(reply: Reply) -> list[Entry]:
     """Stream entries as XRANGE returns them."""
     return [_entry(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
-
-
-def read_scores(reply: Reply) -> list[tuple[str, int]]:
-    """Members and scores of a ZRANGE WITHSCORES."""
-    flat = cast("list[bytes]", reply)
-    return [
-        (member.decode(), int(float(score)))
-        for member, score in zip(flat[::2], flat[1::2], strict=True)
-    ]
-
-
-def read_hash(reply: Reply) -> dict[str, bytes]:
-    """Fields of an HGETALL."""
-    flat = cast("list[bytes]", reply)
-    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def read_feed_rows(reply: Reply) -> list[FeedRow]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 from passerelle.core.ids import place
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
+from passerelle.store.replies import read_scores
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 

@@ -18,7 +18,6 @@ from passerelle.store.clock import ServerTime
 from passerelle.store.failures import READ_ONLY, Redirected
 from passerelle.store.replication import ReplicationView, inherit
 from passerelle.store.retry import retry, try_again
-from passerelle.store.scripts import read_all_scripts
 from passerelle.store.topology import Sentinels, find_topology
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ class Node:
     However much waits to be written, a lease is extended in time, and one that has run out is seen.
     """
 
-    def __init__(self, endpoint: Endpoint, batches: Counter[int]) -> None:
-        scripts = read_all_scripts()
+    def __init__(self, endpoint: Endpoint, scripts: Sequence[bytes], batches: Counter[int]) -> None:
         self.endpoint = endpoint
         self.writes = Batcher(endpoint, scripts, connections=2, batches=batches)
         self.reads = Batcher(endpoint, scripts, batches=batches)
@@ -71,10 +69,13 @@ class Node:
 class Nodes:
     """The table. ``open`` reads it once; calls keep it fresh."""
 
-    def __init__(self, topology: Topology, batches: Counter[int] | None = None) -> None:
+    def __init__(
+        self, topology: Topology, scripts: Sequence[bytes], batches: Counter[int] | None = None
+    ) -> None:
         self.moves = topology.moves
         """Whether another node may come to serve a shard."""
         self._topology = topology
+        self._scripts = scripts
         self._batches = Counter[int]() if batches is None else batches
         self._by_name: dict[str, Node] = {}
         self.primaries: list[Node] = []
@@ -88,14 +89,19 @@ class Nodes:
         self._watcher: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, seeds: Seeds, batches: Counter[int] | None = None) -> Self:
-        """Asks the servers what they are. ``batches`` counts exchanges by how many calls they carry.
+    async def open(
+        cls, seeds: Seeds, scripts: Sequence[bytes], batches: Counter[int] | None = None
+    ) -> Self:
+        """Asks the servers what they are.
+
+        ``scripts`` are loaded into a server that does not know one. ``batches`` counts exchanges by how many calls they
+        carry.
 
         Raises:
             StoreUnavailable: none can be reached, none is a primary, or the cluster does not serve all slots.
         """
         topology = await find_topology(seeds)
-        nodes = cls(topology, batches)
+        nodes = cls(topology, scripts, batches)
         await retry(lambda: nodes.refresh(0))
         if isinstance(topology, Sentinels):
             nodes._watcher = asyncio.create_task(nodes._watch(topology), name="primaries")
@@ -329,7 +335,7 @@ class Nodes:
     def _keep(self, endpoint: Endpoint) -> Node:
         node = self._by_name.get(endpoint.name)
         if node is None:
-            node = self._by_name[endpoint.name] = Node(endpoint, self._batches)
+            node = self._by_name[endpoint.name] = Node(endpoint, self._scripts, self._batches)
         return node
 
 

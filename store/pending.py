@@ -18,7 +18,7 @@ from passerelle.core.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.gathering import Gathering
-from passerelle.store.log import read_scores
+from passerelle.store.replies import read_scores
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:

@@ -23,9 +23,10 @@ from passerelle.core.ports.projections import (
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
-from passerelle.store.log import read_feed_rows, read_hash
+from passerelle.store.log import read_feed_rows
 from passerelle.store.owner_index import OwnerIndex
 from passerelle.store.pending import Pending
+from passerelle.store.replies import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 from passerelle.store.sorted_pages import read_page
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Part, ProjectionRow
     from passerelle.store.connection import Reply
     from passerelle.store.log import RedisEventLog
+    from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
-    from passerelle.store.scripts import ControlValue
 
 KEEP_BEHIND_MS: Final = 15 * 60 * 1000
 """A target shard can lose its tail, mark and rows together: the feed reaches this far behind the mark."""

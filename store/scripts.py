@@ -1,23 +1,11 @@
-"""The Lua files: read once, named by operation, called by their hash."""
+"""The Lua files of the gateway's store, named by operation."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
-import orjson
-
-from passerelle.store.connection import pack
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-Control: TypeAlias = "Mapping[str, ControlValue]"
-ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[str, ControlValue]"
-"""No None: JSON's null is true in Lua, so what is absent is ``False`` or an empty text."""
+from passerelle.store.lua_script import Script, load_script
 
 OPERATIONS: Final = (
     "ack",
@@ -26,7 +14,6 @@ OPERATIONS: Final = (
     "append",
     "bump_epoch",
     "claim_due",
-    "delete_shared",
     "forget_uploads",
     "hello",
     "hold_due",
@@ -41,7 +28,6 @@ OPERATIONS: Final = (
     "presence",
     "release",
     "revive",
-    "save_shared",
     "settle_link",
     "settle_bundle",
     "slots",
@@ -51,26 +37,10 @@ OPERATIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """One operation; ``digest`` is what the server knows it by."""
-
-    name: str
-    text: bytes
-    digest: str
-
-    def pack_call(
-        self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
-    ) -> bytes:
-        """The whole call as it goes over the wire: all keys declared, one JSON control argument, then byte strings."""
-        return pack("EVALSHA", self.digest, len(keys), *keys, orjson.dumps(control), *values)
-
-
 @cache
 def read_script(name: str) -> Script:
     """The script of an operation."""
-    text = files("passerelle.store").joinpath("lua", f"{name}.lua").read_bytes()
-    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+    return load_script("passerelle.store", name)
 
 
 def read_all_scripts() -> list[bytes]:

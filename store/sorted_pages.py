@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
+from passerelle.store.replies import read_scores
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from passerelle.store.connection import pack
 from passerelle.store.deltas import RedisDeltas
 from passerelle.store.due import RedisDueRows
 from passerelle.store.habits import RedisHabits
-from passerelle.store.hints import RedisHints
 from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
 from passerelle.store.inspection import RedisInspection
 from passerelle.store.leases import RedisLeases
@@ -44,8 +43,10 @@ from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
 from passerelle.store.rule_news import RedisRuleNews
+from passerelle.store.scripts import read_all_scripts
 from passerelle.store.seeds import read_seeds
 from passerelle.store.shard_poll import RedisShardPoll
+from passerelle.store.stream_hints import StreamHints
 from passerelle.store.targets import RedisTargets
 from passerelle.store.tickets import RedisTickets
 from passerelle.store.uploads import RedisUploads
@@ -88,7 +89,7 @@ class Store:
         self.nodes = nodes
         self.runtime_id = ""
         self.log = RedisEventLog(nodes)
-        self.hints = RedisHints(nodes)
+        self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
         self.leases = RedisLeases(nodes)
         self.clock = StoreClock(nodes)
@@ -132,7 +133,9 @@ class Store:
         seeds = read_seeds(settings.url)
         blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
         uploads = open_uploads(settings.blobs)
-        store = cls(await Nodes.open(seeds, settings.batches), blobs, copies, uploads)
+        store = cls(
+            await Nodes.open(seeds, read_all_scripts(), settings.batches), blobs, copies, uploads
+        )
         store.replicas.counts = settings.replicated_acts
         store.replicas.alone_after_s = settings.alone_after_s
         try:
@@ -155,7 +158,7 @@ class Store:
         Raises:
             ConfigInvalid, StoreUnavailable: as ``open`` does.
         """
-        nodes = await Nodes.open(read_seeds(url))
+        nodes = await Nodes.open(read_seeds(url), read_all_scripts())
         try:
             found = await _read_facts(nodes)
             for node, facts in found.items():

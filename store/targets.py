@@ -14,7 +14,7 @@ from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_hash, read_scores
+from passerelle.store.replies import read_hash, read_scores
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 

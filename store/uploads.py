@@ -13,7 +13,7 @@ from passerelle.core.ids import derive_shard
 from passerelle.core.ports.uploads import Uploaded
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_hash
+from passerelle.store.replies import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 

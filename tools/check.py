@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 AT_ONCE = 2
+PACKAGING = ("tests/unit/test_packaging.py", "tests/unit/client/test_packaging.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def _module(name: str, *arguments: str) -> tuple[str, ...]:
 STEPS = (
     Step("pyright", ("pyright", "--warnings"), slow=True),
     Step("mypy", ("mypy",), slow=True),
-    Step("packaging", _module("pytest", "-q", "tests/unit/test_packaging.py"), slow=True),
+    Step("packaging", _module("pytest", "-q", *PACKAGING), slow=True),
     Step("format", ("ruff", "format", "--check", ".")),
     Step("lint", ("ruff", "check", ".")),
     Step("layers", ("lint-imports", "--no-logo")),

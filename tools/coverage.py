@@ -19,6 +19,7 @@ PURE = (
     "core/",
     "a2a_mapping/",
     "channels/session",
+    "channels/cursor_check.py",
     "protocol/cursor.py",
     "protocol/frames.py",
     "protocol/frame_codec.py",

@@ -1,4 +1,4 @@
-"""``python -m tools.lua``: every script in ``store/lua/`` has its header and compiles on the embedded engine.
+"""``python -m tools.lua``: every script has its header and compiles on the embedded engine.
 
 A header says, in comments before the first statement, the purpose, KEYS, ARGV, what it returns and what it
 never does; ``#!lua`` stands on the first line, so that the engine holds the script to its declared keys.
@@ -18,7 +18,8 @@ from redis.retry import Retry
 
 from passerelle.store.engine_binary import find_engine
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "store" / "lua"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = (ROOT / "store" / "lua", ROOT / "clients" / "python" / "passerelle_client" / "lua")
 _SECTIONS = ("KEYS", "ARGV", "RETURNS", "NEVER")
 _READY_WITHIN_S = 10.0
 _POLL_S = 0.02
@@ -26,7 +27,7 @@ _POLL_S = 0.02
 
 def main() -> int:
     """Returns the exit status: 0 when every script is sound."""
-    scripts = sorted(SCRIPTS.glob("*.lua"))
+    scripts = sorted(path for folder in FOLDERS for path in folder.glob("*.lua"))
     faults = [
         fault for path in scripts for fault in check_header(path.name, path.read_text("utf-8"))
     ]

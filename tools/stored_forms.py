@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 
 from pydantic import TypeAdapter
 
+from passerelle.client import shared_space
 from passerelle.core.machine import Record
 from passerelle.store import keys
 from tools.event_schema import render_event_schema
@@ -18,15 +19,16 @@ def describe_forms() -> dict[str, object]:
     """The forms by what they are of. The docstrings of keys count: they name the members."""
     records = [(kind.__name__, "validation", TypeAdapter[Any](kind)) for kind in get_args(Record)]
     _, drawn = TypeAdapter.json_schemas(records, by_alias=True)  # type: ignore[arg-type]
-    functions = inspect.getmembers(keys, inspect.isfunction)
+    functions = [
+        (name, one)
+        for module in (keys, shared_space)
+        for name, one in inspect.getmembers(module, inspect.isfunction)
+        if one.__module__ == module.__name__
+    ]
     return {
         "events": _drop_words(json.loads(render_event_schema())),
         "records": _drop_words(drawn),
-        "keys": {
-            name: inspect.getdoc(one)
-            for name, one in functions
-            if one.__module__ == keys.__name__ and not name.startswith("_")
-        },
+        "keys": {name: inspect.getdoc(one) for name, one in functions if not name.startswith("_")},
     }
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
+from passerelle.channels.cursor_check import end_of
 from passerelle.core.addressing import is_for_paired, is_view_for_paired
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind as Kind
 from passerelle.core.ports.log import StreamRef
 from passerelle.core.times import format_ms
-from passerelle.protocol.cursor import end_of
 from passerelle.webhooks.addresses import Address
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
 from passerelle.webhooks.standard_webhooks import sign_parcel
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
     from yarl import URL
 
+    from passerelle.channels.cursor_check import Linked
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
-    from passerelle.protocol.cursor import Cursor, Linked
+    from passerelle.protocol.cursor import Cursor
     from passerelle.runtime.records.home import Home
 
 KIND: Final = "notify"

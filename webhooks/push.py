@@ -34,11 +34,12 @@ from passerelle.webhooks.push_configs import StoredPush, read_push_name
 from passerelle.webhooks.push_headers import compose_headers
 
 if TYPE_CHECKING:
+    from passerelle.channels.cursor_check import Linked
     from passerelle.channels.following import Following
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
     from passerelle.core.ports.log import Entry
-    from passerelle.protocol.cursor import Cursor, Linked
+    from passerelle.protocol.cursor import Cursor
     from passerelle.runtime.records.writes import Writes
     from passerelle.webhooks.addresses import Address
     from passerelle.webhooks.push_configs import PushConfigs, PushName

@@ -9,19 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from passerelle.protocol.cursor import (
-    Broken,
-    Cursor,
-    Held,
-    ReadAgain,
-    parse_cursor,
-    verify,
-    verify_again,
-)
+from passerelle.channels.cursor_check import Broken, Held, ReadAgain, verify, verify_again
+from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
+    from passerelle.channels.cursor_check import Linked
     from passerelle.core.ports.log import EventLog, StreamRef
-    from passerelle.protocol.cursor import Linked
     from passerelle.webhooks.kinds import Feed
 
 _PAGE: Final = 256

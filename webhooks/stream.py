@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from passerelle.channels.cursor_check import end_of
 from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
 from passerelle.core.json import Json, JsonObject
-from passerelle.protocol.cursor import Cursor, end_of
+from passerelle.protocol.cursor import Cursor
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
 from passerelle.webhooks.standard_webhooks import sign_parcel
 from passerelle.webhooks.webhook_names import read_webhook_name
 
 if TYPE_CHECKING:
+    from passerelle.channels.cursor_check import Linked
     from passerelle.channels.views import View
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry, EventLog
-    from passerelle.protocol.cursor import Linked
     from passerelle.webhooks.addresses import Address
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
     from passerelle.webhooks.webhook_names import StoredWebhook, WebhookName

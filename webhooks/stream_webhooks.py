@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.members import as_list
+from passerelle.channels.cursor_check import end_of
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import TaskView
@@ -28,7 +29,6 @@ from passerelle.core.webhook_requests import (
     StreamWebhookDeleted,
     StreamWebhookSet,
 )
-from passerelle.protocol.cursor import end_of
 from passerelle.runtime.records.home import name_home, open_home
 from passerelle.runtime.records.writes import Terms
 from passerelle.webhooks.deliveries import ROW

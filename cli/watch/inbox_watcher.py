@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.channels.client_items import (
+from passerelle.cli.watch.inbox import Decide, Inbox, Quit
+from passerelle.cli.watch.link import Absence, open_link
+from passerelle.client.items import (
     CallRefused,
     Event,
     Gap,
@@ -28,15 +30,13 @@ from passerelle.channels.client_items import (
     Snapshot,
     UnknownOutcome,
 )
-from passerelle.cli.watch.inbox import Decide, Inbox, Quit
-from passerelle.cli.watch.link import Absence, open_link
 from passerelle.core.event_type import EventType
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from passerelle.channels.client import ChannelClient
-    from passerelle.channels.client_items import Status as LinkStatus
+    from passerelle.client.channel import ChannelClient
+    from passerelle.client.items import Status as LinkStatus
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Clock
 

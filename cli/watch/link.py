@@ -8,8 +8,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_items import (
+from passerelle.client.channel import ChannelClient
+from passerelle.client.items import (
     ChannelStopped,
     Connected,
     Connecting,
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from ssl import SSLContext
 
-    from passerelle.channels.client_items import Gap, GapChoice
-    from passerelle.channels.client_items import Status as LinkStatus
+    from passerelle.client.items import Gap, GapChoice
+    from passerelle.client.items import Status as LinkStatus
 
 
 @dataclass(slots=True)

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, assert_never, cast
 
 from passerelle.a2a_mapping.members import objects_at, text_at
-from passerelle.channels.client_items import Event, Gap, Item, Live, Snapshot
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.watch.board import Board
 from passerelle.cli.watch.link import Absence, open_link
+from passerelle.client.items import Event, Gap, Item, Live, Snapshot
 from passerelle.core.status import ENDED, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from ssl import SSLContext
 
-    from passerelle.channels.client import ChannelClient
-    from passerelle.channels.client_items import Status as LinkStatus
+    from passerelle.client.channel import ChannelClient
+    from passerelle.client.items import Status as LinkStatus
     from passerelle.core.json import Json
     from passerelle.core.ports.chance import Clock
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import ListedState
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
-    from passerelle.core.withdrawal import WithdrawalReason
+    from passerelle.core.vocabulary import WithdrawalReason
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
 

@@ -1,4 +1,4 @@
-"""The store for agents of the SDK: versions, events and lists on every engine (``passerelle.store.a2a_cluster``)."""
+"""The store for agents of the SDK: versions, events and lists on every engine (``passerelle.client.tasks``)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from a2a.types import (
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from passerelle.core.errors import ConfigInvalid, StoreUnavailable
-from passerelle.store import keys
-from passerelle.store.a2a_cluster import (
+from passerelle.client.shared_events import SharedEvents
+from passerelle.client.tasks import (
     EventsGoneError,
     RedisTaskEventStream,
     RedisVersionedTaskStore,
 )
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.store import keys
 from passerelle.store.hints import RedisHints
-from passerelle.store.shared_events import SharedEvents
 from tests.support.engine import Server, ask
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
@@ -243,12 +243,12 @@ async def test_repeat_of_a_write_is_known_though_others_wrote_since(
 ) -> None:
     versions = await fill(tasks, 1)
     with monkeypatch.context() as same:
-        same.setattr("passerelle.store.shared_tasks.secrets.token_hex", same_id)
+        same.setattr("passerelle.client.shared_tasks.secrets.token_hex", same_id)
         assert await write(tasks, make_task(at_s=1), versions[0]) == TaskVersion(2)
     for number in range(2, 5):
         await write(tasks, make_task(at_s=number), TaskVersion(number))
     with monkeypatch.context() as same:
-        same.setattr("passerelle.store.shared_tasks.secrets.token_hex", same_id)
+        same.setattr("passerelle.client.shared_tasks.secrets.token_hex", same_id)
         assert await write(tasks, make_task(at_s=1), versions[0]) == TaskVersion(2)
     stored = await tasks.get("t1", caller())
     assert stored is not None

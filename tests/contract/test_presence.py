@@ -6,7 +6,8 @@ import pytest
 
 from passerelle.core.ids import Shard
 from passerelle.core.ports.channels import LinkNews, PresenceMoved
-from passerelle.core.presence import Presence, PresenceState
+from passerelle.core.presence import Presence
+from passerelle.core.vocabulary import PresenceState
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.presence import KEEP_MS, RedisPresences

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import pytest
 import yaml
 
-from passerelle.channels.reverse_client import ReverseAgent
+from passerelle.client.agent import ReverseAgent
 from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
@@ -19,6 +19,7 @@ from passerelle.store.engine_binary import find_engine
 from tests.integration.callers.rig import KEY as SECRET_KEY
 from tests.integration.callers.rig import describe
 from tests.integration.reverse.rig import CLIENTS, NAME, Agent, CountingExecutor
+from tests.support.client_package import write_client
 from tests.support.engine import run_server
 from tests.support.processes import Caller, open_caller, start_together
 from tests.support.tcp_proxy import fault_proxy
@@ -45,6 +46,7 @@ async def gateway(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[GatewayP
     shown = re.sub(r"sha256:[0-9a-f]{64}", hash_key(Secret(KEY)), BLOCKS["yaml"])
     config.write_text(shown, encoding="utf-8")
     (tmp_path / "agent.py").write_text(BLOCKS["python"], encoding="utf-8")
+    write_client(tmp_path)
     process = GatewayProcess(tmp_path, config)
     try:
         await process.start()

@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from passerelle.channels.client import ChannelClient
+from passerelle.client.channel import ChannelClient
 from passerelle.core.event_type import EventType
 from passerelle.core.json import Json, JsonObject
 from passerelle.demo.devices import Device, open_device

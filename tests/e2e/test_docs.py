@@ -31,6 +31,7 @@ from passerelle.runtime.observability.metrics import Metrics
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS: Final = (
     ROOT / "README.md",
+    ROOT / "clients" / "python" / "README.md",
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
     *sorted((ROOT / "docs" / "operate").glob("*.md")),
     *sorted((ROOT / "docs" / "protocol").glob("*.md")),

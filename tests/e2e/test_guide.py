@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,6 +19,7 @@ import httpx
 import pytest
 
 from passerelle.demo.processes import GatewayProcess, run_peers
+from tests.support.client_package import PROJECT, build_client, install_client, write_client
 from tests.support.processes import run_gateway
 from tests.support.waiting import block_until, wait_until
 
@@ -70,6 +72,7 @@ def run_follower(folder: Path, gateway: GatewayProcess, stream: str) -> Generato
     """The program of the guide as a process; yields the file with what it prints."""
     (program,) = read_blocks(GUIDE / "follow-from-a-device.md", "python")
     (folder / "follow.py").write_text(program, encoding="utf-8")
+    write_client(folder)
     channel = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
     environ = {**os.environ, "TOKEN": gateway.token, "PASSERELLE_CHANNEL": channel}
     said = folder / "follow.out"
@@ -155,3 +158,25 @@ async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_pa
             block_until(lambda: has_taken(said), 15, "the program goes on")
             after = read_sequences(said)
         assert after == list(range(before[-1] + 1, before[-1] + 1 + len(after)))
+
+
+@pytest.mark.anyio
+async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wheel_alone(
+    tmp_path: Path,
+) -> None:
+    (program,) = read_blocks(PROJECT / "README.md", "python")
+    (tmp_path / "send.py").write_text(program, encoding="utf-8")
+    python = install_client(build_client(tmp_path), tmp_path / "environment")
+    async with open_house(tmp_path) as gateway:
+        channel = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
+        process = await asyncio.create_subprocess_exec(
+            *(python, "send.py", "echo", "hello"),
+            cwd=tmp_path,
+            env={**os.environ, "TOKEN": gateway.token, "PASSERELLE_CHANNEL": channel},
+            stdout=subprocess.PIPE,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    sequences, types = zip(*(line.split() for line in said.decode().splitlines()), strict=True)
+    assert [int(one) for one in sequences] == list(range(1, len(sequences) + 1))
+    assert types[-1] == "task.completed"

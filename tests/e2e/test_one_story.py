@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, cast
 import httpx
 import pytest
 
-from passerelle.channels.client import ChannelClient
+from passerelle.client.channel import ChannelClient
 from passerelle.core.json import Json, JsonObject
 from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.http.v1 import OPERATIONS

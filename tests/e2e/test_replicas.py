@@ -14,9 +14,10 @@ import httpx
 import orjson
 import pytest
 
+from passerelle.client.tasks import RedisVersionedTaskStore
 from passerelle.demo.processes import Child, start
-from passerelle.store.a2a_cluster import RedisVersionedTaskStore
 from passerelle.store.engine_binary import find_engine
+from tests.support.client_package import write_client
 from tests.support.engine import free_port, run_server
 from tests.support.waiting import wait_until
 
@@ -114,6 +115,7 @@ def read_numbers(task: Answer) -> str:
 async def run_replicas(folder: Path, *names: str) -> AsyncGenerator[list[Replica]]:
     """Replicas of the guide's agent over one server."""
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
+    write_client(folder)
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(find_engine(None)))
         replicas: list[Replica] = []

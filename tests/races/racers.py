@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.channels.client_items import CallRefused
+from passerelle.client.items import CallRefused
 from tests.races.agent import NAME, read_question
 from tests.races.plan import GATEWAYS, Act, Race, Racer, Story, Way
 from tests.races.site import HOST, PERSON, Site, headers_of, name_device

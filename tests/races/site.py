@@ -13,7 +13,7 @@ from typing import Final
 import aiohttp
 import yaml
 
-from passerelle.channels.client import ChannelClient
+from passerelle.client.channel import ChannelClient
 from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.races.agent import NAME, Cashier

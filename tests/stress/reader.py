@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from passerelle.channels.client import ChannelClient, ChannelStopped, StreamClosed
-from passerelle.channels.client_cursors import MemoryCursors
-from passerelle.channels.client_items import Event, Gap, GapChoice, Item, Offline, Snapshot, Status
+from passerelle.client.channel import ChannelClient, ChannelStopped, StreamClosed
+from passerelle.client.cursor_stores import MemoryCursors
+from passerelle.client.items import Event, Gap, GapChoice, Item, Offline, Snapshot, Status
 from passerelle.protocol.closing import CloseCode
 from tests.support.waiting import wait_until
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import orjson
 
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_items import Connected, Event, Gap, GapChoice, Item
+from passerelle.client.channel import ChannelClient
+from passerelle.client.items import Connected, Event, Gap, GapChoice, Item
 from passerelle.demo.processes import GatewayProcess
 from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.store.engine_binary import find_engine

@@ -27,7 +27,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from passerelle.a2a_mapping.extensions import INTERFACES, RESUME
-from passerelle.channels.a2a_websocket import BINDING, bind_headers
+from passerelle.client.a2a_websocket import BINDING, bind_headers
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.support.asking import ask_leave
 from tests.support.engine import Server, engine_server, started_legs

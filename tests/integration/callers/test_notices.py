@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from passerelle.channels.client import CallRefused, ChannelClient
-from passerelle.channels.client_items import Event, Snapshot
+from passerelle.client.channel import CallRefused, ChannelClient
+from passerelle.client.items import Event, Snapshot
 from tests.integration.callers.rig import Instance, Rig
 from tests.support.waiting import wait_until
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_items import AnyItem, Delta, Event, Live
+from passerelle.client.channel import ChannelClient
+from passerelle.client.items import AnyItem, Delta, Event, Live
 from tests.integration.callers.rig import Instance, Rig
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

@@ -20,9 +20,6 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_cursors import Cursors
-from passerelle.channels.client_items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.hub import Hub, HubSettings
@@ -41,6 +38,9 @@ from passerelle.channels.states import States
 from passerelle.channels.story import LinkFact
 from passerelle.channels.texts import Texts
 from passerelle.channels.views import FullView, PlainView, TaskView
+from passerelle.client.channel import ChannelClient
+from passerelle.client.cursor_stores import Cursors
+from passerelle.client.items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
 from passerelle.core.batch import Appended, Batch, IdempotencyRow, Incarnation, StaleEpoch
 from passerelle.core.commands import Authenticator
 from passerelle.core.credentials import Credentials
@@ -51,7 +51,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports.deltas import Delta, OpenText
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.withdrawal import WithdrawalReason
+from passerelle.core.vocabulary import WithdrawalReason
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.prompt_server import PromptServer
 from passerelle.protocol.cursor import GapReason

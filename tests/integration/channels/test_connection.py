@@ -18,10 +18,10 @@ from websockets.frames import Frame, Opcode
 from websockets.typing import Origin, Subprotocol
 
 from passerelle.a2a_mapping.members import object_at
-from passerelle.channels.client import CallRefused, ChannelStopped, UnknownOutcome
-from passerelle.channels.client_items import Live, Lost, Offline, Status, Stopped, Won
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
+from passerelle.client.channel import CallRefused, ChannelStopped, UnknownOutcome
+from passerelle.client.items import Live, Lost, Offline, Status, Stopped, Won
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import (
     ActionClosed,

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_items import Connected
 from passerelle.channels.limits import Limits
+from passerelle.client.channel import ChannelClient
+from passerelle.client.items import Connected
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.json import JsonObject

@@ -11,10 +11,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from passerelle.channels.client import GapError, StreamClosed
-from passerelle.channels.client_cursors import FileCursors, MemoryCursors
-from passerelle.channels.client_items import Connected, Event, Gap, Item, Live
 from passerelle.channels.limits import Limits
+from passerelle.client.channel import GapError, StreamClosed
+from passerelle.client.cursor_stores import FileCursors, MemoryCursors
+from passerelle.client.items import Connected, Event, Gap, Item, Live
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.protocol.cursor import GapReason
 from passerelle.store.retention import Archived, Held, Trimmed

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from passerelle.channels.client_cursors import MemoryCursors
 from passerelle.channels.limits import Limits
+from passerelle.client.cursor_stores import MemoryCursors
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.protocol.cursor import GapReason, parse_cursor

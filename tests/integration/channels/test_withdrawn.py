@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from passerelle.channels.client import ChannelClient
 from passerelle.channels.limits import Limits
+from passerelle.client.channel import ChannelClient
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.principal import Scope
 from passerelle.protocol.frames import SUBPROTOCOL, Welcome

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_items import Event, Gap, Live
+from passerelle.client.channel import ChannelClient
+from passerelle.client.items import Event, Gap, Live
 from tests.integration.push.rig import Rig
 from tests.support.waiting import wait_until
 

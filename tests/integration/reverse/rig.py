@@ -20,8 +20,8 @@ from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.tasks import InMemoryTaskStore
 from starlette.applications import Starlette
 
-from passerelle.channels.reverse_app import App
-from passerelle.channels.reverse_client import ReverseAgent
+from passerelle.client.agent import ReverseAgent
+from passerelle.client.asgi_app import App
 from passerelle.core.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.integration.callers.rig import Rig as Callers

@@ -15,7 +15,7 @@ from a2a.types import Message, Part
 from a2a.types import Role as Speaker
 
 from passerelle.a2a_mapping.extensions import PERMISSION
-from passerelle.channels.reverse_client import (
+from passerelle.client.agent import (
     AnswersCut,
     CallRefused,
     Reply,

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from passerelle.channels.client_items import ChannelStopped
+from passerelle.client.items import ChannelStopped
 from passerelle.core.json import JsonObject
 from passerelle.peers.reverse.local import Served
 from tests.integration.callers.rig import Instance

@@ -17,8 +17,8 @@ from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import Message, Part, Task, TaskState, TaskStatus
 
-from passerelle.channels.reverse_app import App
-from passerelle.channels.reverse_client import CallRefused, ReverseAgent
+from passerelle.client.agent import CallRefused, ReverseAgent
+from passerelle.client.asgi_app import App
 from passerelle.core.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import ASKER, KEY, NAME, Answer, Caller, Rig, find_url

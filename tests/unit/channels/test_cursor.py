@@ -8,22 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.errors import BadCursor
-from passerelle.core.ports.log import Head
-from passerelle.protocol.cursor import (
+from passerelle.channels.cursor_check import (
     Broken,
-    Cursor,
-    GapReason,
     Held,
     ReadAgain,
     end_of,
-    extend_chain,
     link_entries,
-    parse_cursor,
-    start_chain,
     verify,
     verify_again,
 )
+from passerelle.core.errors import BadCursor
+from passerelle.core.ports.log import Head
+from passerelle.protocol.cursor import Cursor, GapReason, extend_chain, parse_cursor, start_chain
 from tests.unit.channels.history import History, renamed
 
 EPOCHS = st.from_regex(r"[0-9a-f]{8}", fullmatch=True)

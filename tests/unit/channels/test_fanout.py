@@ -11,10 +11,10 @@ import pytest
 
 from passerelle.channels import fanout
 from passerelle.channels.counts import ChannelCounts
+from passerelle.channels.cursor_check import Linked, link_entries
 from passerelle.channels.fanout import WINDOW_S, Fanout, Seat, find_window_s
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.channels.views import FullView, PlainView, View
-from passerelle.protocol.cursor import Linked, link_entries
 from tests.unit.channels.history import History
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passerelle.channels.cursor_check import Linked, build_event
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import Entry
-from passerelle.protocol.cursor import Cursor, GapReason, Linked
+from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frames import (
     SERVER_ONLY_TYPES,
     Ack,
@@ -60,7 +61,6 @@ from passerelle.protocol.reverse_frames import (
     Unregistered,
 )
 from passerelle.protocol.wire import (
-    build_event,
     build_item,
     decode_client,
     decode_server,

@@ -8,7 +8,6 @@ import pytest
 
 from passerelle.channels.reverse_link import (
     MAX_ANSWER_BYTES,
-    PIECE_CHARS,
     AgentLink,
     Broken,
     Cut,
@@ -19,6 +18,7 @@ from passerelle.channels.reverse_link import (
 )
 from passerelle.core.json import JsonObject
 from passerelle.protocol.frames import Refusal
+from passerelle.protocol.pieces import PIECE_CHARS
 from passerelle.protocol.reverse_frames import (
     AgentCall,
     CallPiece,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passerelle.channels.cursor_check import link_entries
 from passerelle.channels.ring import Ring, RingBounds
-from passerelle.protocol.cursor import Cursor, link_entries
+from passerelle.protocol.cursor import Cursor
 from tests.unit.channels.history import History
 
 

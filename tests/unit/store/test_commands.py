@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-STORE = Path(__file__).resolve().parents[3] / "store"
+ROOT = Path(__file__).resolve().parents[3]
+STORE = ROOT / "store"
+CLIENT = ROOT / "clients" / "python" / "passerelle_client"
+"""The shared tasks of other people's agents have keys and scripts of their own."""
+SENDERS = sorted([*STORE.glob("*.py"), *CLIENT.glob("*.py")])
 
 _STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {
@@ -58,7 +62,7 @@ _SENDERS = frozenset({"pack", "ask", "ask_once"})
 
 
 def lua_files() -> list[Path]:
-    return sorted((STORE / "lua").glob("*.lua"))
+    return sorted([*(STORE / "lua").glob("*.lua"), *(CLIENT / "lua").glob("*.lua")])
 
 
 def commands_of_lua(text: str) -> Iterator[str]:
@@ -85,7 +89,7 @@ def test_script_uses_only_commands_of_the_list(path: Path) -> None:
     assert found <= ALLOWED
 
 
-@pytest.mark.parametrize("path", sorted(STORE.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SENDERS, ids=lambda path: path.stem)
 def test_caller_uses_only_commands_of_the_list(path: Path) -> None:
     allowed = ALLOWED | MAINTENANCE.get(path.stem, frozenset())
     assert set(commands_of_python(path.read_text(encoding="utf-8"))) <= allowed
@@ -105,7 +109,7 @@ def test_both_readers_see_a_forbidden_command() -> None:
 def test_python_callers_were_found_at_all() -> None:
     found = {
         command
-        for path in STORE.glob("*.py")
+        for path in SENDERS
         for command in commands_of_python(path.read_text(encoding="utf-8"))
     }
     assert {"XRANGE", "HGETALL", "CLUSTER", "SSUBSCRIBE", "WAIT"} <= found

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.errors import EngineFailed
-from passerelle.store.engine_binary import find_engine, parse_version, probe
+from passerelle.store.engine_binary import find_engine, probe
+from passerelle.store.server_version import parse_version
 
 
 def pretend(folder: Path, name: str, banner: str) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.cli.exit_status import find_hints
 from passerelle.core.errors import EngineFailed
-from passerelle.store.engine_binary import EngineBinary, EngineName, Version
+from passerelle.store.engine_binary import EngineBinary
 from passerelle.store.engine_stamp import (
     EngineStamp,
     read_rdb_version,
@@ -18,6 +18,7 @@ from passerelle.store.engine_stamp import (
     write_stamp,
 )
 from passerelle.store.keys import SCHEMA
+from passerelle.store.server_version import EngineName, Version
 
 STAMP = EngineStamp("valkey", "8.1.8", 11, SCHEMA, "0a1b2c3d")
 

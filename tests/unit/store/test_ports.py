@@ -17,11 +17,11 @@ from passerelle.store.acks import RedisAcks
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.channels import RedisChannels
 from passerelle.store.due import RedisDueRows
-from passerelle.store.hints import RedisHints
 from passerelle.store.leases import RedisLeases
 from passerelle.store.log import RedisEventLog
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
+from passerelle.store.stream_hints import StreamHints
 from passerelle.store.uploads import RedisUploads
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     ("port", "part"),
     [
         (EventLog, RedisEventLog),
-        (Hints, RedisHints),
+        (Hints, StreamHints),
         (Leases, RedisLeases),
         (DueRows, RedisDueRows),
         (Projections, RedisProjections),

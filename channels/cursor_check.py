@@ -1,0 +1,117 @@
+"""What a cursor is worth: judged by the head of its stream and the entries behind it (I8).
+
+A position is proven by its successor, which stores the chain before it, or by the head where there is none. What cannot
+be honoured exactly is told as broken, with the reason; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import orjson
+
+from passerelle.protocol.cursor import Cursor, GapReason, extend_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ports.log import Entry, Head
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A stored entry whose place in the chain has been checked; ``chain`` is the chain after it.
+
+    ``memo`` keeps other forms of the entry (prebuilt frames), made once and not once per reader.
+    """
+
+    entry: Entry
+    chain: str
+    memo: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The cursor holds; ``entries`` follow it without a hole. Empty: it was the end when ``head`` was read."""
+
+    entries: tuple[Linked, ...]
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The cursor does not hold; ``head`` is what was read, None where there is no stream."""
+
+    why: GapReason
+    head: Head | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """Entries are missing; a trim may have come between the two reads."""
+
+
+Verdict: TypeAlias = Held | Broken | ReadAgain
+
+
+def end_of(head: Head) -> Cursor:
+    """The position after the last event of the stream."""
+    return Cursor(head.epoch, head.sequence, head.chain)
+
+
+def verify(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> Verdict:
+    """Judges a cursor by the head and the page after it, read in this order.
+
+    The page may reach past the head, which is older. On ``ReadAgain`` both are to be read once more and
+    given to ``verify_again``.
+    """
+    if head is None:
+        return Broken(GapReason.LOST, None)
+    if cursor.epoch != head.epoch:
+        return Broken(GapReason.EPOCH, head)
+    if page and page[0].sequence == cursor.sequence + 1:
+        if page[0].previous == cursor.chain:
+            return Held(link_entries(page, cursor), head)
+        return Broken(GapReason.FORKED, head)
+    if cursor.sequence > head.sequence:
+        return Broken(GapReason.AHEAD, head)
+    if cursor.sequence == head.sequence and not page:
+        return Held((), head) if cursor.chain == head.chain else Broken(GapReason.FORKED, head)
+    return ReadAgain()
+
+
+def verify_again(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> Held | Broken:
+    """Judges the second reading of both: entries that are still missing are gone."""
+    verdict = verify(head, page, cursor)
+    if not isinstance(verdict, ReadAgain):
+        return verdict
+    trimmed = head is not None and head.first > cursor.sequence + 1
+    return Broken(GapReason.TRIMMED if trimmed else GapReason.LOST, head)
+
+
+def link_entries(page: Sequence[Entry], cursor: Cursor) -> tuple[Linked, ...]:
+    """The longest prefix of ``page`` that continues the chain of ``cursor``.
+
+    Where it ends early, the next read begins at the break and tells what it is.
+    """
+    linked: list[Linked] = []
+    sequence, chain = cursor.sequence, cursor.chain
+    for entry in page:
+        if entry.sequence != sequence + 1 or entry.previous != chain:
+            break
+        sequence, chain = entry.sequence, extend_chain(chain, entry.event_id)
+        linked.append(Linked(entry, chain))
+    return tuple(linked)
+
+
+def build_event(stream: str, linked: Linked, previous: int) -> bytes:
+    """The ``ev`` frame of a stored entry, its envelope byte for byte in ``d``: one frame for all readers of a name."""
+    entry = linked.entry
+    return b'{"t":"ev","s":%b,"o":%d,"p":%d,"h":"%b","d":%b}' % (
+        orjson.dumps(stream),
+        entry.sequence,
+        previous,
+        linked.chain.encode(),
+        entry.data,
+    )

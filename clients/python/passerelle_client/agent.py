@@ -1,0 +1,319 @@
+"""An agent behind NAT: it dials in, and is served by the gateway at ``/agents/<name>``.
+
+::
+
+    async with ReverseAgent(url, token=get_token, name="builder", handler=app) as agent:
+        await agent.serve_forever()
+
+``handler`` is any ASGI application that speaks A2A over JSON-RPC, such as one made with the a2a-sdk; it is called in
+process, and needs no port. The link is opened again whenever it ends. A call that was under way then goes on in the
+application, and its answer is lost: the gateway asks for the task over the next link, and sends nothing twice.
+
+The same link takes the agent's own calls to other agents, within the rights of its credential::
+
+    answer = await agent.call("planner", "SendMessage", {"message": message}, idem="k-81")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import urlsplit
+
+from passerelle.client.agent_calls import CallsAtWork
+from passerelle.client.asgi_app import App, InProcess, live, read_own_card
+from passerelle.client.asks import Asks, Reply
+from passerelle.client.dialer import Credential, Identity
+from passerelle.client.items import (
+    AnswersCut,
+    CallRefused,
+    ChannelStopped,
+    Connected,
+    Status,
+    Stopped,
+    UnknownOutcome,
+)
+from passerelle.client.keeper import LinkKeeper, draw
+from passerelle.client.upload import upload
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
+from passerelle.protocol.reverse_frames import (
+    HOST_IDS,
+    AgentCall,
+    CallPiece,
+    Credit,
+    Register,
+    Registered,
+    StopWaiting,
+    StreamItem,
+    Unregister,
+    Unregistered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from ssl import SSLContext
+    from types import TracebackType
+
+    from passerelle.client.link import Link
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.protocol.frames import ServerFrame
+
+__all__ = ["AnswersCut", "CallRefused", "ChannelStopped", "Reply", "ReverseAgent", "UnknownOutcome"]
+
+_FRAME_BYTES: Final = 65_536
+_RETRIED_REFUSALS: Final = frozenset({"store_unavailable", "draining"})
+
+
+class ReverseAgent:
+    """An agent's link to the gateway; use it as an async context manager."""
+
+    def __init__(  # noqa: PLR0913 - each is one property of an agent, most with a default
+        self,
+        url: str,
+        *,
+        name: str,
+        handler: App,
+        token: Credential = None,
+        card: JsonObject | None = None,
+        path: str | None = None,
+        most: int = 8,
+        device: str | None = None,
+        on_status: Callable[[Status], None] | None = None,
+        jitter: Callable[[], float] = draw,
+        tls: SSLContext | None = None,
+    ) -> None:
+        """``url`` is that of the gateway's ``/v1/channel``, and begins with ws:// or wss://.
+
+        ``card`` is the agent card as JSON; absent, it is asked of the handler. ``path`` is where the handler speaks
+        JSON-RPC; absent, it is read off the card. ``most`` calls are taken at once.
+        """
+        identity = Identity(
+            url, device or f"agent-{name}", token, secrets.token_hex(4), "agent", tls
+        )
+        self.name = name
+        self._identity = identity
+        self._keeper = LinkKeeper(identity, jitter, on_status)
+        self._handler = handler
+        self._card = card
+        self._path = path
+        self._most = most
+        self._app: InProcess | None = None
+        self._asks = Asks()
+        self._served = asyncio.Event()
+        self._over = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._run_task: asyncio.Task[None] | None = None
+        self._link: Link | None = None
+
+    async def __aenter__(self) -> Self:
+        self._run_task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._link is not None:
+            await self._link.send(Unregister(self.name))
+            await self._link.close()
+        running = [*self._tasks, *(task for task in (self._run_task,) if task)]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._keeper.end()
+        if not isinstance(self._keeper.status, Stopped):
+            self._stop(Stopped(CloseCode.NORMAL))
+
+    @property
+    def status(self) -> Status:
+        """Connecting, Connected (and served), Offline or Stopped."""
+        return self._keeper.status
+
+    async def wait_served(self) -> None:
+        """Returns when the gateway serves the agent.
+
+        Raises:
+            ChannelStopped: it never will: the name is not granted, or another one has it.
+        """
+        await self._wait(self._served)
+
+    async def serve_forever(self) -> None:
+        """Returns never, but by an error.
+
+        Raises:
+            ChannelStopped: the link has ended for good.
+        """
+        await self._wait(self._over)
+
+    # ------------------------------------------------------------ calls to other agents
+
+    async def call(
+        self,
+        to: str,
+        method: str,
+        params: JsonObject,
+        *,
+        idem: str | None = None,
+        headers: JsonObject | None = None,
+    ) -> JsonObject:
+        """Calls another agent by its name; waits for a link if there is none.
+
+        ``method`` is an A2A 1.0 name such as ``SendMessage``, ``headers`` are A2A service parameters. Whoever waits no
+        more (a timeout, a cancelled task) ends the waiting and nothing else.
+
+        Raises:
+            CallRefused: the gateway answered with an error, by its ``code``.
+            UnknownOutcome: cut off without ``idem``; with it the call is sent again, and has its effect once.
+            ChannelStopped: there will be no link.
+        """
+        return await self._asks.call(to, method, params, idem, headers)
+
+    def stream(
+        self,
+        to: str,
+        method: str,
+        params: JsonObject,
+        *,
+        idem: str | None = None,
+        headers: JsonObject | None = None,
+        window: int = 32,
+    ) -> AsyncGenerator[Reply]:
+        """The answers of ``SendStreamingMessage`` or ``SubscribeToTask``; close it (``aclosing``) to leave early.
+
+        At most ``window`` answers are on their way that were not asked for yet. ``SubscribeToTask`` takes, beside
+        ``id``, the cursor ``after`` which it goes on.
+
+        Raises:
+            CallRefused: the gateway answered with an error, or ended the stream with one.
+            AnswersCut: the link was lost; it says the task, and the cursor to go on after.
+            ChannelStopped: there will be no link.
+        """
+        return self._asks.stream(to, method, params, idem, headers, window)
+
+    async def upload(self, content: bytes, media_type: str = "application/octet-stream") -> str:
+        """Uploads what is large, over HTTP beside the link; its address goes into the ``url`` of a part of an artifact.
+
+        The gateway keeps it for a day, for this agent alone, and a task that names it gets a copy. The same again is
+        safe.
+
+        Raises:
+            CallRefused: too large, more than there is room for, or the credential may not serve the name.
+            UnknownOutcome: no answer came; try again.
+        """
+        return await upload(self._identity, self.name, content, media_type)
+
+    async def _wait(self, event: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(one.wait()) for one in (event, self._over)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if isinstance(self._keeper.status, Stopped):
+            raise ChannelStopped(self._keeper.status)
+
+    # ------------------------------------------------------------ links
+
+    async def _run(self) -> None:
+        try:
+            async with live(self._handler):
+                await self._prepare()
+                self._stop(await self._keeper.run(self._serve))
+        except (LookupError, RuntimeError) as error:
+            self._stop(Stopped(CloseCode.NORMAL, str(error)))
+
+    async def _prepare(self) -> None:
+        if self._card is None:
+            self._card = await read_own_card(self._handler)
+        self._app = InProcess(self._handler, self._path or _find_path(self._card))
+
+    async def _serve(self, link: Link) -> Stopped:
+        """Registers over a link, and reads it until it ends; how it ended."""
+        app, card = self._app, self._card
+        if app is None or card is None:
+            raise AssertionError("nothing is dialled before there is something to serve")
+        calls = CallsAtWork(app, link.send, link.welcome.limits.get("in", _FRAME_BYTES))
+        self._link = link
+        beating = asyncio.create_task(link.beat(self._keeper.jitter, dict))
+        ended: Stopped | None = None
+        try:
+            await link.send(Register(self.name, card, self._most))
+            await self._asks.begin(link)
+            async for frame in link.read():
+                ended = await self._take(link, calls, frame)
+                if ended is not None:
+                    await link.close()
+                    break
+        finally:
+            self._link = None
+            self._served.clear()
+            calls.cut()
+            self._asks.cut()
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        return ended or Stopped(link.close_code)
+
+    async def _take(self, link: Link, calls: CallsAtWork, frame: ServerFrame) -> Stopped | None:
+        """One frame of the gateway; how the link is to end, where it is."""
+        match frame:
+            case AgentCall():
+                self._spawn(calls.begin(frame))
+            case CallPiece(call) if not call.startswith(HOST_IDS):
+                self._asks.take(frame)
+            case CallPiece() | Credit() | StopWaiting():
+                calls.take(frame)
+            case Answer() | Failure() | StreamItem():
+                self._asks.take(frame)
+            case Registered():
+                self._keeper.tell(Connected(frozenset()))
+                self._served.set()
+            case Unregistered(code=code):
+                return self._lose_name(code)
+            case Refusal():
+                return self._take_refusal(frame)
+            case Expiry() | Drain():
+                await self._keeper.take_notice(link, frame)
+            case _:
+                pass
+        return None
+
+    def _lose_name(self, code: str) -> Stopped | None:
+        """While we move to another link that is this one's own doing."""
+        if self._keeper.is_moving:
+            return None
+        wrong = CloseCode.SUPERSEDED if code == "superseded" else CloseCode.FORBIDDEN
+        return Stopped(wrong, f"{self.name} is not served over this link any more: {code}")
+
+    def _take_refusal(self, refusal: Refusal) -> Stopped | None:
+        self._keeper.heed(refusal)
+        if refusal.of != "reg":
+            return None
+        if refusal.code in _RETRIED_REFUSALS:
+            return Stopped(CloseCode.STORE_UNAVAILABLE, refusal.message)
+        return Stopped(CloseCode.FORBIDDEN, f"{refusal.code}: {refusal.message}")
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop(self, status: Stopped) -> None:
+        self._keeper.tell(status)
+        self._asks.fail(ChannelStopped(status))
+        self._over.set()
+
+
+def _find_path(card: JsonObject) -> str:
+    """Where the application speaks JSON-RPC, by its own card."""
+    listed: Json = card.get("supportedInterfaces")
+    for entry in listed if isinstance(listed, list) else []:
+        match entry:
+            case {"protocolBinding": "JSONRPC", "url": str() as url}:
+                return urlsplit(url).path or "/"
+            case _:
+                pass
+    return "/"

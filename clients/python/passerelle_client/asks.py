@@ -1,0 +1,227 @@
+"""The calls of an agent to other agents, over one link after another.
+
+A call with a key is sent again over the next link; one without has an outcome that nobody knows. A stream is cut with
+its link, and says how to follow on: it is never begun again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+import orjson
+
+from passerelle.client.calls import CallsInFlight
+from passerelle.client.items import AnswersCut, CallRefused, ChannelError
+from passerelle.protocol.frames import Answer, Call, Failure
+from passerelle.protocol.pieces import split_text
+from passerelle.protocol.reverse_frames import (
+    AGENT_METHODS,
+    CallPiece,
+    Piece,
+    StopAsking,
+    StreamItem,
+    TakeMore,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.client.link import Link
+    from passerelle.core.json import JsonObject
+
+_SPARE_BYTES: Final = 4_096
+"""Of a frame, for what stands around its content."""
+_CHAR_BYTES: Final = 4
+"""Of one character at most, escaped and in UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One StreamResponse of another agent; ``cursor`` is where it stands, for a SubscribeToTask ``after`` it."""
+
+    data: JsonObject
+    cursor: str | None
+
+
+_Heard: TypeAlias = Reply | ChannelError | None
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream; None is its end."""
+
+    call: Call
+    heard: asyncio.Queue[_Heard] = field(default_factory=asyncio.Queue[_Heard])
+    task: str | None = None
+    cursor: str | None = None
+
+
+class Asks:
+    """``link`` is the one that is served now. Ids are never used twice, so a late answer finds nobody."""
+
+    def __init__(self) -> None:
+        self._link: Link | None = None
+        self._calls = CallsInFlight()
+        self._streams: dict[str, _Stream] = {}
+        self._numbers = count(1)
+        self._pieces: dict[str, list[str]] = {}
+        self._linked = asyncio.Event()
+        self._error: ChannelError | None = None
+
+    async def call(
+        self,
+        to: str,
+        method: str,
+        params: JsonObject,
+        idem: str | None,
+        headers: JsonObject | None,
+    ) -> JsonObject:
+        """The answer of a call that has one."""
+        self._require()
+        call, result = self._calls.open(AGENT_METHODS + method, params, idem, to, headers)
+        link = self._link
+        try:
+            if link is not None:
+                self._calls.mark_sent(call)
+                await _send(link, call)
+            return await result
+        finally:
+            self._calls.forget(call)
+            self._pieces.pop(call.id, None)
+            if not result.done() or result.cancelled():
+                await self._stop(call)
+
+    async def stream(
+        self,
+        to: str,
+        method: str,
+        params: JsonObject,
+        idem: str | None,
+        headers: JsonObject | None,
+        window: int,
+    ) -> AsyncGenerator[Reply]:
+        """The answers of a call that has many."""
+        link = await self._await_link()
+        call = Call(
+            f"s{next(self._numbers)}", AGENT_METHODS + method, idem, params, to, window, headers
+        )
+        stream = self._streams[call.id] = _Stream(call)
+        try:
+            await _send(link, call)
+            while (heard := await stream.heard.get()) is not None:
+                if isinstance(heard, ChannelError):
+                    raise heard
+                yield heard
+                await link.send(TakeMore(call.id, 1))
+        finally:
+            if self._streams.pop(call.id, None) is not None:
+                self._pieces.pop(call.id, None)
+                await self._stop(call)
+
+    # ------------------------------------------------------------ what the gateway says
+
+    def take(self, frame: Answer | Failure | StreamItem | CallPiece) -> None:
+        """One frame about a call of ours; about one that nobody waits for it is passed over."""
+        match frame:
+            case CallPiece(call, text):
+                self._pieces.setdefault(call, []).append(text)
+            case StreamItem(call, _, cursor, data):
+                value = self._assemble(call, data or {})
+                if (stream := self._streams.get(call)) is not None:
+                    stream.cursor = cursor or stream.cursor
+                    stream.task = stream.task or _find_task(value)
+                    stream.heard.put_nowait(Reply(value, cursor))
+            case Answer(call, data):
+                value = self._assemble(call, data)
+                self._finish(call, None)
+                self._calls.settle(Answer(call, value))
+            case Failure(call, code, message, retry_s, data):
+                self._pieces.pop(call, None)
+                self._finish(call, CallRefused(code, message, retry_s, data or {}))
+                self._calls.settle(frame)
+            case _:
+                assert_never(frame)
+
+    def _finish(self, call: str, last: _Heard) -> None:
+        stream = self._streams.pop(call, None)
+        if stream is not None:
+            stream.heard.put_nowait(last)
+
+    def _assemble(self, call: str, data: JsonObject) -> JsonObject:
+        pieces = self._pieces.pop(call, None)
+        if pieces is None:
+            return data
+        value: JsonObject = orjson.loads("".join(pieces))
+        return value
+
+    # ------------------------------------------------------------ links
+
+    async def begin(self, link: Link) -> None:
+        """A new link: what waits for one is sent, and what is owed."""
+        self._link = link
+        self._linked.set()
+        for call in self._calls.unanswered():
+            self._calls.mark_sent(call)
+            await _send(link, call)
+
+    def cut(self) -> None:
+        """The link has ended."""
+        self._link = None
+        self._linked.clear()
+        self._pieces.clear()
+        self._calls.cut()
+        for stream in tuple(self._streams.values()):
+            cut = AnswersCut(stream.call.method, stream.task, stream.cursor)
+            self._finish(stream.call.id, cut)
+
+    def fail(self, error: ChannelError) -> None:
+        """There will be no further link."""
+        self._error = error
+        self._linked.set()
+        self._calls.fail(error)
+        for call in tuple(self._streams):
+            self._finish(call, error)
+
+    async def _await_link(self) -> Link:
+        """Streams begin on a link that there is, since they end with it."""
+        while True:
+            self._require()
+            if self._link is not None:
+                return self._link
+            await self._linked.wait()
+
+    def _require(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _stop(self, call: Call) -> None:
+        if self._link is not None:
+            await self._link.send(StopAsking(call.id))
+
+
+async def _send(link: Link, call: Call) -> None:
+    """In one frame where it fits; else its content goes ahead in pieces."""
+    inline = link.welcome.limits.get("in", 0) - _SPARE_BYTES
+    packed = orjson.dumps(call.data)
+    if len(packed) <= inline:
+        await link.send(call)
+        return
+    for piece in split_text(packed.decode(), inline // _CHAR_BYTES):
+        await link.send(Piece(call.id, piece))
+    await link.send(Call(call.id, call.method, call.idem, {}, call.to, call.window, call.headers))
+
+
+def _find_task(response: JsonObject) -> str | None:
+    """The task that a StreamResponse tells of; a bare Message belongs to none."""
+    match response:
+        case {"task": {"id": str() as task}}:
+            return task
+        case {"statusUpdate": {"taskId": str() as task}} | {
+            "artifactUpdate": {"taskId": str() as task}
+        }:
+            return task
+        case _:
+            return None

@@ -1,0 +1,128 @@
+"""Keeps a client linked: one link after another, and on a drain the next one before the old one.
+
+Between two attempts it waits a random time up to a bound that doubles (full jitter), unless the server named a time. It
+ends when the server says that coming back is of no use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from passerelle.client.dialer import Dialer, Identity
+from passerelle.client.items import Connecting, Offline, Stopped
+from passerelle.client.link import Link
+from passerelle.protocol.closing import is_retryable
+from passerelle.protocol.frames import Drain, Expiry, Renew
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.client.items import Status
+    from passerelle.protocol.frames import Refusal, Subscribe
+
+_RENEWS_BELOW_S: Final = 60
+
+
+def draw() -> float:
+    """A number from 0 to 1 that nobody foresees, so that clients do not come back together."""
+    return secrets.randbelow(2**32) / 2**32
+
+
+class LinkKeeper:
+    """``status`` is where the client stands, and each change of it is told."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        jitter: Callable[[], float],
+        on_status: Callable[[Status], None] | None,
+    ) -> None:
+        self.status: Status = Connecting()
+        self.jitter = jitter
+        self._dialer = Dialer(identity, jitter)
+        self._on_status = on_status
+        self._dial: Callable[[], Awaitable[Link | Stopped]] = self._dial_bare
+        self._replacement: asyncio.Task[Link | None] | None = None
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the next link is being opened while this one lasts."""
+        return self._replacement is not None
+
+    async def run(
+        self,
+        serve: Callable[[Link], Awaitable[Stopped]],
+        dial: Callable[[], Awaitable[Link | Stopped]] | None = None,
+    ) -> Stopped:
+        """Returns when no further attempt is of use. ``serve`` reads a link, and says how it ended."""
+        loop = asyncio.get_running_loop()
+        self._dial = dial or self._dial
+        while True:
+            dialled = await self._await_replacement() or await self._dial()
+            if isinstance(dialled, Link):
+                begun_s = loop.time()
+                ended = await serve(dialled)
+                self._dialer.note(loop.time() - begun_s)
+            else:
+                ended = dialled
+            if self._replacement is not None:
+                continue
+            if not is_retryable(ended.code):
+                return ended
+            pause_s = self._dialer.choose_pause_s()
+            self.tell(Offline(ended.code, pause_s))
+            await asyncio.sleep(pause_s)
+            self.tell(Connecting())
+
+    async def dial(
+        self, subscriptions: tuple[Subscribe, ...], resume: str | None
+    ) -> Link | Stopped:
+        """One attempt, with what its hello asks for."""
+        return await self._dialer.dial(subscriptions, resume)
+
+    def tell(self, status: Status) -> None:
+        """Notes where the client stands now, and tells it."""
+        self.status = status
+        if self._on_status is not None:
+            self._on_status(status)
+
+    def heed(self, refusal: Refusal) -> None:
+        """The server may have said, as the last word, when it wants to see us again."""
+        if refusal.fatal:
+            self._dialer.retry_s = refusal.retry_s
+
+    async def take_notice(self, link: Link, notice: Expiry | Drain) -> None:
+        """A credential that ends is renewed, and a server that ends is left."""
+        if isinstance(notice, Expiry):
+            await self._renew(link, notice.expires_s)
+        elif self._replacement is None:
+            self._replacement = asyncio.create_task(self._replace(link, notice))
+
+    async def end(self) -> None:
+        """Gives up the link that is being opened."""
+        if self._replacement is not None:
+            self._replacement.cancel()
+            await asyncio.gather(self._replacement, return_exceptions=True)
+
+    async def _dial_bare(self) -> Link | Stopped:
+        return await self._dialer.dial((), None)
+
+    async def _await_replacement(self) -> Link | None:
+        replacement, self._replacement = self._replacement, None
+        return None if replacement is None else await replacement
+
+    async def _renew(self, link: Link, expires_s: int) -> None:
+        """Shows a new token before the old one ends; a token that was given as a text is the only one there is."""
+        if expires_s <= _RENEWS_BELOW_S and (token := await self._dialer.renew()) is not None:
+            await link.send(Renew(token))
+
+    async def _replace(self, link: Link, drain: Drain) -> Link | None:
+        """Opens the next link first and closes the old one then, so that there is no hole between them."""
+        await asyncio.sleep(drain.jitter_ms / 1000 * self.jitter())
+        fresh = await self._dial()
+        with suppress(OSError):
+            await link.close()
+        return fresh if isinstance(fresh, Link) else None

@@ -1,0 +1,169 @@
+"""Tasks that the replicas of one agent share: versions and the events that made them, as bytes that nobody here reads.
+
+For agents made with an SDK that keep their tasks in this store without a gateway (``tasks.py``). One script writes a
+version with its event. The row in the owner's list lives in another slot: it is written before the first
+version, so that no task is missing, and lists put right what a crash left behind.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.store.connection import pack
+from passerelle.store.lua_script import Script, load_script
+from passerelle.store.retry import retry
+
+if TYPE_CHECKING:
+    from passerelle.client.shared_lists import SharedLists
+    from passerelle.client.shared_space import SharedSpace
+    from passerelle.store.nodes import Nodes
+
+PAGE_EVENTS: Final = 256
+_SCRIPTS: Final = ("delete_shared", "save_shared")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a version of a task is made of. ``event`` made it, if it was one; ``time_us`` is 0 without a status time."""
+
+    task: bytes
+    event: bytes | None = None
+    context: str = ""
+    state: str = ""
+    time_us: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A version of a task."""
+
+    version: int
+    task: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events after a version, in order, and what the task says of them, read after them.
+
+    ``cut`` is the last version whose event was trimmed, ``last`` the last one that had an event. ``version`` is that of
+    the task, 0 where there is none.
+    """
+
+    events: list[tuple[int, bytes]]
+    cut: int
+    last: int
+    version: int
+
+    def holds(self, after: int) -> bool:
+        """Whether every event behind ``after`` is there or still to come: not trimmed, expired, deleted or lost."""
+        trimmed, lost = self.cut > after, self.version < max(after, 1)
+        return not trimmed and not lost and (bool(self.events) or self.last <= after)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTasks:
+    """Tasks of one space. ``keep_events`` of each task stay, and all of them ``ttl_ms`` behind its end."""
+
+    nodes: Nodes
+    space: SharedSpace
+    lists: SharedLists
+    keep_events: int
+    ttl_ms: int
+
+    async def save(
+        self, task_id: str, owner: str, draft: Draft, expected: int | None
+    ) -> int | None:
+        """Writes a version, and returns it; None where the task is not at ``expected``.
+
+        Without ``expected`` any version is followed, if there is one and it has not ended. Safe to repeat: a call whose
+        reply was lost is known by its id.
+
+        Raises:
+            StoreUnavailable: it was not written, or nobody knows whether it was.
+        """
+        if expected == 0:
+            await self.lists.place(task_id, owner, draft.time_us)
+        at = self.space.locate(task_id)
+        packed = _read("save_shared").pack_call(
+            [at.task, at.events, at.hints],
+            {
+                "op": secrets.token_hex(8),
+                "expected": False if expected is None else str(expected),
+                "owner": self.space.digest(owner),
+                "context": draft.context,
+                "state": draft.state,
+                "time": str(draft.time_us),
+                "ended": draft.ended,
+                "event": draft.event is not None,
+                "keep": self.keep_events,
+                "ttl": str(self.ttl_ms),
+            },
+            [draft.task, draft.event or b""],
+        )
+        reply = cast("list[bytes]", await retry(lambda: self.nodes.write(at.shard, packed)))
+        if reply[0] != b"ok":
+            return None
+        if expected != 0 and reply[2] != str(draft.time_us).encode():
+            # The version is stored, whatever becomes of its row: a list that meets the task moves it.
+            with suppress(StoreUnavailable):
+                await self.lists.place(task_id, owner, draft.time_us)
+        return int(reply[1])
+
+    async def load(self, task_id: str, owner: str) -> Stored | None:
+        """The task of an owner; None for another's and for none."""
+        at = self.space.locate(task_id)
+        command = pack("HMGET", at.task, "o", "v", "d")
+        (reply,) = await retry(lambda: self.nodes.read(at.shard, command))
+        found, version, task = cast("list[bytes | None]", reply)
+        if found != self.space.digest(owner).encode() or version is None or task is None:
+            return None
+        return Stored(int(version), task)
+
+    async def delete(self, task_id: str, owner: str) -> bool:
+        """Removes a task with its events; whether it was there."""
+        at = self.space.locate(task_id)
+        packed = _read("delete_shared").pack_call(
+            [at.task, at.events, at.hints], {"owner": self.space.digest(owner)}
+        )
+        gone = await retry(lambda: self.nodes.write(at.shard, packed))
+        await self.lists.forget(owner, [task_id])
+        return gone == 1
+
+    async def read_events(self, task_id: str, after: int) -> EventPage:
+        """At most a page of events after a version."""
+        at = self.space.locate(task_id)
+        found, said = await retry(
+            lambda: self.nodes.read(
+                at.shard,
+                pack("XRANGE", at.events, f"({after}-0", "+", "COUNT", PAGE_EVENTS),
+                pack("HMGET", at.task, "cut", "last", "v"),
+            )
+        )
+        cut, last, version = cast("list[bytes | None]", said)
+        rows = cast("list[tuple[bytes, list[bytes]]]", found)
+        return EventPage(
+            [(int(entry_id.partition(b"-")[0]), fields[1]) for entry_id, fields in rows],
+            int(cut or 0),
+            int(last or 0),
+            int(version or 0),
+        )
+
+    async def expire_events(self, task_id: str) -> None:
+        """Lets the events of a task go after a while."""
+        at = self.space.locate(task_id)
+        command = pack("PEXPIRE", at.events, self.ttl_ms)
+        await retry(lambda: self.nodes.write(at.shard, command))
+
+
+def read_scripts() -> list[bytes]:
+    """Every text, to load into a server that does not know one."""
+    return [_read(name).text for name in _SCRIPTS]
+
+
+def _read(name: str) -> Script:
+    return load_script(__name__.rpartition(".")[0], name)

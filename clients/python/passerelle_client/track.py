@@ -1,0 +1,181 @@
+"""One stream as a client follows it: which frames become items, and when something is missing (pure).
+
+``held`` is the position that the server has given us: the cursor of the last ``sub``, ``ev``, ``live``,
+``snap`` or ``hb``. An event at or below it is a repeat and is dropped. An event whose ``p`` lies above it
+proves that something is missing: the stream is subscribed again with the cursor held, and nothing of it
+is taken until the answer. A snapshot or a gap sets the position anew, which may then go back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.client import items
+from passerelle.protocol.cursor import Cursor, parse_cursor
+from passerelle.protocol.frames import (
+    Event,
+    Gap,
+    Live,
+    Snapshot,
+    SnapshotWish,
+    StartAt,
+    Subscribe,
+    Subscribed,
+    Volatile,
+)
+
+if TYPE_CHECKING:
+    from passerelle.client.items import Acknowledge
+
+_BLOCKS: Final = 1_024
+"""Blocks whose length is known; the text of an older one breaks off."""
+StreamFrame: TypeAlias = Subscribed | Event | Live | Gap | Snapshot | Volatile
+
+
+class Track:
+    """The position of one stream; ``resubscribe`` is set when the server has to be asked again."""
+
+    def __init__(
+        self,
+        stream: str,
+        acknowledge: Acknowledge,
+        saved: str | None,
+        *,
+        full: bool = False,
+        start: StartAt | None = None,
+        snapshot: SnapshotWish | None = None,
+        volatile: bool = False,
+    ) -> None:
+        self.stream = stream
+        self.held: Cursor | None = parse_cursor(saved) if saved else None
+        self.is_live = False
+        self.resubscribe = False
+        self.local_gaps = 0
+        """How often something was found missing: each is a fault of the server, and repaired."""
+        self._acknowledge = acknowledge
+        self._full = full
+        self._start: StartAt | None = start
+        self._snapshot: SnapshotWish | None = snapshot
+        self._volatile = volatile
+        self._blocks: dict[str, int] = {}
+        """How many characters of a block the application was given."""
+        self._as_of = -1
+        self._asked = True
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the server has said where the stream goes on for us."""
+        return not self._asked
+
+    def ask(self) -> Subscribe:
+        """The subscription that goes on where we are."""
+        self.resubscribe = False
+        self.is_live = False
+        self._asked = True
+        start = None if self.held else self._start
+        self._blocks.clear()
+        return Subscribe(
+            self.stream, self._full, self.held, start, self._snapshot, volatile=self._volatile
+        )
+
+    def pause(self) -> None:
+        """Takes nothing more until ``ask``: the application has enough to do."""
+        self._asked = True
+        self.is_live = False
+
+    def move(self, cursor: Cursor) -> bool:
+        """Moves past events that this view does not show; whether that was forward."""
+        held = self.held
+        if self._asked or held is None or held.epoch != cursor.epoch:
+            return False
+        if cursor.sequence <= held.sequence:
+            return False
+        self.held = cursor
+        return True
+
+    def take(self, frame: StreamFrame) -> items.AnyItem | None:
+        """The item that a frame is, or None where the application need not see it."""
+        match frame:
+            case Subscribed():
+                self._begin(frame)
+                return None
+            case Event():
+                return None if self._asked else self._take_event(frame)
+            case Live(_, cursor, replayed):
+                if self._asked:
+                    return None
+                self.held = cursor
+                self.is_live = True
+                self._as_of = -1
+                self._blocks.clear()
+                return items.Live(self.stream, str(cursor), self._acknowledge, replayed)
+            case Gap():
+                return self._take_gap(frame)
+            case Snapshot(_, cursor, data):
+                self.held, self._as_of = cursor, cursor.sequence
+                self._asked = False
+                return items.Snapshot(self.stream, str(cursor), self._acknowledge, data)
+            case Volatile():
+                return None if self._asked else self._take_text(frame)
+            case _:
+                assert_never(frame)
+
+    def _begin(self, frame: Subscribed) -> None:
+        if frame.mode == "gap":
+            return  # its `gap` follows; a link cut before it must find the cursor that does not hold
+        self._asked = False
+        held = self.held
+        # Two links may be open for a moment: the younger one began where the older one has already gone on.
+        behind = (
+            held is not None
+            and held.epoch == frame.cursor.epoch
+            and frame.cursor.sequence < held.sequence
+        )
+        if frame.mode == "resumed" and behind and self._as_of < 0:
+            return
+        self.held = frame.cursor
+
+    def _take_event(self, frame: Event) -> items.Event | None:
+        held = self.held
+        if held is None:
+            return None
+        if frame.sequence <= held.sequence:
+            return None
+        if frame.previous > held.sequence:
+            self.local_gaps += 1
+            self.resubscribe = True
+            self._asked = True
+            return None
+        self.held = Cursor(held.epoch, frame.sequence, frame.chain)
+        if frame.sequence > self._as_of:
+            self._as_of = -1
+        return items.Event(
+            self.stream,
+            str(self.held),
+            self._acknowledge,
+            frame.sequence,
+            frame.data,
+            replayed=frame.sequence <= self._as_of,
+        )
+
+    def _take_text(self, frame: Volatile) -> items.Delta | None:
+        if frame.at != self._blocks.get(frame.block, 0) and frame.at != 0:
+            return None
+        self._blocks[frame.block] = frame.at + len(frame.text)
+        if len(self._blocks) > _BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        return items.Delta(self.stream, frame.block, frame.text, anew=frame.at == 0)
+
+    def _take_gap(self, frame: Gap) -> items.Gap:
+        self.is_live = False
+        self.held = None
+        self._as_of = -1
+        self._asked = True
+        return items.Gap(
+            self.stream,
+            frame.why,
+            str(frame.have) if frame.have else None,
+            str(frame.top) if frame.top else None,
+            frame.snapshot == "inline",
+            frame.url,
+        )

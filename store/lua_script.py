@@ -1,0 +1,42 @@
+"""One Lua file: read once, called by its hash with every key declared."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, TypeAlias
+
+import orjson
+
+from passerelle.store.connection import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Control: TypeAlias = "Mapping[str, ControlValue]"
+ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[str, ControlValue]"
+"""No None: JSON's null is true in Lua, so what is absent is ``False`` or an empty text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One operation; ``digest`` is what the server knows it by."""
+
+    name: str
+    text: bytes
+    digest: str
+
+    def pack_call(
+        self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
+    ) -> bytes:
+        """The whole call as it goes over the wire: all keys declared, one JSON control argument, then byte strings."""
+        return pack("EVALSHA", self.digest, len(keys), *keys, orjson.dumps(control), *values)
+
+
+@cache
+def load_script(package: str, name: str) -> Script:
+    """The script of an operation, from the folder ``lua`` of an installed package."""
+    text = files(package).joinpath("lua", f"{name}.lua").read_bytes()
+    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
