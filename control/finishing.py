@@ -20,10 +20,9 @@ from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested, Ta
 from passerelle.core.status import ENDED, Delivery, Status
 from passerelle.core.task_requests import CompleteTask, FailTask
 from passerelle.delegation.runs.completion import go_on
-from passerelle.delegation.runs.handing_over import hand_over
-from passerelle.delegation.runs.reconciling import read_withheld, supply
+from passerelle.delegation.runs.draft import FACADE
+from passerelle.delegation.runs.reconciliation import deliver_to_parent, read_withheld, supply
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.delegation.runs.step import FACADE
 from passerelle.runtime.records.once import make_once
 from passerelle.runtime.records.writes import Terms
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import TaskChanged
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
     from passerelle.runtime.records.once import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
@@ -71,7 +70,7 @@ class Finishing:
         if driver is None:
             return await read_withheld(await self.dispatch.hold(owned.ref.id), withheld)
         await supply(driver)
-        await hand_over(driver)
+        await deliver_to_parent(driver)
         return await read_withheld(driver.run, withheld)
 
     async def fail(self, principal: Principal, command: FailTask, idem: str | None) -> TaskChanged:

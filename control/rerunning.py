@@ -27,7 +27,7 @@ from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
 from passerelle.core.status import TERMINAL, Status
 from passerelle.core.times import format_ms
-from passerelle.delegation.runs.failing import list_tried, name_row, show_retrying
+from passerelle.delegation.runs.failure import list_tried, name_row, show_retrying
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.exposures import freeze, name_field
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from passerelle.core.task_record import TaskRecord
     from passerelle.core.task_requests import RetryTask, TaskChanged
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.planning import Planning
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
+    from passerelle.delegation.runs.plan import Planner
     from passerelle.runtime.records.once import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
@@ -62,7 +62,7 @@ class Rerunning:
 
     writes: Writes
     ownership: Ownership
-    planning: Planning
+    planning: Planner
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
 

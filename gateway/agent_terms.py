@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.principal import OWNER
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import OutputLimits
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.principals import find_principal
@@ -16,7 +16,7 @@ from passerelle.permission_bridge.governing.rulebook import Rulebook
 
 if TYPE_CHECKING:
     from passerelle.core.principal import Principal
-    from passerelle.delegation.runs.patience import Patience
+    from passerelle.delegation.runs.follow_strategy import Timeouts
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_agents import AgentSettings
     from passerelle.permission_bridge.rules import Policy
@@ -28,7 +28,7 @@ class AgentTerms:
     An agent that is gone keeps its retry policy for the runs that it has.
     """
 
-    def __init__(self, settings: Settings, patience: Patience) -> None:
+    def __init__(self, settings: Settings, patience: Timeouts) -> None:
         """``patience`` is what agents have of it as far as their settings say nothing else."""
         self.patience: Final = patience
         self._unknown = PeerTerms(patience)

@@ -18,9 +18,9 @@ from passerelle.control.catalogue import Catalogue
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.delegation.runs.deadlines import Deadlines
-from passerelle.delegation.runs.nudging import Nudging
-from passerelle.delegation.runs.outputs.policy import make_policy
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.outputs import make_policy
+from passerelle.delegation.runs.remote_drivers import InstanceSignals
 from passerelle.gateway.a2a.edge import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.due_rows import list_handlers
@@ -133,7 +133,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             list_prices(settings),
             notices.tell_blocked,
         )
-        terms, late = AgentTerms(settings, Patience()), LateDuties()
+        terms, late = AgentTerms(settings, Timeouts()), LateDuties()
         pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
         stack.push_async_callback(pushes.close)
         service = make_service(
@@ -414,5 +414,5 @@ def _make_duties(
 
 def _listen_to_others(store: Store, service: Service, instance: str) -> None:
     dispatch = service.dispatch
-    dispatch.nudging = Nudging(store.nudges, service.writes, instance, dispatch.log)
+    dispatch.nudging = InstanceSignals(store.nudges, service.writes, instance, dispatch.log)
     dispatch.detach(dispatch.nudging.listen(dispatch.hear))

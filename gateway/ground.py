@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from passerelle.delegation.runs.active_runs import ActiveRuns
 from passerelle.delegation.runs.callbacks import Callbacks
 from passerelle.delegation.runs.dispatch import Dispatch
-from passerelle.delegation.runs.habits import Habits
 from passerelle.delegation.runs.open_text import OpenTexts
-from passerelle.delegation.runs.runs import Runs
+from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.permission_bridge.answers.actions import Actions
 from passerelle.permission_bridge.answers.granting import Granting
 from passerelle.permission_bridge.devices.assurance import Assurance
@@ -90,7 +90,7 @@ def _make_assurance(around: Surroundings, lists: DeviceLists) -> Assurance:
 def _make_dispatch(
     around: Surroundings, writes: Writes, contents: Contents, references: References
 ) -> Dispatch:
-    store, runs = around.store, Runs(structlog.get_logger("passerelle"))
+    store, runs = around.store, ActiveRuns(structlog.get_logger("passerelle"))
     return Dispatch(
         writes=writes,
         blobs=store.blobs,
@@ -107,7 +107,7 @@ def _make_dispatch(
         find_terms=around.find_terms,
         find_rules=around.find_rules,
         outputs=around.outputs,
-        habits=Habits(store.habits),
+        habits=PeerBehaviour(store.habits),
         references=references,
         replicas=store.replicas,
         consulting=Consulting(

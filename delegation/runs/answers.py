@@ -13,7 +13,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.record import value
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.patience import waits_long
+from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.runtime.records.accepted_turns import (
     check_owner,
     check_taken,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.delegation.runs.answer_templates import PlainAnswer
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.patience import Patience
-    from passerelle.delegation.runs.plain_answers import PlainAnswer
-    from passerelle.delegation.runs.turn_opening import Opened
+    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.follow_strategy import Timeouts
+    from passerelle.delegation.runs.turns import OpenedTurn
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 
@@ -62,7 +62,7 @@ class Answers:
         return await self.wait_driven(driver, accepted, owner, at_once=at_once)
 
     async def wait_driven(
-        self, driver: Driver, accepted: TurnAccepted, owner: str, *, at_once: bool
+        self, driver: ActiveRun, accepted: TurnAccepted, owner: str, *, at_once: bool
     ) -> JsonObject:
         """The same of a run that is, or was, driven here."""
         run = driver.run
@@ -128,10 +128,10 @@ class Answers:
 class OpenTurn:
     """A turn as it was taken, for whoever waits for its answer without a task."""
 
-    opened: Opened
+    opened: OpenedTurn
     answers: Answers
     caller: Principal
-    driver: Driver | None
+    driver: ActiveRun | None
     """Of the run that the turn has opened here."""
 
     @property
@@ -164,6 +164,6 @@ class OpenTurn:
         return await answers.wait_driven(self.driver, accepted, owner, at_once=False)
 
 
-def _waits_long(record: TaskRecord, patience: Patience) -> bool:
+def _waits_long(record: TaskRecord, patience: Timeouts) -> bool:
     """Whether the agent does not take the message for longer than its caller may be left without a word."""
     return record.run is not None and waits_long(record.run, patience)

@@ -2,12 +2,17 @@
 
 Pure. A record names the first artifacts of its task and counts the others, so what is known of those stands in the
 catalogue of the ``Sight``: the driver fills it as it stores them, and whoever takes the run up reads it from events.
+
+Files that an agent named by their address: which ones, and what a task says once they are here, or cannot be had.
+
+Pure. An artifact with such parts is not stored until a copy of each is (I5). The part stays as the agent wrote it; the
+copy is named by a reference of the artifact's fact, ``copy.0`` for its first file.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -15,26 +20,31 @@ import orjson
 from passerelle.a2a_mapping.long_task import measure_artifact, write_artifact
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.preview import preview_parts
+from passerelle.core import task as tasks
+from passerelle.core.batch import DueChange
 from passerelle.core.errors import TooLarge
-from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure, Ref
+from passerelle.core.payloads.run import COPY, ArtifactChanged, OutputRedacted, OutputTruncated
+from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.ports.uploads import UPLOADED
 from passerelle.core.record import value
-from passerelle.core.task_commands import ObserveArtifact
+from passerelle.core.status import Status
+from passerelle.core.task_commands import ObserveArtifact, WaitFor
 from passerelle.core.task_record import KEPT_ARTIFACTS, ArtifactRef
 from passerelle.core.thread import ThreadRecord
-from passerelle.delegation.runs.constraining import enforce
+from passerelle.delegation.runs.failure import RunEnd, end_run
+from passerelle.delegation.runs.limits import enforce
 from passerelle.delegation.runs.volume import LARGE_BYTES
 from passerelle.runtime.records.spill import CAP, Spill
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from passerelle.core.events import Fact
-    from passerelle.core.facts import Ref
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import TaskRecord
     from passerelle.core.thread import NamedArtifact
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
     from passerelle.runtime.records.spill import LongBlob
 
 NAME_CHARS: Final = 200
@@ -44,7 +54,7 @@ MOST_ARTIFACTS: Final = 10_000
 
 
 @value
-class Described:
+class ArtifactSummary:
     """An artifact as the agent brought it; ``packed`` is what its hash and size are of."""
 
     name_at_peer: str
@@ -60,14 +70,14 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AnswerProgress:
     """How far the artifacts of one answer are settled, where they are more than one append holds."""
 
     answer: JsonObject
     settled: int
 
 
-def settle(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> bool:
+def settle_artifacts(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> bool:
     """Records the artifacts that an answer of the peer makes whole; False when it takes a further append.
 
     ``answer`` is what tells the repeat of this call for the rest of them.
@@ -80,9 +90,9 @@ def settle(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> b
     done = place.settled if place is not None and place.answer is answer else 0
     for number in range(done, len(artifacts)):
         if step.is_full():
-            step.more, step.place = True, Place(answer, number)
+            step.more, step.place = True, AnswerProgress(answer, number)
             return False
-        step.add(settle_one(step, artifacts[number]))
+        step.add(settle_artifact(step, artifacts[number]))
     enforce(step)
     return True
 
@@ -97,7 +107,7 @@ def check_number(number: int) -> None:
         raise TooLarge("the list of artifacts of one task", MOST_ARTIFACTS)
 
 
-def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
+def settle_artifact(step: Step, artifact: JsonObject) -> list[Fact]:
     """The one fact that an artifact is whole and stored; none when it says nothing new."""
     parts = objects_at(artifact, "parts")
     is_long = step.is_large and measure_artifact(artifact) > LARGE_BYTES
@@ -200,10 +210,10 @@ def bound_id(name: str) -> str:
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
+def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> ArtifactSummary:
     """What is recorded of an artifact beside its ids; ``parts`` are its parts."""
     packed = orjson.dumps(artifact)
-    return Described(
+    return ArtifactSummary(
         bound_id(text_at(artifact, "artifactId")),
         packed,
         hashlib.sha256(packed).hexdigest(),
@@ -214,11 +224,11 @@ def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
     )
 
 
-def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> Described:
+def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> ArtifactSummary:
     """The same of an artifact that is large: its bytes are never held together."""
     spill = Spill()
     ref = spill.keep_long(lambda: write_artifact(artifact), preview_parts(parts))
-    return Described(
+    return ArtifactSummary(
         bound_id(text_at(artifact, "artifactId")),
         b"",
         ref.blob or "",
@@ -273,3 +283,115 @@ def list_all(step: Step) -> dict[str, Ref]:
         for one in known.values()
     ]
     return {"artifacts": step.spill.keep(orjson.dumps(listed))}
+
+
+MOST_FILES: Final = 64
+"""Of one artifact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A file that is here now. ``kept`` bytes of ``size`` are, and ``redacted`` says what was taken out."""
+
+    url: str
+    sha256: str
+    media_type: str
+    size: int
+    kept: int
+    is_cut: bool
+    redacted: Sequence[tuple[str, int]] = ()
+
+    @property
+    def ref(self) -> Ref:
+        """How facts name it; a query may hold the key to what the address leads to."""
+        return Ref(
+            blob=self.sha256,
+            url=self.url.partition("?")[0],
+            size=self.kept,
+            media_type=self.media_type,
+        )
+
+
+def find_files(task: JsonObject, artifact: ArtifactRef, *, fetches: bool) -> list[str]:
+    """The addresses of the files of an artifact that a record names, as far as they are copied."""
+    for one in objects_at(task, "artifacts"):
+        if bound_id(text_at(one, "artifactId")) == artifact.name_at_peer:
+            return list_files(one, fetches=fetches)
+    return []
+
+
+def keep_copies(
+    step: Step, artifact: ArtifactRef, copies: Sequence[Copy], keep_ms: int | None
+) -> None:
+    """The artifact is stored now."""
+    if not _is_awaited(step, artifact):
+        return
+    refs = {f"{COPY}{place}": copy.ref for place, copy in enumerate(copies)}
+    scope = tasks.scope_of(step.record)
+    for (name, ref), copy in zip(refs.items(), copies, strict=True):
+        named = {name: ref}
+        if copy.is_cut:
+            cut = OutputTruncated("artifact", copy.size, copy.kept)
+            step.add([Fact(scope, cut, named)])
+        step.add(
+            [
+                Fact(scope, OutputRedacted("artifact", rule, count), named)
+                for rule, count in copy.redacted
+            ]
+        )
+    if artifact.blob is not None:
+        refs["artifact"] = Ref(blob=artifact.blob, size=artifact.size)
+    stored = ArtifactChanged(
+        artifact_id=artifact.artifact_id,
+        name_at_peer=artifact.name_at_peer,
+        version=artifact.version,
+        sha256=artifact.sha256,
+        size=artifact.size,
+        parts=artifact.parts,
+        media_types=artifact.media_types,
+        name=artifact.name,
+        replaces=artifact.replaces,
+        awaited=count_awaited(step, artifact.name_at_peer, artifact, stored=True),
+        linked=None if is_named(step, artifact.name_at_peer) else True,
+    )
+    step.catalogued[artifact.name_at_peer] = replace(artifact, stored=True)
+    step.add(step.tell(ObserveArtifact(stored, step.sight.mint("step"), refs)))
+    if keep_ms is not None and copies:
+        at_ms = step.decision.now_ms + keep_ms
+        step.due.append(DueChange(f"output:{step.record.task_id}", at_ms))
+
+
+def wait_for_file(step: Step, artifact: ArtifactRef, reason: str) -> None:
+    """The file cannot be had now: the task waits, until it can be or the time of the run is over."""
+    if not _is_awaited(step, artifact) or step.record.status is Status.WAITING_RESOURCE:
+        return
+    waiting = TaskWaiting(
+        waiting_for="resource",
+        status=Status.WAITING_RESOURCE,
+        reason=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",
+    )
+    step.add(step.tell(WaitFor(waiting)))
+
+
+def refuse_file(step: Step, artifact: ArtifactRef, reason: str) -> None:
+    """The file will never be had: what was brought is not what was said."""
+    if not _is_awaited(step, artifact):
+        return
+    failure = Failure(
+        code="artifact_unavailable",
+        category=ErrorCategory.PEER,
+        message=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",
+        retryable=True,
+        source=step.sight.peer,
+        native=step.record.attempts[-1].native_status,
+    )
+    end_run(step, RunEnd(failure, native=failure.native))
+
+
+def _is_awaited(step: Step, artifact: ArtifactRef) -> bool:
+    """Whether nobody has changed what was being done: another version, a wish to cancel, a pause."""
+    return (
+        step.record.withheld is not None
+        and step.record.status is not Status.CANCELLING
+        and artifact in list_awaited(step.record, step.sight.catalogue)
+    )

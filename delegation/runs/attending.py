@@ -13,30 +13,29 @@ from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import Status
-from passerelle.delegation.runs.endings import (
+from passerelle.delegation.runs.delivery import (
+    deliver,
+    deliver_kept,
+    is_kept_back,
+)
+from passerelle.delegation.runs.finish import (
     confirm_cancel,
     fail,
     give_up,
     judge_liveness,
     lose,
 )
-from passerelle.delegation.runs.ladder import Mechanism
+from passerelle.delegation.runs.follow_strategy import Mechanism
+from passerelle.delegation.runs.liveness import find_stall_s, note_life, tell_stalled
 from passerelle.delegation.runs.lost_tail import CODE as LOST
 from passerelle.delegation.runs.lost_tail import explain_lost
-from passerelle.delegation.runs.pulse import note_life
-from passerelle.delegation.runs.reconciling import reconcile
+from passerelle.delegation.runs.reconciliation import reconcile
+from passerelle.delegation.runs.results import apply_results, revive_lost
 from passerelle.delegation.runs.search import find_send
-from passerelle.delegation.runs.sending import (
-    deliver,
-    deliver_kept,
-    is_kept_back,
-)
-from passerelle.delegation.runs.stalling import find_stall_s, tell_stalled
-from passerelle.delegation.runs.streaming import follow, judge_end
-from passerelle.delegation.runs.taking import resurrect, take
+from passerelle.delegation.runs.stream import follow_stream, judge_end
 
 if TYPE_CHECKING:
-    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.driver import ActiveRun
 
 
 _TASK_NOT_FOUND: Final = -32001
@@ -52,7 +51,7 @@ _LONGEST_TASK_BYTES: Final = 24 * 1024 * 1024
 """Of what a peer may answer at once; its client holds to it."""
 
 
-async def attend(driver: Driver) -> None:
+async def follow_run(driver: ActiveRun) -> None:
     """Stays with the task until it has ended: subscribe where that works, else ask."""
     await _tell_loss(driver)
     while not driver.run.has_ended() and driver.run.record.run is not None:
@@ -76,7 +75,7 @@ async def attend(driver: Driver) -> None:
             continue
         await _subscribe(driver, remote)
         before = _read_news(driver)
-        reached = await ask(driver, remote)
+        reached = await poll_task(driver, remote)
         if driver.run.has_ended():
             return
         driver.ladder.note_look(reached=reached)
@@ -88,7 +87,7 @@ async def attend(driver: Driver) -> None:
         await _rest_in_turn(driver, changed=changed, parked=parked)
 
 
-async def _reconcile(driver: Driver, withheld: str) -> None:
+async def _reconcile(driver: ActiveRun, withheld: str) -> None:
     before = driver.run.record
     await reconcile(driver, withheld)
     if not driver.run.has_ended():
@@ -96,7 +95,7 @@ async def _reconcile(driver: Driver, withheld: str) -> None:
         await _rest_in_turn(driver, changed=changed, parked=True)
 
 
-async def _rest_in_turn(driver: Driver, *, changed: bool, parked: bool) -> None:
+async def _rest_in_turn(driver: ActiveRun, *, changed: bool, parked: bool) -> None:
     """Until the next look, which comes the later the more runs are looked after here."""
     least_s = driver.means.crowd.pause_s
     pause_s = driver.ladder.rest(_draw(driver), changed=changed, parked=parked, least_s=least_s)
@@ -105,7 +104,7 @@ async def _rest_in_turn(driver: Driver, *, changed: bool, parked: bool) -> None:
         await driver.rest(min(pause_s, max(owed_s, _OWED_PAUSE_S)))
 
 
-async def _step_down(driver: Driver) -> None:
+async def _step_down(driver: ActiveRun) -> None:
     """From streams to questions, with the peer's calls beside them where it has them."""
     if driver.calling_back is not None:
         await driver.calling_back.agree(driver.run.record)
@@ -113,7 +112,7 @@ async def _step_down(driver: Driver) -> None:
     await _switch(driver, driver.ladder.below)
 
 
-async def _find_task(driver: Driver) -> None:
+async def _find_task(driver: ActiveRun) -> None:
     """The message that is not known to be at the peer: sent at its time, or looked for."""
     run = driver.run.record.run
     if run is not None and run.gated:
@@ -125,17 +124,17 @@ async def _find_task(driver: Driver) -> None:
         await find_send(driver)
 
 
-def _read_news(driver: Driver) -> object:
+def _read_news(driver: ActiveRun) -> object:
     """Changes when the peer has said something, or somebody else has moved the task."""
     record = driver.run.record
     return (record.run.steps if record.run else None, record.status)
 
 
-def _draw(driver: Driver) -> float:
+def _draw(driver: ActiveRun) -> float:
     return driver.run.writes.ids.draw(16) / 0x10000
 
 
-async def _compare_card(driver: Driver) -> None:
+async def _compare_card(driver: ActiveRun) -> None:
     """A run keeps the card that it began with; that the peer has another one by now is a fact of it (A2A-5)."""
     run, card = driver.run.record.run, driver.peer.peek()
     if run is None or card is None or card.sha256 in {run.worker.card_hash, driver.new_card}:
@@ -144,13 +143,13 @@ async def _compare_card(driver: Driver) -> None:
     await driver.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
 
 
-async def _tell_loss(driver: Driver) -> None:
+async def _tell_loss(driver: ActiveRun) -> None:
     """Says in a task that some of it was lost, once for whoever takes it up."""
     if driver.has_lost and driver.run.record.run is not None:
         await driver.warn(LOST, "the store has lost a part of this task; its agent is asked for it")
 
 
-async def _subscribe(driver: Driver, remote: str) -> None:
+async def _subscribe(driver: ActiveRun, remote: str) -> None:
     """Reads the stream of the task to its end, if it is its turn; not before what was lost is told again."""
     if driver.has_lost or not driver.ladder.subscribes(parked=driver.run.is_parked()):
         return
@@ -160,13 +159,13 @@ async def _subscribe(driver: Driver, remote: str) -> None:
         return
     await _switch(driver, "subscription")
     before = _read_news(driver)
-    last = await follow(driver, driver.peer.subscribe(remote))
+    last = await follow_stream(driver, driver.peer.subscribe(remote))
     await judge_end(driver, last)
     news = _read_news(driver) != before
     driver.ladder.note_subscription(brought_news=driver.is_woken or news)
 
 
-async def _tell_left(driver: Driver) -> None:
+async def _tell_left(driver: ActiveRun) -> None:
     """Says at once that the peer has left its stream at a task that waits: streams of callers end with it.
 
     It is said also where the record has that way already: an answer may have gone out as a stream meanwhile.
@@ -177,7 +176,7 @@ async def _tell_left(driver: Driver) -> None:
     driver.was_left = False
 
 
-async def _switch(driver: Driver, mechanism: Mechanism) -> None:
+async def _switch(driver: ActiveRun, mechanism: Mechanism) -> None:
     """Says how the run is followed from now on (A2A-6)."""
     run = driver.run.record.run
     if run is None or run.delivery_mechanism == mechanism:
@@ -191,7 +190,7 @@ def _cannot_tell(outcome: Refused) -> bool:
     return outcome.code in _NEVER_TOLD or outcome.http_status in _NO_OPERATION
 
 
-async def ask(driver: Driver, remote: str) -> bool:
+async def poll_task(driver: ActiveRun, remote: str) -> bool:
     """GetTask: what is new becomes facts; a task that the peer does not know any more is lost.
 
     Whether the peer has answered.
@@ -200,8 +199,8 @@ async def ask(driver: Driver, remote: str) -> bool:
     match outcome:
         case Answered(result=task):
             driver.proof_ms = driver.means.clock.now_ms()
-            await take(driver, [{"task": task}])
-            await resurrect(driver)
+            await apply_results(driver, [{"task": task}])
+            await revive_lost(driver)
             driver.has_lost = False
         case Refused() if driver.has_lost and _cannot_tell(outcome):
             await fail(driver, explain_lost(driver.peer.name))

@@ -4,6 +4,16 @@ Pure. A peer that says COMPLETED ends its run and nothing more. Where everything
 append. Where something is missing (a person has to look at what was brought, a file has to be fetched) the last
 frame is kept back: it stands in the blob store, the record names it, and whoever drives the run comes back to it
 with ``go_on`` until the task has ended. Conditions that can be judged and are not met end it as failed.
+
+A person is asked whether what an agent brought is what was wanted: a condition of the task (TR-13).
+
+The question is one like any other: every device of the owner sees it, the first valid answer wins (I7). While it is
+open the task waits, and callers who follow it see that.
+
+A peer that completes although nobody has let it: an approval that it lost, and that nobody can give any more.
+
+Pure. Some frameworks drop what a tool waits for on its way out: the task is completed, the tool never ran, no word of
+that is said. Nothing can be answered there, so all that can be done is not to let it pass in silence.
 """
 
 from __future__ import annotations
@@ -15,15 +25,25 @@ import orjson
 
 from passerelle.a2a_mapping.acceptance import judge
 from passerelle.a2a_mapping.content import fold
-from passerelle.a2a_mapping.frames import make_status, status_frame, task_frame
+from passerelle.a2a_mapping.dialects.presentation import list_request_parts
+from passerelle.a2a_mapping.frames import (
+    ROLE_AGENT,
+    make_message,
+    make_status,
+    status_frame,
+    task_frame,
+)
 from passerelle.a2a_mapping.history import complete_history
-from passerelle.a2a_mapping.members import object_at
-from passerelle.a2a_mapping.states import CANCELED, COMPLETED, WORKING
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.states import CANCELED, COMPLETED, INPUT_REQUIRED, WORKING
+from passerelle.core import approval
 from passerelle.core import task as tasks
+from passerelle.core.approval_commands import OpenAction
 from passerelle.core.approval_record import ActionRecord
+from passerelle.core.events import Fact
 from passerelle.core.facts import Coverage, ErrorCategory, Failure
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
+from passerelle.core.payloads.task import TaskCancelled, TaskCompleted, TaskWaiting
 from passerelle.core.status import Delivery, Phase, Status
 from passerelle.core.task_commands import (
     CompleteTask,
@@ -32,16 +52,22 @@ from passerelle.core.task_commands import (
     EndRun,
     FailRun,
     RecordDelivery,
+    WaitFor,
     WithholdEnd,
 )
 from passerelle.core.times import format_ms
 from passerelle.delegation.runs.artifacts import list_all
-from passerelle.delegation.runs.failing import Ended, end_run
-from passerelle.delegation.runs.reviewing import open_review
-from passerelle.delegation.runs.step import FACADE, Step, find_action
+from passerelle.delegation.runs.draft import FACADE, Step, find_action
+from passerelle.delegation.runs.failure import RunEnd, end_run
+from passerelle.permission_bridge.answers.action_rows import open_rows
+from passerelle.permission_bridge.cases import PeerAsks
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.requests import Asking
+from passerelle.permission_bridge.reviews import make_review
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import Request
 
 _STEERED: Final = frozenset({Status.PAUSED, Status.BLOCKED})
 """Somebody has stopped the task: it ends when it goes on."""
@@ -173,7 +199,7 @@ def _refuse(step: Step, coverage: Coverage) -> None:
         source=step.sight.peer,
         native=_native(step),
     )
-    end_run(step, Ended(failure, native=_native(step)))
+    end_run(step, RunEnd(failure, native=_native(step)))
 
 
 def _stop(step: Step) -> None:
@@ -189,3 +215,86 @@ def _stop(step: Step) -> None:
 
 def _native(step: Step) -> str:
     return step.record.attempts[-1].native_status or COMPLETED
+
+
+FIRST_REVISION = 1
+
+
+def open_review(step: Step, question: str) -> str:
+    """Opens the question and lets the task wait for it; the id of the action."""
+    record, decision, sight = step.record, step.decision, step.sight
+    facts = PolicyFacts(sight.mint("eval"), is_configured=True)
+    evaluation = evaluate(
+        PeerAsks(sight.peer, "free_input", tags=sight.peer_tags), facts, decision.now_ms
+    )
+    scope = tasks.scope_of(record)
+    asking = Asking(
+        action_id=sight.mint("act"),
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=record.scope.principal,
+        peer=sight.peer,
+        scope=scope,
+        card_hash=record.run.worker.card_hash if record.run else None,
+    )
+    request = make_review(question, asking, evaluation, decision.now_ms)
+    decision.introduce(find_action(request.action_id))
+    step.add([Fact(scope, evaluation.to_payload())])
+    step.add(approval.decide(None, OpenAction(request, scope), decision.now_ms))
+    step.due.extend(open_rows(request))
+    _wait(step, request)
+    return request.action_id
+
+
+def _wait(step: Step, request: Request) -> None:
+    waiting = TaskWaiting(
+        waiting_for="permission",
+        status=Status.WAITING_PERMISSION,
+        reason=request.title,
+        action_ids=(request.action_id,),
+    )
+    facts = step.tell(WaitFor(waiting))
+    sight = step.sight
+    if not step.record.shown:
+        step.add(facts)
+        return
+    parts = list_request_parts(request, FIRST_REVISION)
+    message = make_message(sight.mint("msg"), step.facade, sight.context_id, parts)
+    status = make_status(INPUT_REQUIRED, format_ms(step.decision.now_ms), message)
+    frame = status_frame(step.facade, sight.context_id, status)
+    sight.content = fold(sight.content, frame)
+    step.add_shown(facts, frame)
+    step.end_turn("task")
+
+
+CODE: Final = "peer_lost_approval"
+_GATED: Final = frozenset({"permission", "confirmation"})
+
+
+def find_lost(step: Step) -> str | None:
+    """Why a completed task of a peer may lack something that wanted approval; None where nothing says so.
+
+    To be asked before the questions of the task are closed.
+    """
+    actions = [state for state in step.decision.states.values() if isinstance(state, ActionRecord)]
+    if any(_is_unanswered(action) for action in actions if action.request.kind in _GATED):
+        return "the agent completed without the answer to what it had asked leave for"
+    if is_silent(step.sight.content or {}):
+        return "the agent completed without a word and without output: what wanted approval did not run"
+    return None
+
+
+def is_silent(task: JsonObject) -> bool:
+    """Whether a Task has no artifact and no message of its agent."""
+    if objects_at(task, "artifacts"):
+        return False
+    said = [*objects_at(task, "history"), object_at(object_at(task, "status"), "message")]
+    return all(text_at(message, "role") != ROLE_AGENT for message in said)
+
+
+def _is_unanswered(action: ActionRecord) -> bool:
+    """Whether the peer was never sent the answer, and asked nothing else in its place."""
+    if action.is_open:
+        return True
+    by_itself = action.decision is not None and action.decision.cause == "peer_moved_on"
+    return by_itself or (action.return_state == "owed" and action.return_attempts == 0)

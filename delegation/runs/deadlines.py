@@ -18,10 +18,10 @@ from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
 from passerelle.core.status import ENDED, UNDRIVEN
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.delivering import tell_stop
-from passerelle.delegation.runs.endings import time_out
+from passerelle.delegation.runs.delivery import is_kept_back
+from passerelle.delegation.runs.finish import time_out
 from passerelle.delegation.runs.limits import find_end
-from passerelle.delegation.runs.sending import is_kept_back
+from passerelle.delegation.runs.results import tell_stop
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Debts:
+class PendingReturns:
     """By the ids of their actions."""
 
     owed: set[str] = field(default_factory=set[str])

@@ -13,20 +13,19 @@ from passerelle.core.ids import TaskId, parse_facade, read_shard
 from passerelle.core.ports.nudges import Nudge
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.asking import ask
-from passerelle.delegation.runs.calling_back import CallingBack
-from passerelle.delegation.runs.commands import Commands
-from passerelle.delegation.runs.crowd import Crowd
-from passerelle.delegation.runs.driver import Driver
-from passerelle.delegation.runs.endings import confirm_stop
-from passerelle.delegation.runs.fair_reading import Turns
-from passerelle.delegation.runs.means import Means
-from passerelle.delegation.runs.outputs.policy import OutputPolicy
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.active_runs import Commands
+from passerelle.delegation.runs.callbacks import CallingBack
+from passerelle.delegation.runs.delivery import is_kept_back
+from passerelle.delegation.runs.draft import Sight, find_action
+from passerelle.delegation.runs.driver import ActiveRun
+from passerelle.delegation.runs.finish import confirm_stop
+from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
+from passerelle.delegation.runs.means import DriverDeps
+from passerelle.delegation.runs.outputs import OutputPolicy
+from passerelle.delegation.runs.questions import open_questions
 from passerelle.delegation.runs.returns import Returning, list_groups
 from passerelle.delegation.runs.run import Run, RunMovedError
-from passerelle.delegation.runs.sending import is_kept_back
-from passerelle.delegation.runs.step import Sight, find_action
+from passerelle.delegation.runs.volume import ReadScheduler
 from passerelle.runtime.common.carried import TRACE, keep_wishes
 from passerelle.runtime.records.references import NOTHING, list_standing
 from passerelle.runtime.records.task_fields import read_driver
@@ -49,14 +48,12 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import IndexRow, Projections
     from passerelle.core.ports.uploads import Uploads
     from passerelle.core.thread import NamedArtifact
+    from passerelle.delegation.runs.active_runs import ActiveRuns, Begun
     from passerelle.delegation.runs.callbacks import Callbacks
-    from passerelle.delegation.runs.commands import Begun
-    from passerelle.delegation.runs.habits import Habits
-    from passerelle.delegation.runs.nudging import Nudging
     from passerelle.delegation.runs.open_text import OpenTexts
-    from passerelle.delegation.runs.peer_terms import PeerTerms
-    from passerelle.delegation.runs.runs import Runs
-    from passerelle.delegation.runs.turn_opening import Opened
+    from passerelle.delegation.runs.peer_profile import PeerBehaviour, PeerTerms
+    from passerelle.delegation.runs.remote_drivers import InstanceSignals
+    from passerelle.delegation.runs.turns import OpenedTurn
     from passerelle.permission_bridge.hooks.consulting import Consulting
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.common.fair_lock import FairLock
@@ -101,7 +98,7 @@ class Dispatch:
     """What they have uploaded before they named it."""
     contents: Contents
     projections: Projections
-    runs: Runs
+    runs: ActiveRuns
     clock: Clock
     log: FilteringBoundLogger
     find_peer: Callable[[str], Peer]
@@ -111,33 +108,33 @@ class Dispatch:
     find_terms: Callable[[str], PeerTerms]
     """What the configuration says of an agent."""
     find_rules: Callable[[], Policy]
-    habits: Habits
+    habits: PeerBehaviour
     references: References
     replicas: Replicas
     open_text: OpenTexts
     """Text on its way, of the runs that are driven here."""
     consulting: Consulting
     """Who has a say in what peers ask."""
-    patience: Patience = field(default_factory=Patience)
-    crowd: Crowd = field(default_factory=Crowd)
-    turns: Turns = field(default_factory=Turns)
+    patience: Timeouts = field(default_factory=Timeouts)
+    crowd: PollThrottle = field(default_factory=PollThrottle)
+    turns: ReadScheduler = field(default_factory=ReadScheduler)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
     callbacks: Callbacks | None = None
     elsewhere: Elsewhere | None = None
     """Who may drive what this instance cannot: set where agents dial in."""
-    nudging: Nudging | None = None
+    nudging: InstanceSignals | None = None
     """Reaches the drivers of other instances, once this one has a name."""
     on_loss: Callable[[Shard, int, str], None] = lambda _shard, _epoch, _by: None
     """Told of a shard that has lost what was acknowledged under an epoch, and who noticed."""
     _mending: set[str] = field(default_factory=set[str])
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     commands: Commands = field(init=False)
-    _means: Means = field(init=False)
+    _means: DriverDeps = field(init=False)
 
     def __post_init__(self) -> None:
         self.commands = Commands(self.runs)
-        self._means = Means(
+        self._means = DriverDeps(
             self.clock,
             self.log,
             self._may_send,
@@ -158,7 +155,7 @@ class Dispatch:
 
     def begin(
         self,
-        opened: Opened,
+        opened: OpenedTurn,
         peer: Peer,
         message: JsonObject,
         params: JsonObject,
@@ -225,9 +222,9 @@ class Dispatch:
         sight: Sight,
         held: dict[EntityRef, Held] | Unread,
         driver: Incarnation | None,
-    ) -> Driver:
+    ) -> ActiveRun:
         run, terms = self._make_run(sight, held, driver), self.find_terms(peer.name)
-        return Driver(
+        return ActiveRun(
             run,
             peer,
             self._means,
@@ -275,7 +272,7 @@ class Dispatch:
             sight.shard,
             held if isinstance(held, Unread) else _list_own(sight, held),
             driver,
-            ask,
+            open_questions,
             self.projections.post_index,
             self.list_row,
             self._settle,
@@ -311,7 +308,7 @@ class Dispatch:
         except StoreUnavailable as error:
             self.log.info("index.late", facade=row.facade, reason=error.reason)
 
-    async def _return(self, driver: Driver) -> bool:
+    async def _return(self, driver: ActiveRun) -> bool:
         """Carries back every answer that is owed on this run."""
         done = False
         owed = [find_action(action) for action in driver.debts.owed]
@@ -391,7 +388,7 @@ class Dispatch:
         sight, held = await self._read_back(task_id)
         return self._make_run(sight, held, read_driver(held[sight.task].fields))
 
-    async def stand_in(self, task_id: str) -> Driver:
+    async def stand_in(self, task_id: str) -> ActiveRun:
         """The same with its agent: for one exchange in place of the driver. It drives nothing.
 
         Raises:
@@ -448,7 +445,7 @@ class Dispatch:
             task = EntityRef(EntityKind.TASK, task_id)
             self.detach(self._take_up_again(task, 0, has_lost=True))
 
-    def _mend(self, driver: Driver) -> None:
+    def _mend(self, driver: ActiveRun) -> None:
         self.detach(self._take_up_again(driver.run.sight.task, driver.tries))
 
     async def _take_up_again(self, task: EntityRef, tries: int, *, has_lost: bool = False) -> None:
@@ -473,7 +470,7 @@ class Dispatch:
         """For how long a message to an agent may still be on its way once it was to be sent."""
         return round(self.find_terms(agent).patience.doubt_s * 1000)
 
-    def find(self, task_id: str) -> Driver | None:
+    def find(self, task_id: str) -> ActiveRun | None:
         """The driver of a task, if it is driven here."""
         return self.runs.find(task_id)
 

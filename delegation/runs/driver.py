@@ -27,23 +27,22 @@ from passerelle.core.errors import (
 from passerelle.core.events import Fact
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
-from passerelle.delegation.runs.attending import ask, attend
-from passerelle.delegation.runs.debts import Debts
-from passerelle.delegation.runs.endings import give_up
-from passerelle.delegation.runs.first_message import find_first
-from passerelle.delegation.runs.gating import pass_gate
-from passerelle.delegation.runs.habits import see_habit
-from passerelle.delegation.runs.ladder import Ladder
-from passerelle.delegation.runs.rates import Rate
-from passerelle.delegation.runs.run import Run, RunMovedError
-from passerelle.delegation.runs.search import find_send
-from passerelle.delegation.runs.sending import (
+from passerelle.delegation.runs.attending import follow_run, poll_task
+from passerelle.delegation.runs.debts import PendingReturns
+from passerelle.delegation.runs.delivery import (
     deliver,
     read_options,
 )
-from passerelle.delegation.runs.stalling import note_break
-from passerelle.delegation.runs.step import Step
-from passerelle.delegation.runs.taking import take
+from passerelle.delegation.runs.draft import Step, find_first
+from passerelle.delegation.runs.finish import give_up
+from passerelle.delegation.runs.follow_strategy import FollowStrategy
+from passerelle.delegation.runs.gate import pass_gate
+from passerelle.delegation.runs.liveness import note_break
+from passerelle.delegation.runs.peer_profile import read_behaviour
+from passerelle.delegation.runs.results import apply_results
+from passerelle.delegation.runs.run import Run, RunMovedError
+from passerelle.delegation.runs.search import find_send
+from passerelle.delegation.runs.volume import ReadRate
 from passerelle.runtime.records.references import NOTHING
 
 if TYPE_CHECKING:
@@ -51,15 +50,15 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome
-    from passerelle.delegation.runs.calling_back import CallingBack
-    from passerelle.delegation.runs.means import Means
-    from passerelle.delegation.runs.patience import Patience
+    from passerelle.delegation.runs.callbacks import CallingBack
+    from passerelle.delegation.runs.follow_strategy import Timeouts
+    from passerelle.delegation.runs.means import DriverDeps
     from passerelle.runtime.records.references import Referred
     from passerelle.runtime.records.writes import Terms, Written
 
 
 @dataclass(eq=False)
-class Driver:
+class ActiveRun:
     """Drives one run to its end. ``failure`` says why a turn has no answer.
 
     It has no slots: of most runs the first answer is the end, and what they do not need stands in the class.
@@ -67,8 +66,8 @@ class Driver:
 
     run: Run
     peer: Peer
-    means: Means
-    patience: Patience
+    means: DriverDeps
+    patience: Timeouts
     key: str | None
     """A key that the first message carries, by which the peer's task is found again."""
     calling_back: CallingBack | None
@@ -98,9 +97,9 @@ class Driver:
     has_lost: bool = field(default=False, init=False)
     """Whether some of what the peer has said may be lost: it is asked for all of it before anything else is taken."""
     _sent: JsonObject | None = field(default=None, init=False)
-    _debts: Debts | None = field(default=None, init=False)
-    _ladder: Ladder | None = field(default=None, init=False)
-    _rate: Rate | None = field(default=None, init=False)
+    _debts: PendingReturns | None = field(default=None, init=False)
+    _ladder: FollowStrategy | None = field(default=None, init=False)
+    _rate: ReadRate | None = field(default=None, init=False)
     _is_held: bool = field(default=False, init=False)
     _wish: asyncio.Event | None = field(default=None, init=False)
     _stir: asyncio.Event | None = field(default=None, init=False)
@@ -109,25 +108,25 @@ class Driver:
     """Whether there is more than what ``_news`` say."""
 
     @property
-    def debts(self) -> Debts:
+    def debts(self) -> PendingReturns:
         """What the run owes its peer; made for the first who looks."""
         if self._debts is None:
-            self._debts = Debts()
+            self._debts = PendingReturns()
         return self._debts
 
     @property
-    def ladder(self) -> Ladder:
+    def ladder(self) -> FollowStrategy:
         """How the run is followed; one whose first answer is its end has no need of it."""
         if self._ladder is None:
-            self._ladder = Ladder(self.patience)
+            self._ladder = FollowStrategy(self.patience)
         return self._ladder
 
     @property
-    def rate(self) -> Rate:
+    def rate(self) -> ReadRate:
         """How much its streams may bring, all of them; made for the first one."""
         if self._rate is None:
             limits = self.run.sight.limits
-            self._rate = Rate(limits.events_per_s, limits.bytes_per_s)
+            self._rate = ReadRate(limits.events_per_s, limits.bytes_per_s)
         return self._rate
 
     @property
@@ -178,7 +177,7 @@ class Driver:
                         await find_send(self)
                         await note_break(self)
                 if self.run.filled is None:
-                    await attend(self)
+                    await follow_run(self)
             except StoreUnavailable as error:
                 await self.hold(error)
             except TooLarge as error:
@@ -258,7 +257,7 @@ class Driver:
     def learn(self) -> None:
         """What the first answer of the peer says about its habits."""
         run = self.run
-        seen = run.seen if run.filled is not None else see_habit(run.record.attempts[-1])
+        seen = run.seen if run.filled is not None else read_behaviour(run.record.attempts[-1])
         if seen is not None:
             self.means.habits.note(*seen)
 
@@ -364,9 +363,9 @@ class Driver:
             self.wake()
             await self._await_end()
         elif isinstance(outcome, Answered):
-            await take(self, [{"task": outcome.result}])
+            await apply_results(self, [{"task": outcome.result}])
         else:
-            await ask(self, remote)
+            await poll_task(self, remote)
         self.wake()
         return isinstance(outcome, Answered | Refused)
 

@@ -22,9 +22,9 @@ from passerelle.core.errors import Conflict, PasserelleError, StoreUnavailable
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.core.status import ENDED, HELD
 from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.delivery import back_off, judge_refusal
+from passerelle.delegation.runs.results import apply_input_outcome
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.delegation.runs.sending import back_off, judge_refusal
-from passerelle.delegation.runs.taking import settle_input
 from passerelle.runtime.common.carried import wishing
 from passerelle.runtime.records.writes import Terms
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.driver import ActiveRun
 
 ASK: Final = "?"
 """Before the id of a turn: the message may have arrived, so the agent is asked first."""
@@ -160,7 +160,7 @@ class Inputs:
         self.dispatch.wake(task_id)
         return outcome
 
-    async def _find_sender(self, task_id: str) -> Driver | None:
+    async def _find_sender(self, task_id: str) -> ActiveRun | None:
         """The driver of a run, or one in its place; None while nobody knows what the run is called at the agent."""
         driver = self.dispatch.find(task_id)
         if driver is not None and not driver.run.moved:
@@ -172,13 +172,13 @@ class Inputs:
         # Another attempt may have begun since: by its context alone the agent would take the message for a new task.
         return sender if sender.remote_task() is not None else None
 
-    async def _record(self, sender: Driver, outcome: PeerOutcome, turn_id: str) -> None:
+    async def _record(self, sender: ActiveRun, outcome: PeerOutcome, turn_id: str) -> None:
         """Stores what the agent said, whoever drives the run by then: it stands nowhere else."""
         while True:
             try:
                 if sender.run.moved:
                     sender = await self.dispatch.stand_in(sender.run.sight.task.id)
-                await settle_input(sender, outcome, turn_id)
+                await apply_input_outcome(sender, outcome, turn_id)
             except (RunMovedError, Conflict):
                 await asyncio.sleep(self.dispatch.patience.lease_s)
             except StoreUnavailable as error:

@@ -3,19 +3,32 @@
 A row is set when the run starts. Nothing moves it with each frame, pause or message: when it comes due, the record says
 whether the limit is over by now, and else the row goes on to when it may be. The clock stands still while a task is
 paused or blocked. That of news runs only while the agent works: not while somebody else is waited for.
+
+What follows from the constraints of a task: terms of its attempts, and its end where it goes beyond them (TR-11).
+
+The gateway stops such a task itself: the wish is stored with what broke the constraint, and the agent is told by the
+same row as where somebody else wishes it (CMD-9).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
-from passerelle.core.status import HELD, WORKING
+from passerelle.core.constraints import find_excess, find_overspent, find_stranger, read_constraints
+from passerelle.core.errors import InvalidInput
+from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.status import HELD, WORKING, Status
+from passerelle.core.task_commands import RequestCancel
 from passerelle.core.times import parse_ms
 
 if TYPE_CHECKING:
+    from passerelle.core.constraints import Constraints
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.task_record import Attempt, TaskRecord
+    from passerelle.delegation.runs.draft import Step
 
 Limit: TypeAlias = Literal["total", "idle"]
 
@@ -77,3 +90,54 @@ def explain_limit(record: TaskRecord, limit: Limit) -> str:
     if limit == "idle":
         return f"there was no news of the agent for {limit_s} s"
     return f"the task took longer than {limit_s} s"
+
+
+GATEWAY: Final = "gateway"
+"""Who stops a task that nobody has stopped."""
+
+
+def find_constraints(task: TaskRecord) -> Constraints | None:
+    """Those of a task; None where it has none that hold anything."""
+    if not task.constraints:
+        return None
+    try:
+        return read_constraints(task.constraints)
+    except InvalidInput:
+        return None  # kept by a version that did not read them
+
+
+def bound_policy(task: TaskRecord, policy: RetryPolicy) -> RetryPolicy:
+    """The terms of an attempt, within the time that the task gives it."""
+    constraints = find_constraints(task)
+    if constraints is None or constraints.max_seconds is None:
+        return policy
+    most_ms = constraints.max_seconds * 1000
+    return replace(policy, total_timeout_ms=min(policy.total_timeout_ms, most_ms))
+
+
+def find_obstacle(
+    task: TaskRecord, agent: str, endpoint: str | None, estimate_micros: int
+) -> str | None:
+    """Why the next attempt may not begin at an agent, where a constraint says so."""
+    constraints = find_constraints(task)
+    if constraints is None:
+        return None
+    cost = estimate_micros * (len(task.attempts) + 1)
+    return find_stranger(constraints, agent, endpoint) or find_overspent(constraints, cost)
+
+
+def enforce(step: Step) -> None:
+    """Stops a task that has gone beyond its constraints; what it has brought stays recorded."""
+    task = step.record
+    constraints = find_constraints(task)
+    if constraints is None or task.status is Status.CANCELLING:
+        return
+    reason = find_excess(constraints, task)
+    if reason is None and constraints.asks_nobody and task.status is Status.WAITING_PERMISSION:
+        reason = "constraint permission: the agent asks for leave"
+    if reason is None or task.status not in tasks.TABLE[RequestCancel]:
+        return
+    wish = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
+    step.add(step.tell(RequestCancel(wish)))
+    step.close_actions("task_cancelled")
+    step.due.append(DueChange(f"cancel:{task.task_id}", step.decision.now_ms))

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
-    from passerelle.delegation.runs.crowd import Crowd
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.fair_reading import Turns
-    from passerelle.delegation.runs.habits import Habits
-    from passerelle.delegation.runs.outputs.policy import OutputPolicy
+    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.follow_strategy import PollThrottle
+    from passerelle.delegation.runs.outputs import OutputPolicy
+    from passerelle.delegation.runs.peer_profile import PeerBehaviour
     from passerelle.delegation.runs.run import Run
+    from passerelle.delegation.runs.volume import ReadScheduler
     from passerelle.permission_bridge.hooks.consulting import Consulting
     from passerelle.runtime.records.references import References
 
 
 @value
-class Means:
+class DriverDeps:
     """Made once: every message has a driver."""
 
     clock: Clock
@@ -37,18 +37,18 @@ class Means:
     """
     replicas: Replicas
     """What a failover would leave of the store: nothing is sent on what it would not."""
-    returns: Callable[[Driver], Awaitable[bool]]
+    returns: Callable[[ActiveRun], Awaitable[bool]]
     """Carries answers of people back; whether something was done."""
     offer: Callable[[str, str], Awaitable[None]]
     """Tells whoever can drive a run that its driver has let go: agent and task."""
-    habits: Habits
+    habits: PeerBehaviour
     """What is known of peers."""
     references: References
     """What messages refer to."""
     consulting: Consulting
     """Who has a say in what the peer asks."""
     outputs: OutputPolicy
-    crowd: Crowd
+    crowd: PollThrottle
     """All runs of this instance that are followed by asking."""
-    turns: Turns
+    turns: ReadScheduler
     """All runs of this instance that bring much."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Scope
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.ports.deltas import Deltas
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
 
 _PROBE_MS: Final = 1_000
 _LONGEST_BLOCK: Final = 256 * 1024

@@ -16,7 +16,7 @@ from passerelle.core.times import parse_ms
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
 
 LONGEST_MS: Final = 10_000
 """One of the statuses of this time is stored; less where the idle limit of the run is short."""

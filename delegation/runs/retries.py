@@ -24,10 +24,9 @@ from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.status import Status
 from passerelle.core.task_commands import StartRun
 from passerelle.core.thread import ThreadRecord
-from passerelle.delegation.runs.constraining import bound_policy, find_obstacle
-from passerelle.delegation.runs.endings import confirm_stop, fail_owed
-from passerelle.delegation.runs.first_message import compose_input
-from passerelle.delegation.runs.limits import list_limits
+from passerelle.delegation.runs.draft import compose_input
+from passerelle.delegation.runs.finish import confirm_stop, fail_owed
+from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import Terms
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.draft import Step
     from passerelle.delegation.runs.run import Run
-    from passerelle.delegation.runs.step import Step
     from passerelle.runtime.records.references import References
 
 _CARD_S: Final = 3.0

@@ -27,15 +27,16 @@ from passerelle.core.prompt import PeerPrompt, read_answer
 from passerelle.core.status import ENDED
 from passerelle.core.task import TABLE
 from passerelle.core.task_commands import RequestCancel, SendInput
-from passerelle.delegation.runs.raising import end_raised, finds_fault
-from passerelle.delegation.runs.stalling import note_break
-from passerelle.delegation.runs.step import find_action
-from passerelle.delegation.runs.taking import take
-from passerelle.delegation.runs.turning_down import (
+from passerelle.delegation.runs.agent_errors import (
     ON_ITS_WAY,
+    end_raised,
     find_turns,
-    turn_down_answer,
+    finds_fault,
+    refuse_answer,
 )
+from passerelle.delegation.runs.draft import find_action
+from passerelle.delegation.runs.liveness import note_break
+from passerelle.delegation.runs.results import apply_results
 from passerelle.permission_bridge.returning import (
     REFUSED,
     Ended,
@@ -62,8 +63,8 @@ if TYPE_CHECKING:
     from passerelle.core.approval_commands import ActionCommand
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome, StreamOutcome
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
+    from passerelle.delegation.runs.driver import ActiveRun
     from passerelle.permission_bridge.returning import Sight
     from passerelle.runtime.records.withholding import Withheld
 
@@ -74,7 +75,7 @@ _LOOK_AGAIN_MS: Final = 10_000
 """When the due row of an answer comes back, should its driver break now."""
 
 
-def list_groups(driver: Driver) -> list[tuple[str, ...]]:
+def list_groups(driver: ActiveRun) -> list[tuple[str, ...]]:
     """The answers that are owed on a run, those of one pause together: one message has to answer them all.
 
     A pause of which a question is still open owes nothing yet.
@@ -97,7 +98,7 @@ def list_groups(driver: Driver) -> list[tuple[str, ...]]:
 class Returning:
     """The answers of one pause on their way back; ``action_ids`` are its answered questions, at least one."""
 
-    driver: Driver
+    driver: ActiveRun
     action_ids: tuple[str, ...]
 
     @property
@@ -249,7 +250,7 @@ class Returning:
             case Returned(native_status=native):
                 await self._tell(FinishReturn(native))
             case TurnedDown(outcome=outcome):
-                await turn_down_answer(self.driver, self.action_ids, remote, outcome)
+                await refuse_answer(self.driver, self.action_ids, remote, outcome)
             case LookAgain(at_ms=at_ms, untaken=untaken):
                 if untaken:
                     self.driver.debts.untaken.add(self.action_ids[0])
@@ -331,7 +332,7 @@ class Returning:
         if not streams:
             outcome = await self.driver.peer.send(params)
             if isinstance(outcome, Answered):
-                await take(self.driver, [outcome.result])
+                await apply_results(self.driver, [outcome.result])
             return outcome, _native_status(outcome)
         return await self._follow(params)
 
@@ -349,7 +350,7 @@ class Returning:
                     break
                 last = Answered({})
                 first = first or (last, _native_status(said))
-                await take(self.driver, [said.result])
+                await apply_results(self.driver, [said.result])
                 del said  # a stream that waits would keep it
                 if self.driver.run.has_ended() or self.driver.run.is_parked():
                     break

@@ -35,10 +35,10 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.standing import make_row
 from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
-from passerelle.delegation.runs.failing import name_row
+from passerelle.delegation.runs.draft import OpenedQuestions, Sight, Step, find_action
+from passerelle.delegation.runs.failure import name_row
 from passerelle.delegation.runs.limits import drop_limits
 from passerelle.delegation.runs.lost_tail import lacks, may_go_on
-from passerelle.delegation.runs.step import Asked, Sight, Step, find_action
 from passerelle.runtime.common.fair_lock import FairLock
 from passerelle.runtime.records.spill import CAP, Spill
 from passerelle.runtime.records.task_fields import (
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.ports.uploads import Uploads
-    from passerelle.delegation.runs.habits import Seen
-    from passerelle.delegation.runs.plain_answers import AnswerForm, PlainAnswer
-    from passerelle.delegation.runs.plain_turns import PlainTurn
+    from passerelle.delegation.runs.answer_templates import AnswerForm, PlainAnswer
+    from passerelle.delegation.runs.peer_profile import SeenBehaviour
+    from passerelle.delegation.runs.turn_templates import PlainTurn
     from passerelle.runtime.records.writes import Outdated, Refusal, Writes
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class Run:
     kept: dict[EntityRef, Held] | Unread
     driver: Incarnation | None
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
-    asks: Callable[[Step, JsonObject, RunStatus], Asked]
+    asks: Callable[[Step, JsonObject, RunStatus], OpenedQuestions]
     post_row: Callable[[IndexRow, float], Awaitable[bool]]
     """Sends an owner-index row beside an append that may wait for company as long as is said, in seconds.
 
@@ -124,7 +124,7 @@ class Run:
     """How its turn was filled in, as long as nothing was stored since."""
     filled: PlainAnswer | None = field(default=None, init=False)
     """What callers are shown of the stored end of a plain turn."""
-    seen: Seen | None = field(default=None, init=False)
+    seen: SeenBehaviour | None = field(default=None, init=False)
     """What that says about the peer's habits."""
     moved: bool = field(default=False, init=False)
     epoch: int = field(default=0, init=False)

@@ -23,15 +23,15 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
-from passerelle.delegation.runs.endings import end_unknown
-from passerelle.delegation.runs.first_message import find_first
-from passerelle.delegation.runs.sending import deliver_again
-from passerelle.delegation.runs.taking import take
+from passerelle.delegation.runs.delivery import deliver_again
+from passerelle.delegation.runs.draft import find_first
+from passerelle.delegation.runs.finish import end_unknown
+from passerelle.delegation.runs.results import apply_results
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import Attempt
-    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.driver import ActiveRun
 
 _LISTED_TASKS: Final = 1000
 _SHOWN_HISTORY: Final = 5
@@ -43,7 +43,7 @@ Verdict: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TaskListing:
     """The tasks of a remote context. ``whole``: there are no more than these. ``holds`` are their places in memory."""
 
     tasks: list[JsonObject]
@@ -51,7 +51,7 @@ class Listing:
     holds: list[object]
 
 
-async def find_send(driver: Driver) -> None:
+async def find_send(driver: ActiveRun) -> None:
     """Binds the run to the remote task that its send made, sends again what never arrived, or ends the run as lost."""
     run = driver.run.record.run
     if run is None or run.remote_task_id is not None:
@@ -104,7 +104,7 @@ def _explain(verdict: Verdict, peer: str, looks: int) -> str:
     )
 
 
-def _find_written_ms(driver: Driver) -> int:
+def _find_written_ms(driver: ActiveRun) -> int:
     """When the send may have begun, at the latest: the time that the peer had for it starts there.
 
     A message that was held back is sent after the task has resumed, so its time is that of the status.
@@ -115,13 +115,13 @@ def _find_written_ms(driver: Driver) -> int:
     return max(driver.find_written_ms(meant_ms), driver.sent_ms)
 
 
-async def _look(driver: Driver) -> Verdict:
+async def _look(driver: ActiveRun) -> Verdict:
     """What the peer's list of tasks says about the send."""
     run = driver.run.record.run
     if run is None or run.remote_context_id is None:
         return "hopeless"
     listing = await _list_context(driver, run.remote_context_id)
-    if not isinstance(listing, Listing):
+    if not isinstance(listing, TaskListing):
         return listing
     message = find_first(driver.run.sight.accepted, run)
     records = await _list_records(driver)
@@ -140,14 +140,16 @@ async def _look(driver: Driver) -> Verdict:
         if found.rivals:
             reason = f"{found.rivals + 1} tasks of the remote context show the message"
             await driver.warn("ambiguous_send", reason)
-        await take(driver, [{"task": found.task}])
+        await apply_results(driver, [{"task": found.task}])
         return "bound"
     if unbound or not listing.whole or not is_alone:
         return "unclear"
     return "absent" if await driver.means.habits.proves_absence(run.worker) else "unclear"
 
 
-async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["away", "hopeless"]:
+async def _list_context(
+    driver: ActiveRun, context_id: str
+) -> TaskListing | Literal["away", "hopeless"]:
     """Every page of the list; no filter by time, since the peer's clock is not ours."""
     found: list[JsonObject] = []
     holds: list[object] = []
@@ -168,11 +170,11 @@ async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["a
             case Refused(code=code, http_status=status) if code in _CANNOT or status in _GONE:
                 return "hopeless"
             case Malformed():
-                return Listing([], whole=False, holds=[])
+                return TaskListing([], whole=False, holds=[])
             case _:
                 return "away"
         if not token or len(found) > _LISTED_TASKS:
-            return Listing(found, whole=not token, holds=holds)
+            return TaskListing(found, whole=not token, holds=holds)
 
 
 def _list_rivals(records: list[TaskRecord], run: Attempt) -> list[Attempt]:
@@ -193,7 +195,7 @@ def _is_unresolved(attempt: Attempt) -> bool:
     return attempt.remote_task_id is None and not over and attempt.send_after is None
 
 
-async def _list_records(driver: Driver) -> list[TaskRecord]:
+async def _list_records(driver: ActiveRun) -> list[TaskRecord]:
     """Every task of the session: the remote context is shared by the turns of a thread.
 
     Read from the stream: a task that was given up before callers saw it stands in no list.

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.unary import UnaryCalls
 from passerelle.runtime.observability.correlation import REQUEST
 from tests.integration.a2a.rig import OWNER, Answer, Rig

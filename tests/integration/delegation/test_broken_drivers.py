@@ -16,8 +16,8 @@ from passerelle.core.peer import StreamOutcome
 from passerelle.core.ports.chance import Clock
 from passerelle.core.record import change
 from passerelle.core.status import Status
-from passerelle.delegation.runs.driver import Driver
-from passerelle.delegation.runs.streaming import follow
+from passerelle.delegation.runs.driver import ActiveRun
+from passerelle.delegation.runs.stream import follow_stream
 from passerelle.runtime.records.writes import Terms
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
@@ -38,7 +38,7 @@ class CountedClock:
         return self.clock.now_ms()
 
 
-async def break_down(_driver: Driver) -> bool:
+async def break_down(_driver: ActiveRun) -> bool:
     raise RuntimeError("a fault of ours")
 
 
@@ -89,7 +89,7 @@ async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: Hous
             raise RuntimeError("a fault of ours")
         yield  # type: ignore[misc]  # an async generator
 
-    await asyncio.wait_for(follow(driver, break_off()), 15)
+    await asyncio.wait_for(follow_stream(driver, break_off()), 15)
     assert house.service.dispatch.find(accepted.task_id) is driver
 
 

@@ -17,7 +17,7 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.status import Status
 from passerelle.core.task import scope_of
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.step import Step
+from passerelle.delegation.runs.draft import Step
 from tests.support.house import House, task_of
 from tests.support.scripted_behaviours import BIG_ARTIFACT_CHARS, BIG_INTEGER, BIG_STATUS_CHARS
 from tests.support.scripted_tasks import Turn

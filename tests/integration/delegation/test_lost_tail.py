@@ -15,8 +15,8 @@ from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.driver import Driver
-from passerelle.delegation.runs.step import Step
+from passerelle.delegation.runs.draft import Step
+from passerelle.delegation.runs.driver import ActiveRun
 from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store import keys
 from tests.support.engine import Server, ask
@@ -56,7 +56,7 @@ def losses(house: House) -> list[tuple[Shard, int, str]]:
     return told
 
 
-async def begin(house: House) -> tuple[Driver, EntityRef, str]:
+async def begin(house: House) -> tuple[ActiveRun, EntityRef, str]:
     house.peer.hold()
     accepted = await house.send("chunks 3", wait="stream")
     house.peer.release(2)

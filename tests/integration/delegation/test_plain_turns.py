@@ -21,14 +21,17 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import Trace
-from passerelle.delegation.runs import plain_answers, plain_turns
-from passerelle.delegation.runs.plain_answers import (
+from passerelle.delegation.runs import answer_templates as plain_answers
+from passerelle.delegation.runs import turn_templates as plain_turns
+from passerelle.delegation.runs.answer_templates import (
     AnswerForm,
     Shape,
     rehearse_answer,
     rehearse_result,
 )
-from passerelle.delegation.runs.plain_turns import (
+from passerelle.delegation.runs.plan import Delegation
+from passerelle.delegation.runs.run import Run
+from passerelle.delegation.runs.turn_templates import (
     Form,
     PlainTurn,
     PlainTurns,
@@ -37,10 +40,7 @@ from passerelle.delegation.runs.plain_turns import (
     make_form,
     rehearse,
 )
-from passerelle.delegation.runs.plan import Delegation
-from passerelle.delegation.runs.run import Run
-from passerelle.delegation.runs.turn_opening import Opened
-from passerelle.delegation.runs.turns import Turns
+from passerelle.delegation.runs.turns import OpenedTurn, Turns
 from passerelle.peers.agent import AgentPeer
 from passerelle.runtime.records.places import list_places
 from passerelle.store.connection import pack, unpack
@@ -135,7 +135,7 @@ class Learnt:
 async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     """Has the house take the plainest turn of all."""
     monkeypatch.setattr(plain_turns, "FEW_ANSWERS", 1_000)
-    learnt, take, open_turn = Learnt(), plain_answers.take, PlainTurns.open
+    learnt, take, open_turn = Learnt(), plain_answers.fill_answer, PlainTurns.open
 
     def see_take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitable[bool]:
         learnt.turns.append(turn)
@@ -147,11 +147,11 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
 
     async def see_open(
         turns: PlainTurns, who: Principal, command: SubmitTurn, plan: Delegation
-    ) -> Opened | None:
+    ) -> OpenedTurn | None:
         learnt.plans.append(plan)
         return await open_turn(turns, who, command, plan)
 
-    monkeypatch.setattr("passerelle.delegation.runs.sending.take", see_take)
+    monkeypatch.setattr("passerelle.delegation.runs.delivery.take", see_take)
     monkeypatch.setattr(PlainTurns, "open", see_open)
     await house.talk("echo hi")
     assert learnt.runs[0].filled is not None, "the plainest turn of all is filled in"
@@ -264,7 +264,7 @@ async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(
 
     async def see_open(
         turns: PlainTurns, who: Principal, command: SubmitTurn, plan: Delegation
-    ) -> Opened | None:
+    ) -> OpenedTurn | None:
         opened = await open_turn(turns, who, command, plan)
         filled.append(opened is not None)
         return opened

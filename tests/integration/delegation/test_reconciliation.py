@@ -18,7 +18,7 @@ from passerelle.core.record import change
 from passerelle.core.status import Status
 from passerelle.core.task import scope_of
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.habits import Habits
+from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.delegation.runs.run import Run
 from passerelle.runtime.records.writes import Terms, Written
 from tests.integration.delegation.test_endings import state_of
@@ -186,8 +186,10 @@ async def test_habits_of_a_peer_outlive_the_process(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
     worker = (await house.record(known)).attempts[-1].worker
-    assert await Habits(house.store.habits).proves_absence(worker)
-    assert not await Habits(house.store.habits).proves_absence(replace(worker, card_hash="other"))
+    assert await PeerBehaviour(house.store.habits).proves_absence(worker)
+    assert not await PeerBehaviour(house.store.habits).proves_absence(
+        replace(worker, card_hash="other")
+    )
 
 
 async def expect_unknown(house: House, accepted: TurnAccepted) -> str:

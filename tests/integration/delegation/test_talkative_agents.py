@@ -16,7 +16,7 @@ from passerelle.core.commands import TurnAccepted
 from passerelle.core.event_type import EventType
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
-from passerelle.delegation.runs.driver import Driver
+from passerelle.delegation.runs.driver import ActiveRun
 from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server
 from tests.support.house import ADA, BOB, House, open_house
@@ -58,13 +58,13 @@ def say_word(task: RemoteTask, number: int, more: str = "") -> Frame:
     return Frame({"statusUpdate": update})
 
 
-def find_driver(house: House, accepted: TurnAccepted) -> Driver:
+def find_driver(house: House, accepted: TurnAccepted) -> ActiveRun:
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
     return driver
 
 
-async def await_throttle(house: House, accepted: TurnAccepted) -> Driver:
+async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
     driver = find_driver(house, accepted)
     await wait_until(lambda: driver.is_throttled, 10, "the stream is not read any more")
     return driver

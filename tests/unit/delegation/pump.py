@@ -28,9 +28,9 @@ from passerelle.core.status import Status
 from passerelle.core.task_commands import CreateTask, RequestCancel, StartRun
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
-from passerelle.delegation.runs.asking import ask
-from passerelle.delegation.runs.observe import observe
-from passerelle.delegation.runs.step import Sight, Step
+from passerelle.delegation.runs.draft import Sight, Step
+from passerelle.delegation.runs.observation import observe
+from passerelle.delegation.runs.questions import open_questions
 from passerelle.runtime.records.spill import Spill
 from tests.support.counted_ids import START_MS, CountedIds
 from tests.support.task_commands import CREATED, STARTED
@@ -81,7 +81,7 @@ class Pump:
         """Takes the frames in one decision; the new events."""
         decision = self._begin(self.held)
         spill = Spill()
-        step = Step(decision, self.sight, spill, ask)
+        step = Step(decision, self.sight, spill, open_questions)
         for result in results:
             observe(step, result)
         self.blobs += spill.blobs

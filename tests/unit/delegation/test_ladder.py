@@ -6,15 +6,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from passerelle.delegation.runs.crowd import Crowd
-from passerelle.delegation.runs.ladder import Ladder
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.follow_strategy import FollowStrategy, PollThrottle, Timeouts
 
 pytestmark = pytest.mark.requirement("A2A-6")
 
 
-def ladder() -> Ladder:
-    return Ladder(Patience(poll_s=1, poll_max_s=30, parked_poll_s=2, parked_poll_max_s=60))
+def ladder() -> FollowStrategy:
+    return FollowStrategy(Timeouts(poll_s=1, poll_max_s=30, parked_poll_s=2, parked_poll_max_s=60))
 
 
 def test_first_try_is_a_subscription_unless_the_task_waits() -> None:
@@ -72,7 +70,7 @@ def test_task_that_waits_is_asked_more_seldom() -> None:
 
 
 def test_rest_leaves_others_their_turn_but_does_not_grow_beyond_its_limit() -> None:
-    run, crowd = ladder(), Crowd()
+    run, crowd = ladder(), PollThrottle()
     with ExitStack() as others:
         for _ in range(500):
             others.enter_context(crowd.rest())

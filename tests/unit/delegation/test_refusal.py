@@ -10,7 +10,7 @@ from passerelle.core.errors import InvalidAgentResponse, PeerRefused, PeerUnavai
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Malformed, Refused, Unreached
-from passerelle.delegation.runs.refusal import explain
+from passerelle.delegation.runs.failure import explain
 from passerelle.runtime.records.failures import explain_failure, make_error
 from tests.unit.delegation.pump import CONTEXT, REMOTE, TASK, Pump, make_running
 

@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from passerelle.delegation.runs.fair_reading import Rotation, Turns
+from passerelle.delegation.runs.volume import ReadScheduler, RoundRobin
 
 pytestmark = pytest.mark.anyio
 
 
 def test_turns_go_round_callers_then_agents_then_runs() -> None:
-    rotation: Rotation[str] = Rotation()
+    rotation: RoundRobin[str] = RoundRobin()
     for number in range(1, 4):
         rotation.add("alice", "talker", f"alice talker {number}")
     rotation.add("alice", "other", "alice other")
@@ -29,7 +29,7 @@ def test_turns_go_round_callers_then_agents_then_runs() -> None:
 
 
 def test_twenty_runs_of_one_have_together_what_one_run_of_another_has() -> None:
-    rotation: Rotation[tuple[str, int]] = Rotation()
+    rotation: RoundRobin[tuple[str, int]] = RoundRobin()
     for number in range(20):
         rotation.add("alice", "talker", ("alice", number))
     rotation.add("bob", "talker", ("bob", 0))
@@ -44,7 +44,7 @@ def test_twenty_runs_of_one_have_together_what_one_run_of_another_has() -> None:
 
 
 async def test_others_have_several_turns_of_the_loop_between_two() -> None:
-    turns, had = Turns(), list[str]()
+    turns, had = ReadScheduler(), list[str]()
 
     async def want(name: str) -> None:
         await turns.take("alice", "talker")
@@ -62,7 +62,7 @@ async def test_others_have_several_turns_of_the_loop_between_two() -> None:
 
 
 async def test_who_is_cancelled_holds_up_nobody() -> None:
-    turns = Turns()
+    turns = ReadScheduler()
     first, gone, kept = (
         asyncio.create_task(turns.take(caller, "talker")) for caller in ("eve", "alice", "bob")
     )

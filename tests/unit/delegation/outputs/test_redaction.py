@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.core.json import Json, JsonObject
-from passerelle.delegation.runs.outputs.redaction import NO_REDACTION, Redaction
+from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
 from tests.support.payloads import JSON
 
 RULES = Redaction([("key", "AKIA[0-9]{4}"), ("mail", r"[a-z]+@example\.com")])

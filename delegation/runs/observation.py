@@ -58,14 +58,13 @@ from passerelle.core.task_commands import (
     ObserveStatus,
 )
 from passerelle.core.times import format_ms
-from passerelle.delegation.runs.artifacts import check_number, settle, settle_one
-from passerelle.delegation.runs.completion import complete, measure
-from passerelle.delegation.runs.constraining import enforce
-from passerelle.delegation.runs.failing import Ended, end_run
-from passerelle.delegation.runs.lost_approvals import CODE as LOST_APPROVAL
-from passerelle.delegation.runs.lost_approvals import find_lost
+from passerelle.delegation.runs.artifacts import check_number, settle_artifact, settle_artifacts
+from passerelle.delegation.runs.completion import CODE as LOST_APPROVAL
+from passerelle.delegation.runs.completion import complete, find_lost, measure
+from passerelle.delegation.runs.draft import Step
+from passerelle.delegation.runs.failure import RunEnd, end_run
+from passerelle.delegation.runs.limits import enforce
 from passerelle.delegation.runs.repeats import is_dropped
-from passerelle.delegation.runs.step import Step
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -197,7 +196,7 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 ours = complete_history(ours, sight.accepted)
                 for artifact in objects_at(ours, "artifacts"):
                     step.growth.take(artifact)
-                if not settle(step, objects_at(ours, "artifacts"), task):
+                if not settle_artifacts(step, objects_at(ours, "artifacts"), task):
                     return
                 sight.content, frames = ours, step.frames
                 _move(step, task_frame(ours), reply.native_status, task, None)
@@ -297,7 +296,7 @@ def _take(
     folded = fold(sight.content, frame)
     if folded is None or ("statusUpdate" in frame and is_dropped(step, before, folded, state)):
         return
-    if _ends(frame, state) and not settle(step, objects_at(folded, "artifacts"), answer):
+    if _ends(frame, state) and not settle_artifacts(step, objects_at(folded, "artifacts"), answer):
         return
     sight.content, frames = complete_history(folded, sight.accepted), step.frames
     if "artifactUpdate" in frame:
@@ -325,7 +324,7 @@ def _take_chunk(step: Step, frame: JsonObject) -> None:
     name = text_at(object_at(event, "artifact"), "artifactId")
     if event.get("lastChunk") is True:
         artifact = find_artifact(step.sight.content or {}, name)
-        facts = settle_one(step, artifact) if artifact is not None else []
+        facts = settle_artifact(step, artifact) if artifact is not None else []
         if facts:
             step.add_shown(facts, frame, "artifact")
             enforce(step)
@@ -442,7 +441,7 @@ def _fail(
         source=step.sight.peer,
         native=state,
     )
-    ended = Ended(failure, native=state, rejected=rejected, frame=frame, before=before)
+    ended = RunEnd(failure, native=state, rejected=rejected, frame=frame, before=before)
     end_run(step, ended)
 
 

@@ -2,6 +2,8 @@
 
 Pure. ``Sight`` is what a driver knows beside the record; ``Step`` adds facts to a decision, and shows frames to callers
 on the facts that carry them.
+
+The message with which a run begins, from what its task was told. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
+from passerelle.a2a_mapping.members import as_list, objects_at, text_at
 from passerelle.a2a_mapping.usage import read_usage
 from passerelle.core import approval
 from passerelle.core import task as tasks
@@ -29,7 +33,7 @@ from passerelle.core.task_commands import EndRun, FailRun, WaitFor
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
 from passerelle.core.times import format_ms, parse_ms
-from passerelle.delegation.runs.outputs.redaction import NO_REDACTION, Redaction
+from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
 from passerelle.delegation.runs.volume import (
     LARGE_BYTES,
     NO_LIMITS_OF_ITS_OWN,
@@ -41,6 +45,7 @@ from passerelle.delegation.runs.volume import (
 from passerelle.permission_bridge.answers.action_rows import close_rows
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
 from passerelle.runtime.records.spill import Spill, show
+from passerelle.runtime.records.withholding import is_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +59,7 @@ if TYPE_CHECKING:
     from passerelle.core.task_commands import TaskCommand
     from passerelle.core.task_record import ArtifactRef, Attempt
     from passerelle.core.thread import NamedArtifact, ThreadCommand
-    from passerelle.delegation.runs.artifacts import Place
+    from passerelle.delegation.runs.artifacts import AnswerProgress
     from passerelle.permission_bridge.hooks.consulting import Consulted
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.prices import Price
@@ -111,7 +116,7 @@ class Sight:
     """Whether it is stored that the peer names another task in its updates."""
     moves: tuple[int, ...] = ()
     """When the run was taken over by another driver, in ms."""
-    place: Place | None = None
+    place: AnswerProgress | None = None
     """How far an answer is taken that is more than one append holds."""
     limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
     """What the peer may bring."""
@@ -120,7 +125,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OpenedQuestions:
     """The facts of a peer that waits, and the parts that callers read in place of its message, if they differ.
 
     ``settled``: policy has answered, so callers see a task that works.
@@ -140,7 +145,7 @@ class Step:
     decision: Decision
     sight: Sight
     spill: Spill
-    asks: Callable[[Step, JsonObject, RunStatus], Asked]
+    asks: Callable[[Step, JsonObject, RunStatus], OpenedQuestions]
     """Opens what a waiting peer asks: the permission side of the house."""
     step_id: str = ""
     whole: bool = False
@@ -152,7 +157,7 @@ class Step:
     """What the run cost that ends with this step."""
     more: bool = False
     """Whether the answer holds more than this append: it has to be observed again."""
-    place: Place | None = None
+    place: AnswerProgress | None = None
     """How far it is taken, if there is more."""
     catalogued: dict[str, ArtifactRef] = field(default_factory=dict["str", "ArtifactRef"])
     """Artifacts that this step records."""
@@ -333,3 +338,24 @@ def _never_began(failure: Failure | None, run: Attempt) -> bool:
         and run.remote_task_id is None
         and (failure.category in _UNSENT or failure.native in _TURNED_AWAY)
     )
+
+
+def find_first(accepted: Sequence[JsonObject], run: Attempt) -> JsonObject | None:
+    """The message that a run was made for: the one that was accepted, or for a further attempt all until then."""
+    if run.ordinal > 1:
+        told = accepted[: len(run.input_refs)]
+        return {**compose_input(told), "messageId": run.message_id} if told else None
+    return next(
+        (one for one in reversed(accepted) if text_at(one, "messageId") == run.message_id), None
+    )
+
+
+def compose_input(accepted: Sequence[JsonObject]) -> JsonObject:
+    """All that a task was told, as one message: the first one, with the parts of those that came later.
+
+    Decisions are left out: they answered questions of a run that is over. So is what was withheld: it is not here.
+    """
+    first, *later = accepted
+    further = [one for one in later if read_decision(one) is None and not is_withheld(one)]
+    parts = [part for one in (first, *further) for part in objects_at(one, "parts")]
+    return {**first, "parts": as_list(parts)}

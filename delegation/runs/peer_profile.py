@@ -1,4 +1,6 @@
-"""What peers are known to do with what we send, per card: the ground on which an empty list proves something.
+"""What the configuration says of one agent, for those who send to it.
+
+What peers are known to do with what we send, per card: the ground on which an empty list proves something.
 
 A list of tasks without ours proves that a message never arrived only at a peer that keeps the context ids we mint, and
 that has never answered with a bare Message: a Message leaves no task behind.
@@ -11,21 +13,51 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import is_own_context
+from passerelle.core.record import value
 from passerelle.core.status import Status
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.volume import OutputLimits
 
 if TYPE_CHECKING:
     from passerelle.core.facts import Worker
+    from passerelle.core.json import JsonObject
     from passerelle.core.task_record import Attempt
 
-Habit: TypeAlias = Literal["keeps_context", "replaces_context", "answers_with_messages"]
-Seen: TypeAlias = "tuple[Worker, Habit]"
+
+@value
+class PeerTerms:
+    """The same object for every message, until another configuration or the end of the agent makes another one."""
+
+    patience: Timeouts = Timeouts()
+    """How long its messages may be on their way, and itself out of reach."""
+    policy: RetryPolicy = RetryPolicy()
+    """The terms of an attempt."""
+    tags: frozenset[str] = frozenset()
+    """Words of the operator's own."""
+    acceptance: tuple[JsonObject, ...] = ()
+    """What its tasks must bring; a task keeps what was wanted when it was made."""
+    always_task: bool = False
+    """Whether callers get a Task whatever it answers (LT-8)."""
+    correlates: bool = False
+    """Whether messages to it carry a key by which its tasks are found again."""
+    await_approval: bool = False
+    """Whether streams of messages to it stay open while an approval is waited for."""
+    connect_ms: int = 0
+    """How long a message waits for it where it dials in."""
+    limits: OutputLimits = OutputLimits()
+    """How much it may bring."""
+
+
+Behaviour: TypeAlias = Literal["keeps_context", "replaces_context", "answers_with_messages"]
+SeenBehaviour: TypeAlias = "tuple[Worker, Behaviour]"
 
 _PROOF: Final = frozenset({"keeps_context"})
 _MOST: Final = 4_096
 
 
-class HabitStore(Protocol):
+class BehaviourStore(Protocol):
     """Where habits outlive this process."""
 
     async def add(self, peer: str, card: str, habit: str) -> None:
@@ -38,14 +70,16 @@ class HabitStore(Protocol):
 
 
 @dataclass(slots=True)
-class Habits:
+class PeerBehaviour:
     """Learns habits beside the runs: what is known already costs a look into a set."""
 
-    store: HabitStore
-    _known: set[tuple[str, str, Habit]] = field(default_factory=set["tuple[str, str, Habit]"])
+    store: BehaviourStore
+    _known: set[tuple[str, str, Behaviour]] = field(
+        default_factory=set["tuple[str, str, Behaviour]"]
+    )
     _writing: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
-    def note(self, worker: Worker, habit: Habit) -> None:
+    def note(self, worker: Worker, habit: Behaviour) -> None:
         """A peer was seen to do something."""
         seen = (worker.peer, worker.card_hash or "", habit)
         if seen in self._known:
@@ -72,14 +106,14 @@ class Habits:
         """Lets what is being stored come to its end."""
         await asyncio.gather(*self._writing, return_exceptions=True)
 
-    async def _store(self, seen: tuple[str, str, Habit]) -> None:
+    async def _store(self, seen: tuple[str, str, Behaviour]) -> None:
         try:
             await self.store.add(*seen)
         except StoreUnavailable:
             self._known.discard(seen)  # learned again at the next sight
 
 
-def see_habit(attempt: Attempt) -> Seen | None:
+def read_behaviour(attempt: Attempt) -> SeenBehaviour | None:
     """What the first answer to an attempt says about its peer."""
     if attempt.remote_task_id is not None:
         kept = is_own_context(attempt.remote_context_id or "")

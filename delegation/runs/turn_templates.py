@@ -35,7 +35,7 @@ from passerelle.core.minting import RecordedIds, mint_together
 from passerelle.core.record import change, value
 from passerelle.core.times import format_ms
 from passerelle.delegation.runs.plan import Delegation
-from passerelle.delegation.runs.turn_opening import Draft, Opened, Opening
+from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt, TurnDraft
 from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.pace import Pace
 from passerelle.runtime.records.places import draw_shard, place_context
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.trace import Trace
-    from passerelle.delegation.runs.plain_answers import AnswerForm
+    from passerelle.delegation.runs.answer_templates import AnswerForm
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.places import Place
 
@@ -89,7 +89,7 @@ class Rehearsal:
     place: Place
     driver: Incarnation
     message: JsonObject
-    draft: Draft
+    draft: TurnDraft
     op: str
     asked: Asked
     example: Example
@@ -159,7 +159,7 @@ class PlainTurns:
 
     async def open(
         self, principal: Principal, command: SubmitTurn, plan: Delegation
-    ) -> Opened | None:
+    ) -> OpenedTurn | None:
         """The stored turn; None where nothing is stored and the turn has to be decided.
 
         Raises:
@@ -182,9 +182,9 @@ class PlainTurns:
             case Appended(first=first):
                 unread = Unread(writes.log, packed, first, held)
                 plain = turn if first == 1 else None
-                return Opened(place, task, turn_id, unread, driver, plain=plain)
+                return OpenedTurn(place, task, turn_id, unread, driver, plain=plain)
             case Again():
-                return Opened(place, task, turn_id, await writes.load(held), driver)
+                return OpenedTurn(place, task, turn_id, await writes.load(held), driver)
             case Conflict() | StaleEpoch() | Early():
                 return None
             case Fenced():
@@ -359,7 +359,9 @@ def rehearse(
 
     plan = change(plan, drives=drives)
     writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
-    draft = Opening(replace(turns, writes=writes), principal, command, plan, place, {}).draft(None)
+    draft = TurnAttempt(replace(turns, writes=writes), principal, command, plan, place, {}).draft(
+        None
+    )
     op = ids.mint("op", shard)
     batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
     call = writes.log.pack(batch).call

@@ -4,15 +4,22 @@ One that waits asks the same again, under a question of its own: a question that
 finds fault with the answer waits as well, even if it says that it works: some agents say so before they have looked at
 what they were sent, and never take it back. An answer that a rule or a clock has given would be given again for ever,
 so with such an answer the run has failed.
+
+An agent that breaks over its own work: it said an error after it had begun, and says nothing else any more.
+
+What it says of its task outweighs the error: a task that has ended, or waits, stands as it does. One that is still said
+to work will never move again, since agents forget to end a task whose program has raised; so its run has failed.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.dialects.recalling import restate
+from passerelle.a2a_mapping.errors import ErrorKind, classify_native
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
@@ -25,24 +32,22 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.peer import Answered, Refused
-from passerelle.core.status import WAITING
-from passerelle.delegation.runs.failing import Ended, end_run
-from passerelle.delegation.runs.raising import fail_raised, finds_fault, has_raised, read_state
-from passerelle.delegation.runs.refusal import explain, list_ids
-from passerelle.delegation.runs.step import find_action
-from passerelle.delegation.runs.taking import take, turn_down
+from passerelle.core.status import ENDED, WAITING, Status
+from passerelle.delegation.runs.draft import find_action
+from passerelle.delegation.runs.failure import RunEnd, end_run, explain, list_ids
+from passerelle.delegation.runs.results import apply_results, refuse_message
 from passerelle.permission_bridge.answers.native_answers import find_turn
 from passerelle.permission_bridge.returning import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from passerelle.core.facts import Failure
     from passerelle.core.json import JsonObject
-    from passerelle.core.peer import Malformed
-    from passerelle.delegation.runs.driver import Driver
+    from passerelle.core.peer import Malformed, PeerOutcome
+    from passerelle.delegation.runs.draft import Step
+    from passerelle.delegation.runs.driver import ActiveRun
     from passerelle.delegation.runs.run import Run
-    from passerelle.delegation.runs.step import Step
 
 ON_ITS_WAY: Final = frozenset({"owed", "returning"})
 """Where the return of an answer stands that is neither there nor given up."""
@@ -74,8 +79,8 @@ def _name_decision(message: JsonObject) -> str | None:
     return answer.decision_id if answer else None
 
 
-async def turn_down_answer(
-    driver: Driver, action_ids: Sequence[str], remote: str, outcome: Refused | Malformed
+async def refuse_answer(
+    driver: ActiveRun, action_ids: Sequence[str], remote: str, outcome: Refused | Malformed
 ) -> None:
     """Takes ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
     failure = explain(outcome, driver.run.sight, driver.run.record).failure
@@ -96,7 +101,7 @@ async def turn_down_answer(
             refused = FailReturn(f"{REFUSED}: {failure.message}")
             step.add(approval.decide(action, refused, step.decision.now_ms))
             step.due.append(DueChange(f"return:{action.request.action_id}", None))
-        turn_down(step, failure, turns)
+        refuse_message(step, failure, turns)
 
     if isinstance(outcome, Refused) and has_raised(outcome, seen):
         await fail_raised(driver, outcome, tell)
@@ -104,16 +109,16 @@ async def turn_down_answer(
         waits = read_state(seen) in INTERRUPTED_STATES
         asked = None if waits or not finds_fault(outcome) else _restate(driver, action_ids, seen)
         if asked is None:
-            await take(driver, [{"task": seen.result}], tell)
+            await apply_results(driver, [{"task": seen.result}], tell)
         else:
-            await take(driver, [{"task": asked}], tell, lambda step: _wait_on(step, seen))
+            await apply_results(driver, [{"task": asked}], tell, lambda step: _wait_on(step, seen))
         if not is_given and (waits or asked is not None):
             await _give_up(driver, remote, failure)
     else:
         await driver.patiently(tell)
 
 
-def _restate(driver: Driver, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
+def _restate(driver: ActiveRun, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
     """The task as it asked, where the agent is said to work since and has refused what it was sent as the answer."""
     run = driver.run
     held = [run.held[ref].record for ref in map(find_action, action_ids) if ref in run.held]
@@ -139,14 +144,70 @@ def _find_owed(step: Step, action_ids: Sequence[str]) -> list[ActionRecord]:
     ]
 
 
-async def _give_up(driver: Driver, remote: str, failure: Failure) -> None:
+async def _give_up(driver: ActiveRun, remote: str, failure: Failure) -> None:
     """The agent waits for an answer that nobody gives any more: the task fails, and the agent is told to stop."""
     text = f"the agent did not take the answer that policy has given: {failure.message}"
 
     def end(step: Step) -> None:
         if step.record.run is not None:
             step.close_actions("asker_lost")
-            end_run(step, Ended(replace(failure, message=text)))
+            end_run(step, RunEnd(replace(failure, message=text)))
 
     await driver.patiently(end)
     await driver.peer.cancel(remote)
+
+
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_FAULTS: Final = frozenset({ErrorKind.INVALID_PARAMS, ErrorKind.CONTENT_TYPE_NOT_SUPPORTED})
+_AT_REST: Final = INTERRUPTED_STATES | TERMINAL_STATES
+
+
+def has_raised(outcome: Refused | Malformed, seen: PeerOutcome) -> bool:
+    """Whether an agent that refused an answer with ``outcome`` broke over it: it works on in name only.
+
+    ``seen`` is what it says of the task since. With another error it has not taken the answer, and may work on.
+    """
+    if not isinstance(outcome, Refused) or not isinstance(seen, Answered):
+        return False
+    is_internal = classify_native(outcome.code) is ErrorKind.INTERNAL
+    is_its_own = not outcome.is_bare or outcome.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return is_internal and is_its_own and read_state(seen) not in _AT_REST
+
+
+def finds_fault(outcome: Refused | Malformed) -> bool:
+    """Whether an agent says that what it was sent is wrong: it waits for something else then."""
+    return isinstance(outcome, Refused) and classify_native(outcome.code) in _FAULTS
+
+
+def read_state(seen: Answered) -> str:
+    """The state of the task that GetTask has shown."""
+    return text_at(object_at(seen.result, "status"), "state")
+
+
+async def end_raised(driver: ActiveRun, outcome: Refused) -> None:
+    """The stream of a run that had begun ended with an error: the run has failed, unless its task says more."""
+    remote = driver.remote_task()
+    if remote is None or outcome.http_status in _BUSY or driver.run.record.status in ENDED:
+        return
+    seen = await driver.peer.get(remote)
+    if isinstance(seen, Answered) and read_state(seen) in _AT_REST:
+        await apply_results(driver, [{"task": seen.result}])
+        return
+    await fail_raised(driver, outcome)
+
+
+async def fail_raised(
+    driver: ActiveRun, outcome: Refused, before: Callable[[Step], None] | None = None
+) -> None:
+    """Ends the run with the words of the agent; ``before`` adds to the append."""
+    failure = explain(outcome, driver.run.sight, driver.run.record).failure
+
+    def end(step: Step) -> None:
+        if before is not None:
+            before(step)
+        if step.record.run is None or step.record.status is Status.CANCELLING:
+            return
+        step.close_actions("asker_lost")
+        end_run(step, RunEnd(failure))
+
+    await driver.patiently(end)

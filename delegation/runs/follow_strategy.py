@@ -3,15 +3,27 @@
 Down: the answer or stream of the send; SubscribeToTask; GetTask again and again, with the peer's callbacks beside it
 where it has them. A rung that brings nothing is left. The way up is tried again at the next reconnect, or later.
 Pure: what happened, and randomness, come in as arguments.
+
+How long a driver waits for what.
+
+How many runs are followed by asking, on this instance: the more, the longer each of them rests between two looks.
+
+Thousands of runs that are asked for every second would take the time that others need: those that are taken up now, and
+callers. A hundred looks a second are made without a thought; beyond that, looks become rarer instead of more.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from passerelle.core.times import parse_ms
+
 if TYPE_CHECKING:
-    from passerelle.delegation.runs.patience import Patience
+    from collections.abc import Generator
+
+    from passerelle.core.task_record import Attempt
 
 Mechanism: TypeAlias = Literal["subscription", "polling", "push"]
 
@@ -22,10 +34,10 @@ _SPREAD: Final = 0.5
 
 
 @dataclass(slots=True)
-class Ladder:
+class FollowStrategy:
     """Where one run stands on it. ``calls_back``: the peer was told where to call."""
 
-    patience: Patience
+    patience: Timeouts
     calls_back: bool = False
     can_subscribe: bool = True
     """Whether the peer has subscriptions at all, as far as is known."""
@@ -81,3 +93,72 @@ class Ladder:
     def below(self) -> Mechanism:
         """How a run is followed that is not subscribed to."""
         return "push" if self.calls_back else "polling"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Times in seconds."""
+
+    poll_s: float = 1.0
+    poll_max_s: float = 30.0
+    parked_poll_s: float = 2.0
+    parked_poll_max_s: float = 60.0
+    store_s: float = 0.5
+    lease_s: float = 0.1
+    replica_s: float = 0.1
+    """Until a replica that has not confirmed what stands before a send is asked again, doubled each time."""
+    replica_max_s: float = 5.0
+    liveness_s: float = 120.0
+    look_s: float = 10.0
+    """How long a silent stream is followed without a look at what others have written."""
+    heartbeat_s: float = 45.0
+    """How old the last sign of life of a peer may become in the record, as long as it answers."""
+    revive_s: float = 5.0
+    """Until a run whose driver broke is taken up again, doubled each time."""
+    doubt_s: float = 35.0
+    """A send may still be on its way for this long, unless the terms of its peer say another time."""
+    stalled_s: float = 15.0
+    """How long a task may stand still whose stream broke, until whoever waits for it is told."""
+    told_s: float = 3.0
+    """A wait for a busy peer that ends within this time is no news to whoever waits for the answer."""
+    refuses: bool = False
+    """Whether a longer one is refused, in place of a task that waits."""
+    busy_s: float | None = None
+    """How long a message that the peer never took is tried; None: as long as its run may last."""
+    crowd_s: float = 1.0
+    """How long a send that meets a limit of ours is tried again before anybody is told that it waits."""
+    cancel_s: float = 2.0
+    """How long a cancel waits for the driver to see what became of it."""
+
+
+def waits_long(run: Attempt, patience: Timeouts, until_ms: int | None = None) -> bool:
+    """Whether a message is held back for so long that its caller is told; ``until_ms`` where that is not stored yet."""
+    if until_ms is None:
+        if run.send_after is None:
+            return False
+        until_ms = parse_ms(run.send_after)
+    return until_ms - parse_ms(run.started_at) - run.held_ms > patience.told_s * 1000
+
+
+LOOKS_PER_S: Final = 100
+
+
+@dataclass(slots=True)
+class PollThrottle:
+    """Shared by all drivers of an instance. ``resting`` are between two looks."""
+
+    resting: int = 0
+
+    @property
+    def pause_s(self) -> float:
+        """The shortest rest that leaves each of them its turn, in seconds."""
+        return self.resting / LOOKS_PER_S
+
+    @contextmanager
+    def rest(self) -> Generator[None]:
+        """One more, for the time of the block."""
+        self.resting += 1
+        try:
+            yield
+        finally:
+            self.resting -= 1

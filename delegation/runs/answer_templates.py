@@ -31,12 +31,12 @@ from passerelle.core.minting import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.record import value
 from passerelle.core.times import format_ms
-from passerelle.delegation.runs.artifacts import Described, describe
-from passerelle.delegation.runs.habits import see_habit
-from passerelle.delegation.runs.lost_approvals import is_silent
-from passerelle.delegation.runs.observe import observe, read_said
-from passerelle.delegation.runs.plain_turns import FREE, TRIES, rehearse_longer, rehearse_ms
+from passerelle.delegation.runs.artifacts import ArtifactSummary, describe
+from passerelle.delegation.runs.completion import is_silent
+from passerelle.delegation.runs.observation import observe, read_said
+from passerelle.delegation.runs.peer_profile import read_behaviour
 from passerelle.delegation.runs.run import Run
+from passerelle.delegation.runs.turn_templates import FREE, TRIES, rehearse_longer, rehearse_ms
 from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.spill import CAP
 from passerelle.runtime.records.writes import compose
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.minting import Asked
     from passerelle.core.ports.chance import Ids
-    from passerelle.delegation.runs.habits import Seen
-    from passerelle.delegation.runs.plain_turns import PlainTurn, Rehearsal
-    from passerelle.delegation.runs.step import Sight
+    from passerelle.delegation.runs.draft import Sight
+    from passerelle.delegation.runs.peer_profile import SeenBehaviour
+    from passerelle.delegation.runs.turn_templates import PlainTurn, Rehearsal
 
 _MOST_ARTIFACTS: Final = 4
 _MOST_PARTS: Final = 4
@@ -107,10 +107,12 @@ class AnswerForm:
     feed: bool
     row: IndexRow | None
     """The rehearsed row of the owner's list: another task, another time."""
-    seen: Seen | None
+    seen: SeenBehaviour | None
 
 
-def take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitable[bool] | None:
+def fill_answer(
+    run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int
+) -> Awaitable[bool] | None:
     """Stores the answer to a plain turn that was ``sent_ms`` (``Run.fill``); None where it is not plain."""
     answer = read_plain(run.sight, turn, result)
     if answer is None:
@@ -200,11 +202,11 @@ def _read_message(sight: Sight, turn: PlainTurn, message: JsonObject) -> PlainAn
     return PlainAnswer(_MESSAGE, frame, packed, (f"{size}",)) if size <= CAP else None
 
 
-def _describe_all(artifacts: Json) -> list[Described] | None:
+def _describe_all(artifacts: Json) -> list[ArtifactSummary] | None:
     """What is recorded of the artifacts of an answer, if all of them are plain."""
     if not isinstance(artifacts, list) or len(artifacts) > _MOST_ARTIFACTS:
         return None
-    described: list[Described] = []
+    described: list[ArtifactSummary] = []
     for artifact in artifacts:
         if not isinstance(artifact, dict):
             return None
@@ -222,7 +224,7 @@ def _describe_all(artifacts: Json) -> list[Described] | None:
     return described if len(described) <= 1 or _are_told_apart(described) else None
 
 
-def _are_told_apart(artifacts: Sequence[Described]) -> bool:
+def _are_told_apart(artifacts: Sequence[ArtifactSummary]) -> bool:
     names = {one.name_at_peer for one in artifacts}
     titles = {one.name or number for number, one in enumerate(artifacts)}
     return len(names) == len(titles) == len(artifacts)
@@ -294,7 +296,7 @@ class Rehearsed:
     kinds: tuple[EntityKind, ...]
     feed: bool
     row: IndexRow | None
-    seen: Seen | None
+    seen: SeenBehaviour | None
 
 
 def rehearse_answer(
@@ -352,7 +354,7 @@ def rehearse_answer(
         tuple(ref.kind for ref in step.decision.touched),
         standing.feed,
         standing.index[0] if standing.index else None,
-        see_habit(step.record.attempts[-1]),
+        read_behaviour(step.record.attempts[-1]),
     )
 
 

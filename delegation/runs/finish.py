@@ -24,7 +24,7 @@ from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
 from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import ConfirmCancel, FailRun, FailTask, LoseTask, TimeOutTask
 from passerelle.core.times import format_ms, parse_ms
-from passerelle.delegation.runs.failing import Ended, end_run, try_on
+from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
 from passerelle.delegation.runs.limits import explain_limit, read_limit
 from passerelle.runtime.records.failures import make_error
 from passerelle.runtime.records.writes import Terms
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Claim
     from passerelle.core.errors import TooLarge
     from passerelle.core.json import JsonObject
-    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.draft import Step
+    from passerelle.delegation.runs.driver import ActiveRun
     from passerelle.delegation.runs.limits import Limit
     from passerelle.delegation.runs.run import Run
-    from passerelle.delegation.runs.step import Step
 
 
-async def judge_liveness(driver: Driver, reason: str) -> None:
+async def judge_liveness(driver: ActiveRun, reason: str) -> None:
     """Nothing is known of the peer now; past the liveness limit that makes the run lost."""
     run = driver.run.record.run
     if run is None:
@@ -49,7 +49,7 @@ async def judge_liveness(driver: Driver, reason: str) -> None:
         await lose(driver, f"the peer is out of reach: {reason}")
 
 
-async def lose(driver: Driver, reason: str) -> None:
+async def lose(driver: ActiveRun, reason: str) -> None:
     """Nobody can tell whether the worker lives; past the limit a second time, the task fails (ST-16)."""
     record = driver.run.record
     run = record.run
@@ -68,7 +68,7 @@ async def lose(driver: Driver, reason: str) -> None:
 
 
 async def confirm_cancel(
-    driver: Driver, reason: str = "the agent does not have the task any more"
+    driver: ActiveRun, reason: str = "the agent does not have the task any more"
 ) -> None:
     """A task that was to stop and that the peer does not have has stopped."""
     record = driver.run.record
@@ -110,19 +110,19 @@ async def fail_owed(run: Run, failure: Failure, claim: Claim) -> None:
     await run.append(end, lambda _step: Terms(claim=claim))
 
 
-async def fail(driver: Driver, failure: Failure) -> None:
+async def fail(driver: ActiveRun, failure: Failure) -> None:
     """Ends run and task with an error, shown to callers if the task was."""
 
     def end(step: Step) -> None:
         status = Status.LOST if failure.code == "lost" else Status.FAILED
         step.close_actions("asker_lost")
-        end_run(step, Ended(failure, status))
+        end_run(step, RunEnd(failure, status))
         driver.failure = make_error(failure) if step.record.status in ENDED else None
 
     await driver.patiently(end)
 
 
-async def end_unknown(driver: Driver, reason: str) -> None:
+async def end_unknown(driver: ActiveRun, reason: str) -> None:
     """Nobody knows whether the peer has the message, and no more is tried: whoever asks under its key gets the Task.
 
     It fails with ``unknown_outcome``, which is no error of the call: the same call gets the same answer for ever.
@@ -133,7 +133,7 @@ async def end_unknown(driver: Driver, reason: str) -> None:
         step.close_actions("asker_lost")
         before, frame = step.sight.content, _make_unknown(step, reason)
         step.sight.content = fold(before, frame)
-        end_run(step, Ended(failure, Status.LOST, frame=frame, before=before))
+        end_run(step, RunEnd(failure, Status.LOST, frame=frame, before=before))
 
     await driver.patiently(end)
 
@@ -155,7 +155,7 @@ def _make_unknown(step: Step, reason: str) -> JsonObject:
     return task_frame(complete_history(task, sight.accepted))
 
 
-async def give_up(driver: Driver, error: TooLarge) -> None:
+async def give_up(driver: ActiveRun, error: TooLarge) -> None:
     """A peer that says more at once than one decision can hold: the task fails, and the peer is told to stop."""
     remote = driver.remote_task()
     if isinstance(error, ArtifactTooLarge):
@@ -177,7 +177,7 @@ async def give_up(driver: Driver, error: TooLarge) -> None:
         await driver.peer.cancel(remote)
 
 
-async def time_out(run: Run, limit: Limit, claim: Claim, driver: Driver | None = None) -> None:
+async def time_out(run: Run, limit: Limit, claim: Claim, driver: ActiveRun | None = None) -> None:
     """A limit of a run is over, whoever drives it (``driver`` here) and whatever it waits for.
 
     The task ends, unless the policy tries it again: then the next run has limits of its own.
@@ -189,7 +189,7 @@ async def time_out(run: Run, limit: Limit, claim: Claim, driver: Driver | None =
     def end(step: Step) -> None:
         stopping = step.record.status is Status.CANCELLING
         step.close_actions("task_cancelled")
-        if step.record.run is not None and try_on(step, Ended(failure, Status.TIMED_OUT)):
+        if step.record.run is not None and try_on(step, RunEnd(failure, Status.TIMED_OUT)):
             return
         if driver is not None:
             driver.failure = PeerUnavailable(reason, agent=run.sight.peer)

@@ -2,10 +2,13 @@
 
 One question is opened once, however often it is seen: the record of the task knows which occurrences it has opened.
 A new question in another pause supersedes the old one.
+
+One question of a peer: judged by policy, opened, and closed in the same append where policy has the answer.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.dialects import permission, plain_text
@@ -16,29 +19,37 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import map_peer_state
 from passerelle.core import approval
 from passerelle.core import task as tasks
-from passerelle.core.approval_commands import SupersedeAction
+from passerelle.core.approval_commands import OpenAction, SettleAction, SupersedeAction
 from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import WaitFor
-from passerelle.delegation.runs.observe import relabel_for
-from passerelle.delegation.runs.opening import judge, open_question, read_case
-from passerelle.delegation.runs.step import Asked, Step, find_action
-from passerelle.permission_bridge.answers.action_rows import close_rows
+from passerelle.delegation.runs.draft import OpenedQuestions, Step, find_action
+from passerelle.delegation.runs.observation import relabel_for
+from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
+from passerelle.permission_bridge.cases import PeerAsks, read_prompt
+from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.hooks.consulting import Unheard
+from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
+from passerelle.permission_bridge.recorded_cases import state_case
+from passerelle.permission_bridge.requests import Asking, make_request
 from passerelle.permission_bridge.returning import REFUSED
+from passerelle.permission_bridge.subject import find_whole
+from passerelle.runtime.records.spill import keep_subject, write_notes
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import RemotePause, Request
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.prompt import PeerPrompt
+    from passerelle.runtime.records.spill import Note
 
 FIRST_REVISION: Final = 1
 
 
-def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
+def open_questions(step: Step, native: JsonObject, said: RunStatus) -> OpenedQuestions:
     """The facts of a waiting peer, the last one for callers to see; none when all of it is known already."""
     prompts = detect(step.sight.peer, native)
     known_by = step.record.occurrences
@@ -53,12 +64,12 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
     known = step.record.open_actions
     if not fresh and known:
         if step.record.status in WAITING and not _waits_otherwise(step, prompts[0]):
-            return Asked([])
+            return OpenedQuestions([])
         shown = _list_open(step)
         again = [*facts, *_wait(step, prompts[0], known)]
-        return Asked(again, _present(shown), native=_shows_native(shown))
+        return OpenedQuestions(again, _present(shown), native=_shows_native(shown))
     if not fresh:
-        return Asked([] if recalled or _answer_is_under_way(step, prompts) else facts)
+        return OpenedQuestions([] if recalled or _answer_is_under_way(step, prompts) else facts)
     ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
     fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
     consulted = step.sight.consulted
@@ -66,7 +77,7 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
         raise Unheard([(prompt, read_case(step, prompt)) for prompt in fresh])
     # Questions of one pause are answered by one message, so they know each other.
     group = step.sight.mint("grp") if len(fresh) > 1 else None
-    judged = [judge(step, prompt, group) for prompt in fresh]
+    judged = [judge_question(step, prompt, group) for prompt in fresh]
     opened = [one.request for one in judged]
     is_waiting = any(one.asks for one in judged)
     if is_waiting:
@@ -76,11 +87,11 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
     _supersede(step, {request.action_id for request in opened})
     if not is_waiting:
         # Policy has answered all of it: to callers the task works on.
-        return Asked(facts, _present(opened), settled=True)
+        return OpenedQuestions(facts, _present(opened), settled=True)
     waiting = [one.request for one in judged if one.asks]
     actions = tuple(request.action_id for request in waiting)
     said_so = _wait(step, fresh[0], actions, waiting[0].title)
-    return Asked(said_so, _present(waiting), native=_shows_native(waiting))
+    return OpenedQuestions(said_so, _present(waiting), native=_shows_native(waiting))
 
 
 def _wait(
@@ -179,3 +190,72 @@ def _supersede(step: Step, fresh: set[str]) -> None:
         if action_id not in fresh and action.is_open:
             step.add(approval.decide(action, SupersedeAction(by), step.decision.now_ms))
             step.due.extend(close_rows(action, step.decision.now_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedQuestion:
+    """A question that is ready to be opened, and what policy says of it."""
+
+    request: Request
+    evaluation: Evaluation
+    notes: tuple[Note, ...] = ()
+    """The facts of those who were heard."""
+    whole: bytes | None = None
+    """What the question is about, where it is too large to stand in it."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is for a person."""
+        return self.evaluation.decision == "ask"
+
+
+def read_case(step: Step, prompt: PeerPrompt) -> PeerAsks:
+    """What the rules are asked about a prompt."""
+    record, sight = step.record, step.sight
+    card_hash = record.run.worker.card_hash if record.run else None
+    return read_prompt(prompt, record.scope.principal, sight.peer, sight.peer_tags, card_hash)
+
+
+def judge_question(step: Step, prompt: PeerPrompt, group: str | None) -> JudgedQuestion:
+    """Makes the question of a prompt, by the rules as they stand now; nothing is added to the step."""
+    record, sight, now_ms = step.record, step.sight, step.decision.now_ms
+    case, rules = read_case(step, prompt), sight.find_rules()
+    heard = sight.consulted.get(prompt.occurrence) if sight.consulted else None
+    facts = heard.facts if heard else PolicyFacts(sight.mint("eval"))
+    evaluation = replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
+    asking = Asking(
+        action_id=sight.mint("act"),
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=record.scope.principal,
+        peer=sight.peer,
+        scope=tasks.scope_of(record, step.step_id),
+        card_hash=case.card_hash,
+        group_id=group,
+        offer=make_offer(case, evaluation, rules.grants),
+        tier=rules.find_tier(evaluation.rules, evaluation.risk),
+    )
+    request = make_request(prompt, asking, evaluation, now_ms)
+    whole = find_whole(prompt, request.subject)
+    return JudgedQuestion(request, evaluation, heard.notes if heard else (), whole)
+
+
+def open_question(step: Step, judged: JudgedQuestion) -> None:
+    """Adds the facts of a question, with its expiry or, where policy answers, with the debt of telling the peer."""
+    request, now_ms = judged.request, step.decision.now_ms
+    scope, ref = tasks.scope_of(step.record, step.step_id), find_action(request.action_id)
+    step.decision.introduce(ref)
+    step.add(write_notes(step.spill, scope, judged.notes))
+    step.add([Fact(scope, judged.evaluation.to_payload())])
+    opening = approval.decide(None, OpenAction(request, scope), now_ms)
+    step.add(keep_subject(step.spill, opening, judged.whole))
+    if judged.asks:
+        step.due.extend(open_rows(request))
+        return
+    opened = step.decision.state(ref)
+    evaluation = judged.evaluation
+    settling = SettleAction(evaluation.decision == "allow", evaluation.cause, evaluation.grant_id)
+    step.add(
+        approval.decide(opened if isinstance(opened, ActionRecord) else None, settling, now_ms)
+    )
+    step.due.append(DueChange(f"return:{request.action_id}", now_ms))

@@ -38,22 +38,21 @@ from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreache
 from passerelle.core.status import HELD, WAITING, Status
 from passerelle.core.task_commands import EndWait, SendInput, WaitFor
 from passerelle.core.times import format_ms, parse_ms
-from passerelle.delegation.runs.endings import confirm_cancel
-from passerelle.delegation.runs.failing import list_tried
-from passerelle.delegation.runs.letting_go import hand_over
-from passerelle.delegation.runs.patience import waits_long
-from passerelle.delegation.runs.plain_answers import take
-from passerelle.delegation.runs.refusal import Refusal, explain
-from passerelle.delegation.runs.streaming import follow, judge_end
-from passerelle.delegation.runs.taking import settle, tell_broken
+from passerelle.delegation.runs.answer_templates import fill_answer
+from passerelle.delegation.runs.failure import PeerRefusal, explain, list_tried
+from passerelle.delegation.runs.finish import confirm_cancel
+from passerelle.delegation.runs.follow_strategy import waits_long
+from passerelle.delegation.runs.remote_drivers import release_to_link
+from passerelle.delegation.runs.results import apply_outcome, tell_broken
+from passerelle.delegation.runs.stream import follow_stream, judge_end
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.task_record import TaskRecord
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
+    from passerelle.delegation.runs.driver import ActiveRun
 
 ROW: Final = "send"
 """The kind of the due row of a message that is held back."""
@@ -68,10 +67,10 @@ _OPTIONS_BYTES: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Deferred:
     """The peer took nothing, and may take it in a while."""
 
-    refusal: Refusal
+    refusal: PeerRefusal
     wait_ms: int
     is_ours: bool = False
     """A limit of ours is in the way: it may be gone in a moment."""
@@ -79,7 +78,7 @@ class Held:
     """The agent dials in, and not here: the run is for whoever it is linked to."""
 
 
-Standing: TypeAlias = "Literal['settled', 'unknown'] | Held"
+Standing: TypeAlias = "Literal['settled', 'unknown'] | Deferred"
 
 
 def is_kept_back(record: TaskRecord) -> bool:
@@ -107,7 +106,7 @@ def back_off(tries: int) -> int:
     return min(_FIRST_WAIT_MS << min(tries, 8), _LONGEST_WAIT_MS)
 
 
-async def deliver(driver: Driver, sent: JsonObject) -> bool:
+async def deliver(driver: ActiveRun, sent: JsonObject) -> bool:
     """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
     tries, crowded_ms = 0, 0
     while True:
@@ -125,14 +124,15 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
                 and (turn := driver.run.plain) is not None
                 # Where a hook wants to know of answers, none of them is plain.
                 and not driver.means.consulting.find_rules().watches_answers
-                and (filling := take(driver.run, turn, outcome.result, driver.sent_ms)) is not None
+                and (filling := fill_answer(driver.run, turn, outcome.result, driver.sent_ms))
+                is not None
                 and await filling
             ):
                 driver.learn()
                 return True
             standing = await _settle(driver, outcome, tries)
         driver.run.has_all = False
-        if not isinstance(standing, Held):
+        if not isinstance(standing, Deferred):
             driver.learn()
             return standing == "settled"
         if standing.is_ours and _is_moment(driver, crowded_ms):
@@ -147,7 +147,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
         tries, crowded_ms = tries + 1, driver.means.clock.now_ms()
 
 
-async def deliver_kept(driver: Driver) -> bool:
+async def deliver_kept(driver: ActiveRun) -> bool:
     """The same for a message that another driver held back."""
     sent = await driver.recall()
     if sent is None:
@@ -155,7 +155,7 @@ async def deliver_kept(driver: Driver) -> bool:
     return not await _go_on(driver) or await deliver(driver, sent)
 
 
-async def deliver_again(driver: Driver, sent: JsonObject) -> bool:
+async def deliver_again(driver: ActiveRun, sent: JsonObject) -> bool:
     """The same for a message of which is known that it never arrived: the same id, and another intent."""
     await driver.patiently(_intend)
     return await deliver(driver, sent)
@@ -172,12 +172,12 @@ def read_options(sent: JsonObject) -> JsonObject | None:
     return options if options and len(orjson.dumps(options)) <= _OPTIONS_BYTES else None
 
 
-def _is_moment(driver: Driver, since_ms: int) -> bool:
+def _is_moment(driver: ActiveRun, since_ms: int) -> bool:
     return driver.means.clock.now_ms() - since_ms < driver.patience.crowd_s * 1000
 
 
-async def _stream(driver: Driver, sent: JsonObject, tries: int) -> Standing:
-    last = await follow(driver, driver.peer.stream(sent))
+async def _stream(driver: ActiveRun, sent: JsonObject, tries: int) -> Standing:
+    last = await follow_stream(driver, driver.peer.stream(sent))
     knows = await judge_end(driver, last)
     if isinstance(last, Unknown | Malformed):
         await tell_broken(driver, last)
@@ -186,7 +186,7 @@ async def _stream(driver: Driver, sent: JsonObject, tries: int) -> Standing:
     return await _settle(driver, last, tries)
 
 
-async def _settle(driver: Driver, outcome: PeerOutcome, tries: int) -> Standing:
+async def _settle(driver: ActiveRun, outcome: PeerOutcome, tries: int) -> Standing:
     """What an outcome leads to that ends no plain turn."""
     if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
@@ -203,11 +203,11 @@ async def _settle(driver: Driver, outcome: PeerOutcome, tries: int) -> Standing:
             )
         ):
             refusal = explain(outcome, driver.run.sight, driver.run.record)
-            return Held(refusal, wait_ms, is_ours, is_absent)
-    return "settled" if await settle(driver, outcome) else "unknown"
+            return Deferred(refusal, wait_ms, is_ours, is_absent)
+    return "settled" if await apply_outcome(driver, outcome) else "unknown"
 
 
-def _fits(driver: Driver, wait_ms: int) -> bool:
+def _fits(driver: ActiveRun, wait_ms: int) -> bool:
     """Whether the run may still last that long."""
     run = driver.run.record.run
     if run is None:
@@ -219,14 +219,14 @@ def _fits(driver: Driver, wait_ms: int) -> bool:
     return driver.means.clock.now_ms() + wait_ms < ends_ms
 
 
-def _is_long(driver: Driver, wait_ms: int) -> bool:
+def _is_long(driver: ActiveRun, wait_ms: int) -> bool:
     """Whether whoever waits for the answer is told of a wait that begins now."""
     run = driver.run.record.run
     until_ms = driver.means.clock.now_ms() + wait_ms
     return run is not None and waits_long(run, driver.patience, until_ms)
 
 
-async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
+async def _hold(driver: ActiveRun, sent: JsonObject, held: Deferred) -> None:
     """The task waits, and the send is owed at its time.
 
     Raises:
@@ -260,7 +260,7 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
             step.add(facts)
 
     if held.is_absent:
-        await hand_over(driver, wait, _may_wait)
+        await release_to_link(driver, wait, _may_wait)
     row = DueChange(f"{ROW}:{driver.run.record.task_id}", at_ms)
     await driver.patiently(wait, lambda _step: Terms(due=(row,)))
     driver.means.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)
@@ -290,7 +290,7 @@ def _may_wait(record: TaskRecord) -> bool:
     return record.run is not None and record.status in tasks.TABLE[WaitFor]
 
 
-async def _go_on(driver: Driver) -> bool:
+async def _go_on(driver: ActiveRun) -> bool:
     """Waits for the time, and stores the next try; False when the task has ended instead."""
     while not _is_time(driver):
         if driver.run.has_ended() or driver.run.record.status is Status.CANCELLING:
@@ -312,14 +312,14 @@ def is_sendable(record: TaskRecord) -> bool:
     return run is not None and run.remote_task_id is None and run.pending_message_id is not None
 
 
-async def _confirm(driver: Driver) -> bool:
+async def _confirm(driver: ActiveRun) -> bool:
     """Whether there is nothing to send any more; what was never sent is cancelled at once."""
     if driver.run.record.status is Status.CANCELLING and driver.run.record.run is not None:
         await confirm_cancel(driver, "it was stopped before the agent had it")
     return driver.run.has_ended() or driver.run.record.run is None
 
 
-def _is_time(driver: Driver) -> bool:
+def _is_time(driver: ActiveRun) -> bool:
     run, status = driver.run.record.run, driver.run.record.status
     if status in HELD:
         return False
@@ -328,7 +328,7 @@ def _is_time(driver: Driver) -> bool:
     return driver.means.clock.now_ms() >= parse_ms(run.send_after)
 
 
-def _find_pause_s(driver: Driver) -> float:
+def _find_pause_s(driver: ActiveRun) -> float:
     run = driver.run.record.run
     until_ms = parse_ms(run.send_after) if run and run.send_after else 0
     left_s = (until_ms - driver.means.clock.now_ms()) / 1000

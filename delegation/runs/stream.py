@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
-from passerelle.delegation.runs.pulse import probe
-from passerelle.delegation.runs.raising import end_raised
-from passerelle.delegation.runs.stalling import note_break
-from passerelle.delegation.runs.taking import resurrect, take
+from passerelle.delegation.runs.agent_errors import end_raised
+from passerelle.delegation.runs.liveness import note_break, probe
+from passerelle.delegation.runs.results import apply_results, revive_lost
 from passerelle.delegation.runs.volume import measure_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.core.peer import StreamOutcome
-    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.driver import ActiveRun
 
 _BUFFERED_FRAMES: Final = 256
 _BUFFERED_BYTES: Final = 8_388_608
@@ -37,7 +36,7 @@ _SHORTEST_REST_S: Final = 0.02
 """What a run is over its rate before its reader rests: a timer for each event would cost more than the event."""
 
 
-class Ahead:
+class FrameBuffer:
     """Frames that are read and not stored: so many, and so many bytes, and then their reader waits."""
 
     def __init__(self) -> None:
@@ -80,13 +79,15 @@ class Ahead:
         return batch, total
 
 
-async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) -> StreamOutcome:
+async def follow_stream(
+    driver: ActiveRun, outcomes: AsyncGenerator[StreamOutcome, None]
+) -> StreamOutcome:
     """Takes the frames of a stream to its end; its last outcome, ``Closed`` where it was left from here.
 
     Whoever wakes the driver ends the stream: a peer may keep it open while it waits for an answer of ours, and two
     streams of one task would say everything twice.
     """
-    frames = Ahead()
+    frames = FrameBuffer()
     reader = asyncio.create_task(_read(driver, outcomes, frames))
     driver.is_streaming, driver.was_left, began, is_behind = True, False, False, False
     try:
@@ -97,10 +98,10 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
             is_behind = not frames.empty()
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
-                await take(driver, results)
+                await apply_results(driver, results)
                 _count(driver, len(results), size)
                 _tell_stored(batch)
-                await resurrect(driver)
+                await revive_lost(driver)
             last, began = batch[-1], began or bool(results)
             if not isinstance(last, Answered):
                 driver.was_left = True
@@ -118,7 +119,7 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
     return Closed()
 
 
-async def _judge_break(driver: Driver, last: StreamOutcome) -> None:
+async def _judge_break(driver: ActiveRun, last: StreamOutcome) -> None:
     """A stream that had begun is over, by an error of the agent or in another way; its run may be, too."""
     if isinstance(last, Refused):
         await end_raised(driver, last)
@@ -126,7 +127,7 @@ async def _judge_break(driver: Driver, last: StreamOutcome) -> None:
         await note_break(driver)
 
 
-async def judge_end(driver: Driver, last: StreamOutcome) -> bool:
+async def judge_end(driver: ActiveRun, last: StreamOutcome) -> bool:
     """Whether the peer is known to have the message whose stream has ended so; says what was wrong with it."""
     knows = driver.remote_task() is not None or driver.run.has_ended()
     match last:
@@ -139,7 +140,7 @@ async def judge_end(driver: Driver, last: StreamOutcome) -> bool:
     return knows
 
 
-async def _await_frame(driver: Driver, frames: Ahead) -> bool:
+async def _await_frame(driver: ActiveRun, frames: FrameBuffer) -> bool:
     """Whether a frame came, and not somebody who wants the driver to look up."""
     while True:
         if driver.run.is_held() and driver.remote_task() is not None:
@@ -162,7 +163,7 @@ async def _await_frame(driver: Driver, frames: Ahead) -> bool:
                 await _look_around(driver)
 
 
-async def _await_turn(driver: Driver, *, is_behind: bool) -> tuple[int, int]:
+async def _await_turn(driver: ActiveRun, *, is_behind: bool) -> tuple[int, int]:
     """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody."""
     turns = driver.means.turns
     if driver.is_woken:
@@ -175,19 +176,19 @@ async def _await_turn(driver: Driver, *, is_behind: bool) -> tuple[int, int]:
     return _IN_TURN if turns.waiting else _AT_ONCE
 
 
-def _count(driver: Driver, events: int, size: int) -> None:
+def _count(driver: ActiveRun, events: int, size: int) -> None:
     """What a run has brought, for its caller; of one that has ended nothing follows."""
     if not driver.run.has_ended():
         now_s = asyncio.get_running_loop().time()
         driver.means.turns.sums.count(_name_owner(driver), events, size, now_s)
 
 
-def _name_owner(driver: Driver) -> str:
+def _name_owner(driver: ActiveRun) -> str:
     owner = driver.run.record.scope
     return f"{owner.tenant}/{owner.principal}"
 
 
-async def _look_around(driver: Driver) -> None:
+async def _look_around(driver: ActiveRun) -> None:
     """Another instance may have taken an answer, or ended the task: what it told us may be lost."""
     try:
         await driver.run.refresh()
@@ -204,9 +205,9 @@ async def _look_around(driver: Driver) -> None:
 
 
 async def _read(
-    driver: Driver,
+    driver: ActiveRun,
     outcomes: AsyncGenerator[StreamOutcome, None],
-    frames: Ahead,
+    frames: FrameBuffer,
 ) -> None:
     is_over = False
     try:
@@ -227,7 +228,7 @@ async def _read(
         driver.stir.set()
 
 
-async def _rest(driver: Driver, size: int) -> None:
+async def _rest(driver: ActiveRun, size: int) -> None:
     """After a frame: until the run may bring more. Nothing is read meanwhile, so no time without news passes either."""
     loop = asyncio.get_running_loop()
     now_s = loop.time()

@@ -16,18 +16,25 @@ An answer that allows is used by the append that holds the intent: the digest ov
 held against what was allowed, and policy is asked again.
 
 The id of the question follows from the run, so whoever takes the run up finds it.
+
+Hears rules, hooks and the classifier about one message that is to go to an agent.
+
+A hook may change the message. The rules are asked about both then: no hook makes harmless what a rule forbids.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
 from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.members import as_list, objects_at, texts_at
 from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
 from passerelle.core import approval
@@ -43,24 +50,34 @@ from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import EndWait, FailRun, FailTask, SendInput, WaitFor
 from passerelle.core.times import format_ms
-from passerelle.delegation.runs.endings import confirm_cancel
-from passerelle.delegation.runs.judging_sends import Judged, Send, judge_send
-from passerelle.delegation.runs.step import find_action
+from passerelle.delegation.runs.draft import find_action
+from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.permission_bridge.answers.action_rows import open_rows
+from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
 from passerelle.permission_bridge.delegations import (
     digest_use,
     find_whole_message,
     make_delegation_request,
 )
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
 from passerelle.runtime.records.spill import keep_subject, write_notes
+from passerelle.runtime.records.words import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.facts import Scope
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import Request
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import Step
+    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.permission_bridge.cases import Case
+    from passerelle.permission_bridge.hooks.consulting import Consulting
+    from passerelle.permission_bridge.hooks.hearing import Heard
+    from passerelle.permission_bridge.policy import Evaluation
+    from passerelle.permission_bridge.rules import Policy
 
 FIRST_REVISION: Final = 1
 
@@ -70,7 +87,7 @@ _GOES_ON: Final = (
 )
 
 
-async def pass_gate(driver: Driver) -> bool:
+async def pass_gate(driver: ActiveRun) -> bool:
     """Whether the message may go: then the intent to send it is stored. False: the run or its task has ended.
 
     Raises:
@@ -90,13 +107,13 @@ async def pass_gate(driver: Driver) -> bool:
     return await _await_answer(driver)
 
 
-def name_question(driver: Driver) -> str:
+def name_question(driver: ActiveRun) -> str:
     """The id of the question that a gated run waits for."""
     run = driver.run.record.attempts[-1]
     return derive_id("act", driver.run.shard, "gate", run.run_id)
 
 
-async def _judge(driver: Driver) -> Judged | None:
+async def _judge(driver: ActiveRun) -> JudgedSend | None:
     """Hears everybody about the message; None where it is not known any more."""
     message, run = await driver.find_message(), driver.run.record.run
     if message is None or run is None:
@@ -108,16 +125,16 @@ async def _judge(driver: Driver) -> Judged | None:
     return replace(judged, refers=refers)
 
 
-async def _quote(driver: Driver, message: JsonObject) -> JsonObject:
+async def _quote(driver: ActiveRun, message: JsonObject) -> JsonObject:
     """The message with the artifacts that go along in place of references."""
     referred = await driver.refer(message)
     return {**message, "parts": as_list([*objects_at(message, "parts"), *referred.parts])}
 
 
-def _describe(driver: Driver) -> Send:
+def _describe(driver: ActiveRun) -> SendCase:
     record, sight = driver.run.record, driver.run.sight
     run = record.attempts[-1]
-    return Send(
+    return SendCase(
         peer=sight.peer,
         agent=record.kind,
         caller=record.scope.principal,
@@ -128,7 +145,7 @@ def _describe(driver: Driver) -> Send:
     )
 
 
-def _store(step: Step, driver: Driver, judged: Judged) -> None:
+def _store(step: Step, driver: ActiveRun, judged: JudgedSend) -> None:
     if step.record.run is None or not step.record.run.gated:
         return
     scope = tasks.scope_of(step.record)
@@ -154,7 +171,7 @@ def _intend(step: Step, changed: str | None = None) -> None:
     step.add(step.tell(SendInput(requested)))
 
 
-def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> None:
+def _ask(step: Step, driver: ActiveRun, judged: JudgedSend, changed: str | None) -> None:
     now_ms, rules = step.decision.now_ms, driver.means.consulting.find_rules()
     asking = _make_asking(step, name_question(driver))
     asked = (one.rules for one in judged.evaluations if one.decision == "ask")
@@ -216,7 +233,7 @@ def _show(step: Step, facts: list[Fact], state: str, parts: list[Json]) -> None:
     step.end_turn("task")
 
 
-async def _await_answer(driver: Driver) -> bool:
+async def _await_answer(driver: ActiveRun) -> bool:
     """Waits for the answer, however long it takes, and uses it; a time that is over is a no."""
     ref = find_action(name_question(driver))
     while True:
@@ -237,7 +254,7 @@ async def _await_answer(driver: Driver) -> bool:
     return await _use(driver, action.request)
 
 
-async def _use(driver: Driver, request: Request) -> bool:
+async def _use(driver: ActiveRun, request: Request) -> bool:
     """Sends what was allowed, if it is what was allowed, and if nothing speaks against it by now."""
     message = await driver.find_message()
     if message is None:
@@ -277,3 +294,82 @@ async def _use(driver: Driver, request: Request) -> bool:
 
     await driver.patiently(use)
     return went
+
+
+_STRICTNESS: Final = ("allow", "ask", "deny")
+_PLACES: Final = ("contextId", "taskId")
+
+
+@dataclass(frozen=True, slots=True)
+class SendCase:
+    """Where a message is to go, and in whose work. ``agent`` is the one that the caller asked."""
+
+    peer: str
+    agent: str
+    caller: str
+    tags: frozenset[str]
+    card_hash: str | None
+    scope: Scope
+    is_call: bool
+    """Whether it is the caller's call of the agent: a further attempt is none."""
+
+    def make_case(self, message: JsonObject) -> OutboundDelegation:
+        """What the rules are asked."""
+        args: JsonObject = {"text": read_text(message), "message": message}
+        return OutboundDelegation(self.peer, self.caller, self.tags, self.card_hash, args)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSend:
+    """What everybody said about one message, and the message as it may go.
+
+    ``refers``: it names other tasks, and what stands there may be another thing when it goes.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    heard: Heard
+    message: JsonObject
+    refers: bool = False
+
+    @property
+    def strictest(self) -> Evaluation:
+        """The one that counts."""
+        return max(self.evaluations, key=lambda one: _STRICTNESS.index(one.decision))
+
+    @property
+    def changed(self) -> bytes | None:
+        """The message as it is kept, where what the caller sent does not say it any more."""
+        is_other = self.refers or self.heard.message is not None
+        return orjson.dumps(self.message) if is_other else None
+
+
+async def judge_send(
+    consulting: Consulting, send: SendCase, message: JsonObject, mint: Callable[[str], str]
+) -> JudgedSend:
+    """What everybody says to one message."""
+    rules, now_ms = consulting.find_rules(), consulting.clock.now_ms()
+    evaluation_id = mint("eval")
+    given = describe_case(send.make_case(message), send.scope, evaluation_id, now_ms)
+    heard = await consulting.hooks.hear("before_delegate", rules, {**given, "message": message})
+    sent = message if heard.message is None else _adopt(heard.message, message)
+    opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
+    facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
+    found = [_evaluate(send.make_case(sent), facts, now_ms, rules)]
+    if sent is not message:
+        before = PolicyFacts(mint("eval"), is_configured=True)
+        found.append(_evaluate(send.make_case(message), before, now_ms, rules))
+    if send.is_call and rules.speaks_about("calls"):
+        called = InboundCall(send.caller, send.agent, send.tags)
+        found.append(_evaluate(called, PolicyFacts(mint("eval"), may_call=True), now_ms, rules))
+    return JudgedSend(tuple(found), heard, sent)
+
+
+def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:
+    return replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
+
+
+def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
+    """What a hook made of the message; whose it is and where it belongs is not the hook's to say."""
+    kept: JsonObject = {name: before[name] for name in ("messageId", *_PLACES) if name in before}
+    bare = {name: one for name, one in changed.items() if name not in _PLACES}
+    return {**bare, "role": before.get("role", ROLE_USER), **kept}
