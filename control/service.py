@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.inputs import Inputs
     from passerelle.delegation.runs.plan import Planner
     from passerelle.delegation.runs.retries import Retries
-    from passerelle.delegation.runs.turn_templates import PlainTurns
+    from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import OpenedTurn, Turns
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.auditing import Auditing
@@ -128,7 +128,7 @@ class Service:
 
     writes: Writes
     turns: Turns
-    plain_turns: PlainTurns
+    templated_turns: TemplatedTurns
     follow_ups: FollowUps
     inputs: Inputs
     actions: Actions
@@ -443,7 +443,7 @@ class Service:
             if self.planning.charges:
                 charge = await self.planning.charge(principal, command)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
-            opened = None if idem else await self.plain_turns.open(principal, command, plan)
+            opened = None if idem else await self.templated_turns.open(principal, command, plan)
             if opened is None:
                 opened = await self.turns.open(principal, command, idem, plan)
         except BaseException:

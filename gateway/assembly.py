@@ -154,14 +154,14 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         routing = Routing(
             dialling, service, late.drives, peers.is_dialled, terms.find_connect_ms, late.drop
         )
-        service.dispatch.elsewhere = routing
         forwarding = _make_forwarding(store, service, settings, late)
         duties = _make_duties(store, service, forwarding, deliveries, links, routing, outages, late)
         late.bind(duties)
         outages.on_epoch = duties.repair.note_epoch
-        service.dispatch.on_loss = duties.repair.find_loss
+        signals = InstanceSignals(store.nudges, service.writes, duties.keeper.instance, outages.log)
+        service.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
-        _listen_to_others(store, service, duties.keeper.instance)
+        service.dispatch.detach(signals.listen(service.dispatch.hear))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.outputs.close)
@@ -276,7 +276,7 @@ def _list_surroundings(
         find_rules=terms.rulebook.find_rules,
         rulebook=terms.rulebook,
         list_callers=terms.list_callers,
-        patience=terms.patience,
+        timeouts=terms.timeouts,
         tally=outages.tally,
         news=late.tell,
         glimpse=late.glimpse,
@@ -410,9 +410,3 @@ def _make_duties(
         ),
         outages.log,
     )
-
-
-def _listen_to_others(store: Store, service: Service, instance: str) -> None:
-    dispatch = service.dispatch
-    dispatch.nudging = InstanceSignals(store.nudges, service.writes, instance, dispatch.log)
-    dispatch.detach(dispatch.nudging.listen(dispatch.hear))

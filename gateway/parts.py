@@ -32,7 +32,7 @@ from passerelle.delegation.runs.follow_ups import FollowUps
 from passerelle.delegation.runs.inputs import Inputs
 from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.retries import Retries
-from passerelle.delegation.runs.turn_templates import PlainTurns
+from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.ground import Ground, lay_ground
 from passerelle.gateway.settings_policy import read_tried_policy
@@ -108,7 +108,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     return Service(
         writes=writes,
         turns=working.turns,
-        plain_turns=PlainTurns(working.turns),
+        templated_turns=TemplatedTurns(working.turns),
         follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
         inputs=inputs,
         actions=actions,

@@ -50,7 +50,7 @@ class Surroundings:
     find_terms: Callable[[str], PeerTerms]
     """What the configuration says of an agent."""
     find_rules: Callable[[], Policy]
-    patience: Timeouts
+    timeouts: Timeouts
     tally: Callable[[str, float, str], None]
     news: Callable[[Shard], None]
     glimpse: Callable[[Glimpse], None] = lambda _glimpse: None

@@ -1,9 +1,7 @@
-"""The runs that this instance drives, and who waits for their answers.
+"""The runs that this instance drives, and the commands that open them.
 
-Commands on their way: each goes on to its end, also when whoever waits for it goes: half of one is never done (I6).
-
-A message that opens a run is driven in the task of its command, once its caller has been told: a task for each of them
-would cost every message one more.
+A command runs to its end even when its caller leaves: half a command is never done (I6). A message that opens a run is
+driven in the task of its command, once the caller has its result: one asyncio task less for each message.
 """
 
 from __future__ import annotations
@@ -17,24 +15,19 @@ from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
 from passerelle.delegation.runs.run import RunMovedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
-    from passerelle.core.batch import EntityRef
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
 
 
 @dataclass(slots=True)
 class ActiveRuns:
-    """Drivers by task. One that ends takes itself out; one that breaks says so."""
+    """Runs by task. A run that ends takes itself out; one that breaks says so."""
 
     log: FilteringBoundLogger
-    on_broken: Callable[[ActiveRun], None] = lambda _driver: None
-    """Told of a driver that left a run which has not ended and is still ours."""
-    on_left: Callable[[EntityRef], None] = lambda _task: None
-    """Told of the task of every driver that is done with its run, however that came."""
-    _drivers: dict[str, ActiveRun] = field(default_factory=dict[str, "ActiveRun"])
+    _active: dict[str, ActiveRun] = field(default_factory=dict[str, "ActiveRun"])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _draining: bool = False
 
@@ -44,54 +37,54 @@ class ActiveRuns:
         return self._draining
 
     def find(self, task_id: str) -> ActiveRun | None:
-        """The driver of a task, if it is driven here."""
-        return self._drivers.get(task_id)
+        """The run of a task, if it is driven here."""
+        return self._active.get(task_id)
 
     def list_tasks(self) -> list[str]:
         """Tasks that are driven here."""
-        return list(self._drivers)
+        return list(self._active)
 
-    def start(self, driver: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` for the driver, detached from whoever asked.
+    def start(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
+        """Runs ``work`` for the driver, detached from its caller.
 
         Raises:
             Draining: this instance takes no new work.
         """
-        guarded = self._admit(driver, work)
+        guarded = self._admit(active, work)
         task = asyncio.get_running_loop().create_task(guarded)
-        self._tasks[driver.run.sight.task.id] = task
-        task.add_done_callback(lambda _task: self._leave_unbegun(driver, work))
+        self._tasks[active.run.context.task.id] = task
+        task.add_done_callback(lambda _task: self._leave_unbegun(active, work))
 
-    def _leave_unbegun(self, driver: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
+    def _leave_unbegun(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
         """A task that is cancelled before its first step enters no ``finally`` of its own."""
-        if self._drivers.get(driver.run.sight.task.id) is driver:
+        if self._active.get(active.run.context.task.id) is active:
             work.close()
-            self._leave(driver, has_ended=False)
+            self._leave(active, has_ended=False)
 
     def stay(
-        self, driver: ActiveRun, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
+        self, active: ActiveRun, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
     ) -> Coroutine[Any, Any, None]:
-        """The same in a task that is there already, and nobody's: it has to await what is returned.
+        """The same in an asyncio task that exists already: it has to await what is returned.
 
         Raises:
             Draining: this instance takes no new work.
         """
-        guarded = self._admit(driver, work)
-        self._tasks[driver.run.sight.task.id] = task
+        guarded = self._admit(active, work)
+        self._tasks[active.run.context.task.id] = task
         return guarded
 
     def _admit(
-        self, driver: ActiveRun, work: Coroutine[Any, Any, None]
+        self, active: ActiveRun, work: Coroutine[Any, Any, None]
     ) -> Coroutine[Any, Any, None]:
         if self._draining:
             work.close()
             raise Draining("this instance is shutting down", retry_after_s=1)
-        self._drivers[driver.run.sight.task.id] = driver
-        return self._guard(driver, work)
+        self._active[active.run.context.task.id] = active
+        return self._guard(active, work)
 
-    async def _guard(self, driver: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
-        run, has_ended, broken = driver.run, False, False
-        task_id = run.sight.task.id
+    async def _guard(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
+        run, has_ended, broken = active.run, False, False
+        task_id = run.context.task.id
         try:
             await work
             has_ended = run.has_ended()
@@ -99,31 +92,31 @@ class ActiveRuns:
         except RunMovedError:
             self.log.info("run.moved", task=task_id)
         except (StoreUnavailable, PasserelleError) as error:
-            driver.failure, broken = error, True
+            active.failure, broken = error, True
             self.log.warning("run.broken", task=task_id, code=error.stable_code, reason=str(error))
         except Exception:
             broken = True
             self.log.exception("run.crashed", task=task_id)
         finally:
             has_ended = has_ended or run.has_ended()
-            self._leave(driver, has_ended=has_ended)
+            self._leave(active, has_ended=has_ended)
             if broken and not has_ended:
-                self.on_broken(driver)
+                active.deps.on_broken(active)
 
-    def _leave(self, driver: ActiveRun, *, has_ended: bool) -> None:
-        run, task_id = driver.run, driver.run.sight.task.id
+    def _leave(self, active: ActiveRun, *, has_ended: bool) -> None:
+        run, task_id = active.run, active.run.context.task.id
         run.moved = run.moved or not has_ended
-        self.on_left(run.sight.task)
-        if self._drivers.get(task_id) is driver:
-            del self._drivers[task_id]
+        active.deps.on_left(run.context.task)
+        if self._active.get(task_id) is active:
+            del self._active[task_id]
             del self._tasks[task_id]
         run.tell_changed()
 
     def drop(self, task_id: str) -> None:
-        """Stops driving a task at once; its fence refuses whatever is under way."""
-        driver, task = self._drivers.get(task_id), self._tasks.get(task_id)
-        if driver is not None and task is not None:
-            driver.run.moved = True
+        """Stops driving a task at once; its fence refuses writes that are under way."""
+        active, task = self._active.get(task_id), self._tasks.get(task_id)
+        if active is not None and task is not None:
+            active.run.moved = True
             task.cancel()
 
     async def end(self, task_id: str) -> None:
@@ -155,13 +148,13 @@ _LAST_S: Final = 1.0
 
 
 class ResultCallback(Protocol[T_contra]):
-    """Whoever hears of one command, once: what came of it, or how it failed. It may have gone by then."""
+    """Told of the result of one command, once. The caller may have gone by then."""
 
-    def succeed(self, result: T_contra, /) -> None:
+    def on_result(self, result: T_contra, /) -> None:
         """It was carried out."""
         ...
 
-    def fail(self, failure: BaseException, /) -> None:
+    def on_failure(self, failure: BaseException, /) -> None:
         """It was not; ``asyncio.CancelledError`` where this instance has ended it."""
         ...
 
@@ -178,7 +171,7 @@ class Commands:
         ] = {}
         """By who is told of them: the task, and the work that it carries out."""
         self._rested: asyncio.Future[None] | None = None
-        """Whoever waits until there are none."""
+        """Set when no command is under way."""
 
     def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Carries ``work`` to its end; what is returned is its outcome."""
@@ -205,7 +198,7 @@ class Commands:
             driving = None if begun is None else self._runs.stay(*begun, self._under_way[told][0])
         except BaseException as failure:
             self._leave(told)
-            told.fail(failure)
+            told.on_failure(failure)
             # The failure knows this call, which would keep it alive.
             del told
             if not isinstance(failure, Exception):
@@ -213,9 +206,9 @@ class Commands:
             return
         self._leave(told)
         try:
-            told.succeed(result)
+            told.on_result(result)
         except Exception:
-            # The run goes on, whoever was to hear of it.
+            # The run goes on all the same.
             self._runs.log.exception("command.untold")
         if driving is not None:
             # A run may last for months.
@@ -243,22 +236,22 @@ class Commands:
             # One that was cancelled before its first step has told nobody.
             if self._under_way.pop(told, None) is not None:
                 work.close()
-                told.fail(asyncio.CancelledError())
+                told.on_failure(asyncio.CancelledError())
 
 
 class _Waiting:
-    """Told, and passes it on to whoever waits, unless that one has gone."""
+    """Passes the result on to a future, unless its waiter has gone."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self, waiting: asyncio.Future[Any]) -> None:
         self._waiting = waiting
 
-    def succeed(self, result: object) -> None:
+    def on_result(self, result: object) -> None:
         if not self._waiting.done():
             self._waiting.set_result(result)
 
-    def fail(self, failure: BaseException) -> None:
+    def on_failure(self, failure: BaseException) -> None:
         if self._waiting.done():
             return
         if isinstance(failure, asyncio.CancelledError):

@@ -1,14 +1,13 @@
-"""An answer that the agent does not take: its callers are told at once, and the task is what the agent says of it.
+"""An agent that refuses an answer, or that breaks over its own work.
 
-One that waits asks the same again, under a question of its own: a question that is closed stays closed (I7). One that
-finds fault with the answer waits as well, even if it says that it works: some agents say so before they have looked at
-what they were sent, and never take it back. An answer that a rule or a clock has given would be given again for ever,
-so with such an answer the run has failed.
+*Refused*: the callers of the answer are told at once, and the task is what the agent says of it. A task that waits asks
+the same again, as a new question: a closed question stays closed (I7). An agent that finds fault with the answer waits
+too, even if it says that it works: some agents say so before they have read what they were sent, and never correct it.
+An answer of a rule or a clock would be the same each time, so the run fails.
 
-An agent that breaks over its own work: it said an error after it had begun, and says nothing else any more.
-
-What it says of its task outweighs the error: a task that has ended, or waits, stands as it does. One that is still said
-to work will never move again, since agents forget to end a task whose program has raised; so its run has failed.
+*Broken*: the agent has said an error after it had begun, and nothing since. What it says of its task outweighs the
+error: a task that has ended, or waits, stays as it is. A task that is still said to work will never move again, since
+agents forget to end a task whose program has raised; so its run fails.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
 from passerelle.core import approval
-from passerelle.core import task as tasks
 from passerelle.core.approval_commands import FailReturn
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidInput
-from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.peer import Answered, Refused
 from passerelle.core.status import ENDED, WAITING, Status
@@ -45,8 +42,8 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Failure
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Malformed, PeerOutcome
-    from passerelle.delegation.runs.draft import Step
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.run import Run
 
 ON_ITS_WAY: Final = frozenset({"owed", "returning"})
@@ -80,81 +77,85 @@ def _name_decision(message: JsonObject) -> str | None:
 
 
 async def refuse_answer(
-    driver: ActiveRun, action_ids: Sequence[str], remote: str, outcome: Refused | Malformed
+    active: ActiveRun, action_ids: Sequence[str], remote: str, outcome: Refused | Malformed
 ) -> None:
     """Takes ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
-    failure = explain(outcome, driver.run.sight, driver.run.record).failure
+    failure = explain(outcome, active.run.context, active.run.record).failure
     held = [
-        driver.run.held[ref].record
+        active.run.held[ref].record
         for ref in map(find_action, action_ids)
-        if ref in driver.run.held
+        if ref in active.run.held
     ]
-    turns = await find_turns(driver.run, [one for one in held if isinstance(one, ActionRecord)])
-    seen = await driver.peer.get(remote)
+    turns = await find_turns(active.run, [one for one in held if isinstance(one, ActionRecord)])
+    seen = await active.peer.get(remote)
     is_given = True
 
-    def tell(step: Step) -> None:
+    def tell(draft: DecisionDraft) -> None:
         nonlocal is_given
-        actions = _find_owed(step, action_ids)
+        actions = _find_owed(draft, action_ids)
         is_given = all(one.decision and one.decision.source == "answer" for one in actions)
         for action in actions:
             refused = FailReturn(f"{REFUSED}: {failure.message}")
-            step.add(approval.decide(action, refused, step.decision.now_ms))
-            step.due.append(DueChange(f"return:{action.request.action_id}", None))
-        refuse_message(step, failure, turns)
+            draft.add(approval.decide(action, refused, draft.decision.now_ms))
+            draft.due.append(DueChange(f"return:{action.request.action_id}", None))
+        refuse_message(draft, failure, turns)
 
     if isinstance(outcome, Refused) and has_raised(outcome, seen):
-        await fail_raised(driver, outcome, tell)
+        await fail_raised(active, outcome, tell)
     elif isinstance(seen, Answered):
         waits = read_state(seen) in INTERRUPTED_STATES
-        asked = None if waits or not finds_fault(outcome) else _restate(driver, action_ids, seen)
+        asked = None if waits or not finds_fault(outcome) else _restate(active, action_ids, seen)
         if asked is None:
-            await apply_results(driver, [{"task": seen.result}], tell)
+            await apply_results(active, [{"task": seen.result}], tell)
         else:
-            await apply_results(driver, [{"task": asked}], tell, lambda step: _wait_on(step, seen))
+            await apply_results(
+                active, [{"task": asked}], tell, lambda draft: _wait_on(draft, seen)
+            )
         if not is_given and (waits or asked is not None):
-            await _give_up(driver, remote, failure)
+            await _give_up(active, remote, failure)
     else:
-        await driver.patiently(tell)
+        await active.append(tell)
 
 
-def _restate(driver: ActiveRun, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
+def _restate(active: ActiveRun, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
     """The task as it asked, where the agent is said to work since and has refused what it was sent as the answer."""
-    run = driver.run
+    run = active.run
     held = [run.held[ref].record for ref in map(find_action, action_ids) if ref in run.held]
     asked = next((one.request.remote for one in held if isinstance(one, ActionRecord)), None)
     if asked is None or read_state(seen) in TERMINAL_STATES:
         return None
-    ids = make_relabel(run.record.task_id, run.sight.context_id, list_ids(run.sight, run.record))
-    return restate(seen.result, asked, run.sight.content or {}, ids.scrub(asked.message_id or ""))
+    ids = make_relabel(
+        run.record.task_id, run.context.context_id, list_ids(run.context, run.record)
+    )
+    return restate(seen.result, asked, run.context.content or {}, ids.scrub(asked.message_id or ""))
 
 
-def _wait_on(step: Step, seen: Answered) -> None:
+def _wait_on(draft: DecisionDraft, seen: Answered) -> None:
     """What the agent says of its task is no news from here on, while it waits."""
     message = object_at(object_at(seen.result, "status"), "message")
     said = RunStatus(waits_on=read_state(seen), message_id=text_at(message, "messageId") or None)
-    if step.record.status in WAITING:
-        step.add([Fact(tasks.scope_of(step.record), said)])
+    if draft.record.status in WAITING:
+        draft.note(said)
 
 
-def _find_owed(step: Step, action_ids: Sequence[str]) -> list[ActionRecord]:
-    found = [step.decision.state(find_action(action_id)) for action_id in action_ids]
+def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRecord]:
+    found = [draft.decision.state(find_action(action_id)) for action_id in action_ids]
     return [
         one for one in found if isinstance(one, ActionRecord) and one.return_state in ON_ITS_WAY
     ]
 
 
-async def _give_up(driver: ActiveRun, remote: str, failure: Failure) -> None:
+async def _give_up(active: ActiveRun, remote: str, failure: Failure) -> None:
     """The agent waits for an answer that nobody gives any more: the task fails, and the agent is told to stop."""
     text = f"the agent did not take the answer that policy has given: {failure.message}"
 
-    def end(step: Step) -> None:
-        if step.record.run is not None:
-            step.close_actions("asker_lost")
-            end_run(step, RunEnd(replace(failure, message=text)))
+    def end(draft: DecisionDraft) -> None:
+        if draft.record.run is not None:
+            draft.close_actions("asker_lost")
+            end_run(draft, RunEnd(replace(failure, message=text)))
 
-    await driver.patiently(end)
-    await driver.peer.cancel(remote)
+    await active.append(end)
+    await active.peer.cancel(remote)
 
 
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
@@ -184,30 +185,30 @@ def read_state(seen: Answered) -> str:
     return text_at(object_at(seen.result, "status"), "state")
 
 
-async def end_raised(driver: ActiveRun, outcome: Refused) -> None:
+async def end_raised(active: ActiveRun, outcome: Refused) -> None:
     """The stream of a run that had begun ended with an error: the run has failed, unless its task says more."""
-    remote = driver.remote_task()
-    if remote is None or outcome.http_status in _BUSY or driver.run.record.status in ENDED:
+    remote = active.remote_task()
+    if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
         return
-    seen = await driver.peer.get(remote)
+    seen = await active.peer.get(remote)
     if isinstance(seen, Answered) and read_state(seen) in _AT_REST:
-        await apply_results(driver, [{"task": seen.result}])
+        await apply_results(active, [{"task": seen.result}])
         return
-    await fail_raised(driver, outcome)
+    await fail_raised(active, outcome)
 
 
 async def fail_raised(
-    driver: ActiveRun, outcome: Refused, before: Callable[[Step], None] | None = None
+    active: ActiveRun, outcome: Refused, before: Callable[[DecisionDraft], None] | None = None
 ) -> None:
     """Ends the run with the words of the agent; ``before`` adds to the append."""
-    failure = explain(outcome, driver.run.sight, driver.run.record).failure
+    failure = explain(outcome, active.run.context, active.run.record).failure
 
-    def end(step: Step) -> None:
+    def end(draft: DecisionDraft) -> None:
         if before is not None:
-            before(step)
-        if step.record.run is None or step.record.status is Status.CANCELLING:
+            before(draft)
+        if draft.record.run is None or draft.record.status is Status.CANCELLING:
             return
-        step.close_actions("asker_lost")
-        end_run(step, RunEnd(failure))
+        draft.close_actions("asker_lost")
+        end_run(draft, RunEnd(failure))
 
-    await driver.patiently(end)
+    await active.append(end)

@@ -1,15 +1,15 @@
-"""Answers that end a plain turn at once: what the last append writes is filled in, too.
+"""Answers that end a templated turn at once: the last append is rendered from a template, too.
 
-An answer is plain when it is the first word of the agent, and the last: a completed Task with a few artifacts of texts
-and data, or a bare Message. What callers see is made as for every answer. The facts about it are the same for every
-answer of one shape, so they are rehearsed on the rehearsed turn (``plain_turns``), and filled in.
+An answer is templated when it is the first word of the agent and the last: a completed Task with a few artifacts of
+texts and data, or a bare Message. What callers see is made as for every answer. The facts about it are the same for
+every answer of one shape, so samples of them are rendered on the sample turns (``turn_templates``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -29,31 +29,35 @@ from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.generated import make_picker
 from passerelle.core.minting import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.record import value
 from passerelle.core.times import format_ms
-from passerelle.delegation.runs.artifacts import ArtifactSummary, describe
+from passerelle.delegation.runs.artifacts import DescribedArtifact, describe
 from passerelle.delegation.runs.completion import is_silent
 from passerelle.delegation.runs.observation import observe, read_said
 from passerelle.delegation.runs.peer_profile import read_behaviour
 from passerelle.delegation.runs.run import Run
-from passerelle.delegation.runs.turn_templates import FREE, TRIES, rehearse_longer, rehearse_ms
+from passerelle.delegation.runs.templates import (
+    AnswerShape,
+    AnswerTemplate,
+    ArtifactShape,
+    TemplatedAnswer,
+)
+from passerelle.delegation.runs.turn_templates import FREE, TRIES, sample_longer, sample_ms
 from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.spill import CAP
 from passerelle.runtime.records.writes import compose
 from passerelle.store.connection import unpack
-from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
+from passerelle.store.stencil import Example, cut_stencil, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Sequence
 
-    from passerelle.core.batch import EntityRef
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.minting import Asked
     from passerelle.core.ports.chance import Ids
-    from passerelle.delegation.runs.draft import Sight
+    from passerelle.delegation.runs.draft import RunContext
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
-    from passerelle.delegation.runs.turn_templates import PlainTurn, Rehearsal
+    from passerelle.delegation.runs.templates import SampleTurn, TemplatedTurn
 
 _MOST_ARTIFACTS: Final = 4
 _MOST_PARTS: Final = 4
@@ -64,110 +68,71 @@ _TIMES: Final = 2
 _TOUCHED: Final = (EntityKind.TASK, EntityKind.THREAD)
 """What the end of a turn may change."""
 
-ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool]"
-"""Media types, number of parts, whether it has a name."""
+_MESSAGE: Final = AnswerShape(is_task=False)
 
 
-class Shape(NamedTuple):
-    """What decides which facts an answer leads to. A tuple, since forms are found by it."""
-
-    is_task: bool
-    says_text: bool = False
-    says_id: bool = False
-    artifacts: tuple[ArtifactShape, ...] = ()
-
-
-_MESSAGE: Final = Shape(is_task=False)
-
-
-@value
-class PlainAnswer:
-    """A plain answer in our ids.
-
-    ``packed`` is its frame as it is stored, ``texts`` are the further texts in which answers of a shape differ.
-    """
-
-    shape: Shape
-    frame: JsonObject
-    packed: bytes
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerForm:
-    """What every answer of one shape stores, on a turn of one shape."""
-
-    stencil: Stencil
-    numbers: tuple[tuple[int, str], ...]
-    """What has to be drawn (``mint_together``)."""
-    pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
-    """Out of the task and the thread: what is written, in its order."""
-    first_event: str
-    """The ordinal of its id."""
-    feed: bool
-    row: IndexRow | None
-    """The rehearsed row of the owner's list: another task, another time."""
-    seen: SeenBehaviour | None
-
-
-def fill_answer(
-    run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int
+def render_answer(
+    run: Run, turn: TemplatedTurn, result: JsonObject, sent_ms: int
 ) -> Awaitable[bool] | None:
-    """Stores the answer to a plain turn that was ``sent_ms`` (``Run.fill``); None where it is not plain."""
-    answer = read_plain(run.sight, turn, result)
+    """Stores the answer to a templated turn, sent at ``sent_ms``; None where the answer is not templated."""
+    answer = read_templated(run.context, turn, result)
     if answer is None:
         return None
-    writes, sight, shard = run.writes, run.sight, run.shard
-    form = find_form(run, turn, answer.shape, writes.log.shard_epoch(shard))
-    if form is None:
+    writes, context, shard = run.writes, run.context, run.shard
+    template = find_template(run, turn, answer.shape, writes.log.shard_epoch(shard))
+    if template is None:
         return None
     now_ms = writes.read_ms(shard)
-    minted = mint_together(writes.ids, shard, now_ms, form.numbers)
-    call = form.stencil.fill(list_values(turn, answer, now_ms, minted))
+    minted = mint_together(writes.ids, shard, now_ms, template.numbers)
+    call = template.stencil.fill(list_values(turn, answer, now_ms, minted))
     if call is None:
         return None
-    touched = form.pick_touched((sight.task, sight.thread))
-    first_event = f"ev{minted[0]}{form.first_event}"
-    pace = turn.form.pace
+    touched = template.pick_touched((context.task, context.thread))
+    first_event = f"ev{minted[0]}{template.first_event}"
+    pace = turn.template.pace
     pace.note(now_ms - sent_ms)
     packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call, pace.within_s)
-    row = form.row
+    row = template.row
     if row is not None:
-        row = IndexRow(row.owner, row.agent, sight.task.id, now_ms, row.part)
-    return run.fill(turn, form, packed, answer, row)
+        row = IndexRow(row.owner, row.agent, context.task.id, now_ms, row.part)
+    return run.append_rendered(turn, template, packed, answer, row)
 
 
-def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer | None:
-    """The answer, if it is plain on a run of which nothing is known yet."""
-    if sight.price is not None or sight.content is not None or sight.place is not None:
+def read_templated(
+    context: RunContext, turn: TemplatedTurn, result: JsonObject
+) -> TemplatedAnswer | None:
+    """The answer, if it is templated and the first of its run."""
+    if context.price is not None or context.content is not None or context.place is not None:
         return None
-    if sight.redaction.is_on:
+    if context.redaction.is_on:
         return None
     reply = read_reply(result)
-    if isinstance(reply, MessageReply) and not sight.always_task:
-        return _read_message(sight, turn, reply.message)
+    if isinstance(reply, MessageReply) and not context.always_task:
+        return _read_message(context, turn, reply.message)
     if isinstance(reply, TaskReply):
-        return _read_task(sight, turn, reply.task)
+        return _read_task(context, turn, reply.task)
     return None
 
 
-def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer | None:
-    status, native, context = task.get("status"), task.get("id"), task.get("contextId")
+def _read_task(
+    context: RunContext, turn: TemplatedTurn, task: JsonObject
+) -> TemplatedAnswer | None:
+    status, native, told = task.get("status"), task.get("id"), task.get("contextId")
     if not isinstance(status, dict) or status.get("state") != COMPLETED:
         return None
-    if not isinstance(native, str) or (context and context != turn.remote_context_id):
+    if not isinstance(native, str) or (told and told != turn.remote_context_id):
         return None
     if native == turn.remote_context_id:
         # One name for two things: which of them is meant where it stands is judged elsewhere.
         return None
-    known = {turn.remote_context_id: sight.context_id, native: sight.task.id}
-    ids = Relabel(sight.task.id, sight.context_id, known)
-    ours = complete_history(relabel_places(task, "Task", ids), sight.accepted)
+    known = {turn.remote_context_id: context.context_id, native: context.task.id}
+    ids = Relabel(context.task.id, context.context_id, known)
+    ours = complete_history(relabel_places(task, "Task", ids), context.accepted)
     frame: JsonObject = {"task": ours}
     packed = orjson.dumps(frame)
     if ids.find_in(packed) is not None:
-        ids = make_relabel(sight.task.id, sight.context_id, known)
-        ours = complete_history(relabel(task, "Task", ids), sight.accepted)
+        ids = make_relabel(context.task.id, context.context_id, known)
+        ours = complete_history(relabel(task, "Task", ids), context.accepted)
         frame = {"task": ours}
         packed = orjson.dumps(frame)
     described = _describe_all(ours.get("artifacts") or [])
@@ -181,32 +146,34 @@ def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer |
     for one in described:
         texts += (one.name_at_peer, one.sha256, f"{len(one.packed)}", one.name or "")
         shapes.append((one.media_types, one.parts, one.name is not None))
-    shape = Shape(True, text is not None, message_id is not None, tuple(shapes))
-    return PlainAnswer(shape, frame, packed, tuple(texts))
+    shape = AnswerShape(True, text is not None, message_id is not None, tuple(shapes))
+    return TemplatedAnswer(shape, frame, packed, tuple(texts))
 
 
-def _read_message(sight: Sight, turn: PlainTurn, message: JsonObject) -> PlainAnswer | None:
-    known = {turn.remote_context_id: sight.context_id}
+def _read_message(
+    context: RunContext, turn: TemplatedTurn, message: JsonObject
+) -> TemplatedAnswer | None:
+    known = {turn.remote_context_id: context.context_id}
     if "taskId" in message and (native := text_at(message, "taskId")):
-        known[native] = sight.task.id
-    if "contextId" in message and (context := text_at(message, "contextId")):
-        known[context] = sight.context_id
-    ids = Relabel(sight.task.id, sight.context_id, known)
+        known[native] = context.task.id
+    if "contextId" in message and (told := text_at(message, "contextId")):
+        known[told] = context.context_id
+    ids = Relabel(context.task.id, context.context_id, known)
     frame: JsonObject = {"message": relabel_message(message, ids, relabel_places)}
     packed = orjson.dumps(frame)
     if ids.find_in(packed) is not None:
-        ids = make_relabel(sight.task.id, sight.context_id, known)
+        ids = make_relabel(context.task.id, context.context_id, known)
         frame = {"message": relabel_message(message, ids)}
         packed = orjson.dumps(frame)
     size = len(packed)
-    return PlainAnswer(_MESSAGE, frame, packed, (f"{size}",)) if size <= CAP else None
+    return TemplatedAnswer(_MESSAGE, frame, packed, (f"{size}",)) if size <= CAP else None
 
 
-def _describe_all(artifacts: Json) -> list[ArtifactSummary] | None:
-    """What is recorded of the artifacts of an answer, if all of them are plain."""
+def _describe_all(artifacts: Json) -> list[DescribedArtifact] | None:
+    """What is recorded of the artifacts of an answer; None where one of them fits no template."""
     if not isinstance(artifacts, list) or len(artifacts) > _MOST_ARTIFACTS:
         return None
-    described: list[ArtifactSummary] = []
+    described: list[DescribedArtifact] = []
     for artifact in artifacts:
         if not isinstance(artifact, dict):
             return None
@@ -224,42 +191,46 @@ def _describe_all(artifacts: Json) -> list[ArtifactSummary] | None:
     return described if len(described) <= 1 or _are_told_apart(described) else None
 
 
-def _are_told_apart(artifacts: Sequence[ArtifactSummary]) -> bool:
+def _are_told_apart(artifacts: Sequence[DescribedArtifact]) -> bool:
     names = {one.name_at_peer for one in artifacts}
     titles = {one.name or number for number, one in enumerate(artifacts)}
     return len(names) == len(titles) == len(artifacts)
 
 
 def list_values(
-    turn: PlainTurn, answer: PlainAnswer, now_ms: int, minted: Sequence[str]
+    turn: TemplatedTurn, answer: TemplatedAnswer, now_ms: int, minted: Sequence[str]
 ) -> tuple[bytes, ...]:
     """In what answers of a shape differ, as it stands in what is written; what is minted comes last."""
     texts = (format_ms(now_ms), f"{now_ms}", *answer.texts, *minted)
     return (*turn.values, answer.packed, *quote(texts))
 
 
-def find_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm | None:
-    """The form of an answer, rehearsed where its shape is worth it."""
-    sight = run.sight
-    known = turn.form.answers
-    key = (shape, sight.peer_tags, sight.always_task, epoch)
+def find_template(
+    run: Run, turn: TemplatedTurn, shape: AnswerShape, epoch: int
+) -> AnswerTemplate | None:
+    """The template of an answer, made where its shape is worth it."""
+    context = run.context
+    known = turn.template.answers
+    key = (shape, context.peer_tags, context.always_task, epoch)
     try:
         return known.recall(key)
     except KeyError:
         if not known.is_worth(key):
             return None
-    form = _make_form(run, turn, shape, epoch)
-    known.keep(key, form)
-    return form
+    template = _make_form(run, turn, shape, epoch)
+    known.keep(key, template)
+    return template
 
 
-def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm | None:
-    """Out of an answer to each of the two rehearsals of the turn."""
+def _make_form(
+    run: Run, turn: TemplatedTurn, shape: AnswerShape, epoch: int
+) -> AnswerTemplate | None:
+    """Out of an answer to each of the two samples of the turn."""
     for _ in range(TRIES):
         made = [
-            rehearse_answer(run, turn, one, result, epoch)
-            for one in turn.form.rehearsals
-            for result in (rehearse_result(shape, run.writes.ids, one.remote_context_id),)
+            render_sample_answer(run, turn, one, result, epoch)
+            for one in turn.template.samples
+            for result in (sample_result(shape, run.writes.ids, one.remote_context_id),)
         ]
         one, other = made
         if one is None or other is None or one.asked != other.asked:
@@ -272,7 +243,7 @@ def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerFor
         stencil = cut_stencil(one.example, other.example, FREE.union((frame,), said))
         if stencil is None:
             continue
-        return AnswerForm(
+        return AnswerTemplate(
             stencil=stencil,
             numbers=one.asked.numbers,
             pick_touched=make_picker([_TOUCHED.index(kind) for kind in one.kinds]),
@@ -285,10 +256,10 @@ def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerFor
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class SampleAnswer:
     """An answer that was decided and not stored."""
 
-    shape: Shape
+    shape: AnswerShape
     asked: Asked
     texts: int
     """How many further texts the answer has."""
@@ -299,62 +270,62 @@ class Rehearsed:
     seen: SeenBehaviour | None
 
 
-def rehearse_answer(
-    run: Run, turn: PlainTurn, rehearsal: Rehearsal, result: JsonObject, epoch: int
-) -> Rehearsed | None:
-    """Decides an answer to a rehearsed turn by the code for every answer, and stores nothing; None: it is not plain."""
-    chance, place = run.writes.ids, rehearsal.place
-    now_ms = rehearse_ms(chance)
+def render_sample_answer(
+    run: Run, turn: TemplatedTurn, sample: SampleTurn, result: JsonObject, epoch: int
+) -> SampleAnswer | None:
+    """Decides an answer to a sample turn by the code for every answer; None where it is not templated. Not stored."""
+    chance, place = run.writes.ids, sample.place
+    now_ms = sample_ms(chance)
     ids = RecordedIds(chance, place.shard, now_ms)
-    before = rehearsal.fill(turn.form)
-    settled = rehearsal.draft.decision.settle(rehearsal.op, 1)
-    task = rehearsal.draft.task
+    before = sample.render(turn.template)
+    settled = sample.decision.settle(sample.op, 1)
+    task = sample.task
     held = {ref: settled[ref] for ref in (task, place.thread)}
-    sight = replace(
-        run.sight,
+    context = replace(
+        run.context,
         task=task,
         shard=place.shard,
         thread=place.thread,
         context_id=place.context_id,
         mint=partial(_mint, ids, place.shard),
-        accepted=[rehearsal.message],
+        accepted=[sample.message],
     )
-    answer = read_plain(sight, before, result)
+    answer = read_templated(context, before, result)
     if answer is None:
         return None
     writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
-    rehearsed = Run(
+    rendered = Run(
         writes=writes,
         blobs=run.blobs,
         copies=run.copies,
         uploads=run.uploads,
         contents=run.contents,
-        sight=sight,
+        context=context,
         shard=place.shard,
         kept=held,
-        driver=rehearsal.driver,
+        driver=sample.driver,
         asks=run.asks,
         post_row=run.post_row,
         list_row=run.list_row,
     )
-    drafted = rehearsed.draft(lambda step: observe(step, result))
+    drafted = rendered.draft(lambda draft: observe(draft, result))
     if drafted is None or drafted[0].spill.blobs or drafted[0].more:
         return None
-    step, terms = drafted
+    draft, terms = drafted
     op = ids.mint("op", place.shard)
-    batch, standing = compose(step.decision, held, terms, op, epoch)
+    batch, standing = compose(draft.decision, held, terms, op, epoch)
     call = writes.log.pack(batch).call
     asked, minted = ids.find_in(call)
     values = list_values(before, answer, now_ms, minted)
-    return Rehearsed(
+    return SampleAnswer(
         answer.shape,
         asked,
         len(answer.texts),
         Example(unpack(call), values),
-        tuple(ref.kind for ref in step.decision.touched),
+        tuple(ref.kind for ref in draft.decision.touched),
         standing.feed,
         standing.index[0] if standing.index else None,
-        read_behaviour(step.record.attempts[-1]),
+        read_behaviour(draft.record.attempts[-1]),
     )
 
 
@@ -362,11 +333,11 @@ def _mint(ids: Ids, shard: Shard, prefix: str) -> str:
     return ids.mint(prefix, shard)
 
 
-def rehearse_result(shape: Shape, ids: Ids, context: str) -> JsonObject:
+def sample_result(shape: AnswerShape, ids: Ids, context: str) -> JsonObject:
     """An answer of that shape, in which every text stands for itself."""
 
     def write(length: int) -> str:
-        return rehearse_longer(ids, length)
+        return sample_longer(ids, length)
 
     said: JsonObject = {"role": "ROLE_AGENT"}
     if shape.says_id or not shape.is_task:

@@ -1,13 +1,11 @@
-"""Peers that call back with news of a task: what they are told to call with, and what their call is worth.
+"""Peers that call back with news of a task: what they are given to call with, and what their call is worth.
 
 Each run gets an address and a token of its own, 256 random bits each. Only their hashes are stored, for as long as the
-run can last. A call that holds is a hint: the driver of the run asks the peer, so what a peer says of its task is
-always read from the peer itself, and repeats or late calls change nothing.
+run can last. A valid call is a hint: the driver asks the peer, so what a peer says of its task is always read from the
+peer itself, and repeated or late calls change nothing.
 
-A peer that calls back: told where to with the message, or later, once it is not followed by a stream any more.
-
-A stream brings everything at once, so a peer that is streamed from is not asked to call back as well: it is told where
-to when its stream is gone. Whoever takes a run over finds what its peer was told.
+A stream brings everything at once, so a peer that streams is given the address only when its stream is gone. A driver
+that takes a run over finds what its peer was given.
 """
 
 from __future__ import annotations
@@ -148,7 +146,7 @@ def _is_same(given: str, digest: str) -> bool:
 
 
 @dataclass(slots=True)
-class CallingBack:
+class CallbackOffer:
     """What one run has arranged with its peer; ``is_agreed``: the peer was told where to call."""
 
     callbacks: Callbacks

@@ -1,12 +1,12 @@
 """The first message of a run on its way to the peer: sent once, or held back, or looked for.
 
-A peer that is busy (429, 503 with Retry-After), one whose way is closed by the breaker, and one that has as much as it
-may get from us have not taken the message. The task waits then, visibly, and the send is a due row at the time when it
-may be tried again (I9): it is not failed for that. A wait that would outlast the limit of the run helps nobody, so its
-caller gets the error with the time to come back.
+A peer that is busy (429, 503 with Retry-After), one behind an open breaker, and one that has as much as our limits
+allow have not taken the message. The task waits then, visibly, and the send is a due row at the time when it may be
+tried again (I9): the task does not fail. A wait beyond the limit of the run helps nobody, so its caller gets the error
+with the time to come back.
 
-Each try is an intent that is stored before it (``model.requested``), so that a driver that takes over knows what may
-have arrived.
+Each try is an intent that is stored first (``model.requested``), so that a driver that takes over knows what may have
+arrived.
 """
 
 from __future__ import annotations
@@ -17,28 +17,21 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import orjson
 
-from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.frames import (
-    make_message,
-    make_status,
     note_status,
-    status_frame,
-    task_frame,
 )
-from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.states import WORKING
 from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.events import Fact
 from passerelle.core.payloads.run import ModelFailed, request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import HELD, WAITING, Status
 from passerelle.core.task_commands import EndWait, SendInput, WaitFor
 from passerelle.core.times import format_ms, parse_ms
-from passerelle.delegation.runs.answer_templates import fill_answer
+from passerelle.delegation.runs.answer_templates import render_answer
 from passerelle.delegation.runs.failure import PeerRefusal, explain, list_tried
 from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.delegation.runs.follow_strategy import waits_long
@@ -51,8 +44,8 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.task_record import TaskRecord
-    from passerelle.delegation.runs.draft import Step
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
 
 ROW: Final = "send"
 """The kind of the due row of a message that is held back."""
@@ -62,7 +55,7 @@ _LONGEST_WAIT_MS: Final = 30_000
 _LONGEST_CROWD_MS: Final = 5_000
 _CROWD_LOOK_S: Final = 0.05
 _OURS: Final = "taskPushNotificationConfig"
-"""A secret of a call back stands in no record; whoever sends later makes another one."""
+"""The secret of a callback is in no record; a later send makes another one."""
 _OPTIONS_BYTES: Final = 4_096
 
 
@@ -73,12 +66,12 @@ class Deferred:
     refusal: PeerRefusal
     wait_ms: int
     is_ours: bool = False
-    """A limit of ours is in the way: it may be gone in a moment."""
+    """One of our limits is in the way: it may be gone in a moment."""
     is_absent: bool = False
-    """The agent dials in, and not here: the run is for whoever it is linked to."""
+    """The agent dials in, and not here: the run is for the instance that it is linked to."""
 
 
-Standing: TypeAlias = "Literal['settled', 'unknown'] | Deferred"
+SendResult: TypeAlias = "Literal['settled', 'unknown'] | Deferred"
 
 
 def is_kept_back(record: TaskRecord) -> bool:
@@ -106,63 +99,63 @@ def back_off(tries: int) -> int:
     return min(_FIRST_WAIT_MS << min(tries, 8), _LONGEST_WAIT_MS)
 
 
-async def deliver(driver: ActiveRun, sent: JsonObject) -> bool:
+async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
     """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
     tries, crowded_ms = 0, 0
     while True:
-        if not driver.may_leave():
-            await driver.await_leave()
-        driver.sent_ms = driver.means.clock.now_ms()
-        driver.run.has_all = not driver.run.is_streamed()
-        crowded_ms = crowded_ms or driver.sent_ms
-        if driver.run.is_streamed():
-            standing: Standing = await _stream(driver, sent, tries)
+        if not active.may_leave():
+            await active.await_leave()
+        active.sent_ms = active.deps.clock.now_ms()
+        active.run.has_all = not active.run.is_streamed()
+        crowded_ms = crowded_ms or active.sent_ms
+        if active.run.is_streamed():
+            standing: SendResult = await _stream(active, sent, tries)
         else:
-            outcome = await driver.peer.send(sent)
+            outcome = await active.peer.send(sent)
             if (
                 isinstance(outcome, Answered)
-                and (turn := driver.run.plain) is not None
-                # Where a hook wants to know of answers, none of them is plain.
-                and not driver.means.consulting.find_rules().watches_answers
-                and (filling := fill_answer(driver.run, turn, outcome.result, driver.sent_ms))
+                and (turn := active.run.templated) is not None
+                # Where a hook watches answers, none of them is rendered.
+                and not active.deps.consulting.find_rules().watches_answers
+                and (filling := render_answer(active.run, turn, outcome.result, active.sent_ms))
                 is not None
                 and await filling
             ):
-                driver.learn()
+                active.learn()
                 return True
-            standing = await _settle(driver, outcome, tries)
-        driver.run.has_all = False
+            standing = await _settle(active, outcome, tries)
+        active.run.has_all = False
         if not isinstance(standing, Deferred):
-            driver.learn()
+            active.learn()
             return standing == "settled"
-        if standing.is_ours and _is_moment(driver, crowded_ms):
-            await driver.rest(_CROWD_LOOK_S)
-            if driver.run.has_ended() or driver.run.record.status is Status.CANCELLING:
-                await _confirm(driver)
+        if standing.is_ours and _is_moment(active, crowded_ms):
+            await active.rest(_CROWD_LOOK_S)
+            if active.run.has_ended() or active.run.record.status is Status.CANCELLING:
+                await _confirm(active)
                 return True
             continue
-        await _hold(driver, sent, standing)
-        if not await _go_on(driver):
+        await _hold(active, sent, standing)
+        if not await _go_on(active):
             return True
-        tries, crowded_ms = tries + 1, driver.means.clock.now_ms()
+        tries, crowded_ms = tries + 1, active.deps.clock.now_ms()
 
 
-async def deliver_kept(driver: ActiveRun) -> bool:
+async def deliver_kept(active: ActiveRun) -> bool:
     """The same for a message that another driver held back."""
-    sent = await driver.recall()
+    sent = await active.recall()
     if sent is None:
         return False
-    return not await _go_on(driver) or await deliver(driver, sent)
+    return not await _go_on(active) or await deliver(active, sent)
 
 
-async def deliver_again(driver: ActiveRun, sent: JsonObject) -> bool:
-    """The same for a message of which is known that it never arrived: the same id, and another intent."""
-    await driver.patiently(_intend)
-    return await deliver(driver, sent)
+async def deliver_again(active: ActiveRun, sent: JsonObject) -> bool:
+    """The same for a message that certainly never arrived: the same id, and another intent."""
+    await active.append(_intend)
+    return await deliver(active, sent)
 
 
 def read_options(sent: JsonObject) -> JsonObject | None:
-    """What a request says beside its message, for whoever sends it later; of what is too large nothing is kept."""
+    """What a request says beside its message, for a later send; None where that is too large to keep."""
     options: JsonObject = {name: value for name, value in sent.items() if name != "message"}
     configuration = object_at(options, "configuration")
     if _OURS in configuration:
@@ -172,80 +165,79 @@ def read_options(sent: JsonObject) -> JsonObject | None:
     return options if options and len(orjson.dumps(options)) <= _OPTIONS_BYTES else None
 
 
-def _is_moment(driver: ActiveRun, since_ms: int) -> bool:
-    return driver.means.clock.now_ms() - since_ms < driver.patience.crowd_s * 1000
+def _is_moment(active: ActiveRun, since_ms: int) -> bool:
+    return active.deps.clock.now_ms() - since_ms < active.timeouts.crowd_s * 1000
 
 
-async def _stream(driver: ActiveRun, sent: JsonObject, tries: int) -> Standing:
-    last = await follow_stream(driver, driver.peer.stream(sent))
-    knows = await judge_end(driver, last)
+async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult:
+    last = await follow_stream(active, active.peer.stream(sent))
+    knows = await judge_end(active, last)
     if isinstance(last, Unknown | Malformed):
-        await tell_broken(driver, last)
+        await tell_broken(active, last)
     if knows or not isinstance(last, Refused | Unreached):
         return "settled" if knows else "unknown"
-    return await _settle(driver, last, tries)
+    return await _settle(active, last, tries)
 
 
-async def _settle(driver: ActiveRun, outcome: PeerOutcome, tries: int) -> Standing:
-    """What an outcome leads to that ends no plain turn."""
-    if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
+async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendResult:
+    """What an outcome leads to that ends no templated turn."""
+    if isinstance(outcome, Refused | Unreached) and active.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         why = outcome.why if isinstance(outcome, Unreached) else ""
         is_ours, is_absent = why == "limit", why == "absent"
         # Another agent that may take over is for the retry policy to choose.
-        is_only = is_ours or is_absent or list_tried(driver.run.record).next_peer is None
+        is_only = is_ours or is_absent or list_tried(active.run.record).next_peer is None
         if (
             wait_ms is not None
             and is_only
-            and _fits(driver, wait_ms)
+            and _fits(active, wait_ms)
             and (
-                is_ours or is_absent or not driver.patience.refuses or not _is_long(driver, wait_ms)
+                is_ours or is_absent or not active.timeouts.refuses or not _is_long(active, wait_ms)
             )
         ):
-            refusal = explain(outcome, driver.run.sight, driver.run.record)
+            refusal = explain(outcome, active.run.context, active.run.record)
             return Deferred(refusal, wait_ms, is_ours, is_absent)
-    return "settled" if await apply_outcome(driver, outcome) else "unknown"
+    return "settled" if await apply_outcome(active, outcome) else "unknown"
 
 
-def _fits(driver: ActiveRun, wait_ms: int) -> bool:
+def _fits(active: ActiveRun, wait_ms: int) -> bool:
     """Whether the run may still last that long."""
-    run = driver.run.record.run
+    run = active.run.record.run
     if run is None:
         return False
     lasts_ms = run.retry_policy.total_timeout_ms
-    if driver.patience.busy_s is not None:
-        lasts_ms = min(lasts_ms, round(driver.patience.busy_s * 1000))
+    if active.timeouts.busy_s is not None:
+        lasts_ms = min(lasts_ms, round(active.timeouts.busy_s * 1000))
     ends_ms = parse_ms(run.started_at) + run.held_ms + lasts_ms
-    return driver.means.clock.now_ms() + wait_ms < ends_ms
+    return active.deps.clock.now_ms() + wait_ms < ends_ms
 
 
-def _is_long(driver: ActiveRun, wait_ms: int) -> bool:
-    """Whether whoever waits for the answer is told of a wait that begins now."""
-    run = driver.run.record.run
-    until_ms = driver.means.clock.now_ms() + wait_ms
-    return run is not None and waits_long(run, driver.patience, until_ms)
+def _is_long(active: ActiveRun, wait_ms: int) -> bool:
+    """Whether callers are told of a wait that begins now."""
+    run = active.run.record.run
+    until_ms = active.deps.clock.now_ms() + wait_ms
+    return run is not None and waits_long(run, active.timeouts, until_ms)
 
 
-async def _hold(driver: ActiveRun, sent: JsonObject, held: Deferred) -> None:
+async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
     """The task waits, and the send is owed at its time.
 
     Raises:
-        RunMovedError: it is owed by whoever the agent is linked to.
+        RunMovedError: the instance that the agent is linked to owes it now.
     """
-    at_ms = driver.means.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
+    at_ms = active.deps.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
     refusal, options = held.refusal, read_options(sent)
-    is_told = not (held.is_ours or held.is_absent) and _is_long(driver, held.wait_ms)
+    is_told = not (held.is_ours or held.is_absent) and _is_long(active, held.wait_ms)
 
     again = "" if held.is_absent else f"; it is tried again at {format_ms(at_ms)}"
     reason = f"{refusal.failure.message}; the message was not taken{again}, and can be cancelled"
 
-    def wait(step: Step) -> None:
-        if not _may_wait(step.record):
+    def wait(draft: DecisionDraft) -> None:
+        if not _may_wait(draft.record):
             return
-        scope = tasks.scope_of(step.record)
         if refusal.hit is not None:
-            step.add([Fact(scope, refusal.hit)])
-        step.add([Fact(scope, ModelFailed(step.sight.peer, refusal.failure))])
+            draft.note(refusal.hit)
+        draft.note(ModelFailed(draft.context.peer, refusal.failure))
         waiting = TaskWaiting(
             waiting_for="resource",
             status=Status.WAITING_RESOURCE,
@@ -253,57 +245,39 @@ async def _hold(driver: ActiveRun, sent: JsonObject, held: Deferred) -> None:
             retry_at=format_ms(at_ms),
             send_options=options,
         )
-        facts = step.tell(WaitFor(waiting))
-        if step.record.shown or is_told:
-            _show_wait(step, facts, reason)
+        facts = draft.tell(WaitFor(waiting))
+        if draft.record.shown or is_told:
+            note = note_status("agent_busy", peer=draft.context.peer)
+            whole = not draft.record.shown
+            draft.show_status(facts, WORKING, [{"text": reason}], note, whole=whole)
         else:
-            step.add(facts)
+            draft.add(facts)
 
     if held.is_absent:
-        await release_to_link(driver, wait, _may_wait)
-    row = DueChange(f"{ROW}:{driver.run.record.task_id}", at_ms)
-    await driver.patiently(wait, lambda _step: Terms(due=(row,)))
-    driver.means.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)
-
-
-def _show_wait(step: Step, facts: list[Fact], reason: str) -> None:
-    """Adds the facts of a wait; callers see it, and so they can stop what waits."""
-    sight = step.sight
-    message = make_message(sight.mint("msg"), step.facade, sight.context_id, [{"text": reason}])
-    status = make_status(WORKING, format_ms(step.decision.now_ms), message)
-    note = note_status("agent_busy", peer=sight.peer)
-    if step.record.shown:
-        frame = status_frame(step.facade, sight.context_id, status, note)
-    else:
-        task: JsonObject = {
-            "id": step.facade,
-            "contextId": sight.context_id,
-            "status": status,
-            "metadata": note,
-        }
-        frame = task_frame(complete_history(task, sight.accepted))
-    sight.content = fold(sight.content, frame)
-    step.add_shown(facts, frame)
+        await release_to_link(active, wait, _may_wait)
+    row = DueChange(f"{ROW}:{active.run.record.task_id}", at_ms)
+    await active.append(wait, lambda _draft: Terms(due=(row,)))
+    active.deps.log.info("send.held", task=active.run.record.task_id, wait_ms=held.wait_ms)
 
 
 def _may_wait(record: TaskRecord) -> bool:
     return record.run is not None and record.status in tasks.TABLE[WaitFor]
 
 
-async def _go_on(driver: ActiveRun) -> bool:
+async def _go_on(active: ActiveRun) -> bool:
     """Waits for the time, and stores the next try; False when the task has ended instead."""
-    while not _is_time(driver):
-        if driver.run.has_ended() or driver.run.record.status is Status.CANCELLING:
+    while not _is_time(active):
+        if active.run.has_ended() or active.run.record.status is Status.CANCELLING:
             break
         try:
-            await driver.rest(_find_pause_s(driver))
+            await active.rest(_find_pause_s(active))
         except StoreUnavailable as error:
-            await driver.hold(error)
-    if await _confirm(driver):
+            await active.hold(error)
+    if await _confirm(active):
         return False
-    row = DueChange(f"{ROW}:{driver.run.record.task_id}", None)
-    await driver.patiently(_intend, lambda _step: Terms(due=(row,)))
-    return is_sendable(driver.run.record)
+    row = DueChange(f"{ROW}:{active.run.record.task_id}", None)
+    await active.append(_intend, lambda _draft: Terms(due=(row,)))
+    return is_sendable(active.run.record)
 
 
 def is_sendable(record: TaskRecord) -> bool:
@@ -312,35 +286,35 @@ def is_sendable(record: TaskRecord) -> bool:
     return run is not None and run.remote_task_id is None and run.pending_message_id is not None
 
 
-async def _confirm(driver: ActiveRun) -> bool:
+async def _confirm(active: ActiveRun) -> bool:
     """Whether there is nothing to send any more; what was never sent is cancelled at once."""
-    if driver.run.record.status is Status.CANCELLING and driver.run.record.run is not None:
-        await confirm_cancel(driver, "it was stopped before the agent had it")
-    return driver.run.has_ended() or driver.run.record.run is None
+    if active.run.record.status is Status.CANCELLING and active.run.record.run is not None:
+        await confirm_cancel(active, "it was stopped before the agent had it")
+    return active.run.has_ended() or active.run.record.run is None
 
 
-def _is_time(driver: ActiveRun) -> bool:
-    run, status = driver.run.record.run, driver.run.record.status
+def _is_time(active: ActiveRun) -> bool:
+    run, status = active.run.record.run, active.run.record.status
     if status in HELD:
         return False
     if run is None or run.send_after is None:
         return True
-    return driver.means.clock.now_ms() >= parse_ms(run.send_after)
+    return active.deps.clock.now_ms() >= parse_ms(run.send_after)
 
 
-def _find_pause_s(driver: ActiveRun) -> float:
-    run = driver.run.record.run
+def _find_pause_s(active: ActiveRun) -> float:
+    run = active.run.record.run
     until_ms = parse_ms(run.send_after) if run and run.send_after else 0
-    left_s = (until_ms - driver.means.clock.now_ms()) / 1000
-    return min(max(left_s, _CROWD_LOOK_S), driver.patience.look_s)
+    left_s = (until_ms - active.deps.clock.now_ms()) / 1000
+    return min(max(left_s, _CROWD_LOOK_S), active.timeouts.look_s)
 
 
-def _intend(step: Step) -> None:
-    record = step.record
+def _intend(draft: DecisionDraft) -> None:
+    record = draft.record
     run = record.run
     if run is None or record.status not in tasks.TABLE[SendInput]:
         return
     if record.status in WAITING:
-        step.add(step.tell(EndWait("the agent is tried again")))
-    requested = request(step.sight.peer, run.delivery_mechanism, run.message_id)
-    step.add(step.tell(SendInput(requested)))
+        draft.add(draft.tell(EndWait("the agent is tried again")))
+    requested = request(draft.context.peer, run.delivery_mechanism, run.message_id)
+    draft.add(draft.tell(SendInput(requested)))

@@ -1,9 +1,7 @@
-"""A decision about one run in the making: what is known of the run, and the moves that every frame is made of.
+"""A decision about one run in the making: what is known of the run, and the moves that every frame is made of. Pure.
 
-Pure. ``Sight`` is what a driver knows beside the record; ``Step`` adds facts to a decision, and shows frames to callers
-on the facts that carry them.
-
-The message with which a run begins, from what its task was told. Pure.
+``RunContext`` is what a driver knows beside the record. ``DecisionDraft`` adds facts to a decision, and shows frames to
+callers on the facts that carry them.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.dialects.presentation import read_decision
-from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
+from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
+from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at
 from passerelle.a2a_mapping.usage import read_usage
 from passerelle.core import approval
@@ -53,13 +52,13 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.content import Chunk
     from passerelle.core.approval_commands import CancelCause
     from passerelle.core.decision import Decision
+    from passerelle.core.events import AnyPayload
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.task_commands import TaskCommand
     from passerelle.core.task_record import ArtifactRef, Attempt
     from passerelle.core.thread import NamedArtifact, ThreadCommand
-    from passerelle.delegation.runs.artifacts import AnswerProgress
     from passerelle.permission_bridge.hooks.consulting import Consulted
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.prices import Price
@@ -74,11 +73,19 @@ FACADE: Final = "facade"
 """The consumer whose delivery completion waits for: the record that callers read."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerProgress:
+    """How far the artifacts of one answer are settled, where they are more than one append holds."""
+
+    answer: JsonObject
+    settled: int
+
+
 @dataclass(slots=True)
-class Sight:
+class RunContext:
     """What is known of a run beside its record: the facade Task as it was shown, and our messages in it.
 
-    ``content`` is None until the peer's first Task frame. ``mint`` makes ids of ours by prefix.
+    ``content`` is None until the peer's first Task frame. ``mint`` makes ids by prefix.
     """
 
     task: EntityRef
@@ -95,7 +102,7 @@ class Sight:
     consulted: dict[str, Consulted] | None = None
     """By occurrence, what was heard about a prompt beside the rules; None: there is nobody to be heard."""
     always_task: bool = False
-    """Whether a bare Message of the peer becomes a task of ours (LT-8)."""
+    """Whether callers see a bare Message of the peer as a task (LT-8)."""
     fetches: bool = False
     """Whether files that the peer names by address are copied before the task completes."""
     redaction: Redaction = NO_REDACTION
@@ -139,13 +146,13 @@ class OpenedQuestions:
 
 
 @dataclass(slots=True)
-class Step:
+class DecisionDraft:
     """One frame being turned into facts over a decision."""
 
     decision: Decision
-    sight: Sight
+    context: RunContext
     spill: Spill
-    asks: Callable[[Step, JsonObject, RunStatus], OpenedQuestions]
+    asks: Callable[[DecisionDraft, JsonObject, RunStatus], OpenedQuestions]
     """Opens what a waiting peer asks: the permission side of the house."""
     step_id: str = ""
     whole: bool = False
@@ -174,23 +181,23 @@ class Step:
     def growth(self) -> Growth:
         """What this step adds to what the run has brought; made for the first artifact."""
         if self._growth is None:
-            sight = self.sight
-            if sight.volume is None:
-                sight.volume = measure_task(sight.content)
-            self._growth = Growth(sight.volume, sight.limits)
+            context = self.context
+            if context.volume is None:
+                context.volume = measure_task(context.content)
+            self._growth = Growth(context.volume, context.limits)
         return self._growth
 
     @property
     def is_large(self) -> bool:
         """Whether the Task is written piece by piece."""
-        return self.sight.volume is not None and self.growth.total > LARGE_BYTES
+        return self.context.volume is not None and self.growth.total > LARGE_BYTES
 
     @property
     def record(self) -> TaskRecord:
         """The task as it stands after the facts so far."""
-        record = self.decision.state(self.sight.task)
+        record = self.decision.state(self.context.task)
         if not isinstance(record, TaskRecord):
-            message = f"no task {self.sight.task.id}"
+            message = f"no task {self.context.task.id}"
             raise TypeError(message)
         return record
 
@@ -211,7 +218,7 @@ class Step:
         facts = tasks.decide(self.record, command)
         if not facts:
             return facts
-        answer = judge_exchange(command, self.record, self.sight.peer)
+        answer = judge_exchange(command, self.record, self.context.peer)
         if answer is not None and not self.turned_down:
             facts.insert(0, Fact(tasks.scope_of(self.record, self.step_id or None), answer))
         if isinstance(command, EndRun | FailRun):
@@ -219,13 +226,13 @@ class Step:
         return facts
 
     def _bill(self, command: EndRun | FailRun) -> list[Fact]:
-        record, peer = self.record, self.sight.peer
+        record, peer = self.record, self.context.peer
         failure = command.error if isinstance(command, FailRun) else None
-        price, run = self.sight.price, record.run
+        price, run = self.context.price, record.run
         if price is None or run is None or _never_began(failure, run):
             return []
         lasted_ms = max(0, self.decision.now_ms - parse_ms(run.started_at))
-        usage = read_usage(self.sight.content or self.sight.answer or {})
+        usage = read_usage(self.context.content or self.context.answer or {})
         self.cost = price.record(peer, lasted_ms, usage)
         return [Fact(tasks.scope_of(record, self.step_id or None), self.cost)]
 
@@ -239,7 +246,7 @@ class Step:
         """Adds facts, the last of which shows ``frame`` to callers."""
         self.decision.add(facts[:-1])
         if facts:
-            struck = self.sight.redaction.count(frame)
+            struck = self.context.redaction.count(frame)
             if struck:
                 scope = tasks.scope_of(self.record, self.step_id or None)
                 self.add([Fact(scope, OutputRedacted(of, rule, count)) for rule, count in struck])
@@ -249,18 +256,51 @@ class Step:
             self.shown_bytes += len(shown[-1].frame or b"")
             self.frames += 1
 
+    def note(self, *payloads: AnyPayload) -> None:
+        """Adds facts about the task that nobody but the record sees."""
+        scope = tasks.scope_of(self.record)
+        self.decision.add(Fact(scope, payload) for payload in payloads)
+
+    def make_status_frame(
+        self,
+        state: str,
+        parts: list[Json],
+        metadata: JsonObject | None = None,
+        *,
+        whole: bool = False,
+    ) -> JsonObject:
+        """A status in the gateway's words; ``whole``: as the first frame of a task that callers have not seen."""
+        context = self.context
+        message = make_message(context.mint("msg"), self.facade, context.context_id, parts)
+        status = make_status(state, format_ms(self.decision.now_ms), message)
+        if not whole:
+            return status_frame(self.facade, context.context_id, status, metadata)
+        task: JsonObject = {"id": self.facade, "contextId": context.context_id, "status": status}
+        if metadata:
+            task["metadata"] = metadata
+        return task_frame(complete_history(task, context.accepted))
+
+    def show_status(
+        self,
+        facts: list[Fact],
+        state: str,
+        parts: list[Json],
+        metadata: JsonObject | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Adds facts, the last of which shows such a status to callers."""
+        frame = self.make_status_frame(state, parts, metadata, whole=whole)
+        self.context.content = fold(self.context.content, frame)
+        self.add_shown(facts, frame)
+
     def end_with(self, facts: list[Fact], state: str, reason: str) -> None:
         """Adds the facts of an end that the peer did not say: callers of a task that they see learn it as a status."""
         if not self.record.shown:
             self.add(facts)
             self.fail_turn(reason)
             return
-        sight = self.sight
-        message = make_message(sight.mint("msg"), self.facade, sight.context_id, [{"text": reason}])
-        status = make_status(state, format_ms(self.decision.now_ms), message)
-        frame = status_frame(self.facade, sight.context_id, status)
-        sight.content = fold(sight.content, frame)
-        self.add_shown(facts, frame)
+        self.show_status(facts, state, [{"text": reason}])
         self.end_turn("task")
 
     def fail_turn(self, reason: str) -> None:
@@ -300,7 +340,7 @@ class Step:
             self._tell_thread(EndTurn(turn_id, record.task_id, completed, more))
 
     def _tell_thread(self, command: ThreadCommand) -> None:
-        thread = self.decision.state(self.sight.thread)
+        thread = self.decision.state(self.context.thread)
         if isinstance(thread, ThreadRecord):
             self.decision.add(threads.decide(thread, command))
 

@@ -1,15 +1,14 @@
-"""A run has ended badly: what becomes of its task is decided here, in the same append, whatever ended the run.
+"""A run has ended badly: what becomes of its task is decided here, in the same append, whatever ended the run. Pure.
 
-Pure. The peer said so (``observe``), did not take the message, or cannot be reached any more (``endings``): all of them
-come through ``end_run``. It asks the policy (``core/retry.py``), and adds what follows: another attempt at the same
-agent or at the next one (ATT-13, ATT-14, ATT-16), or the end of the task.
+The peer said so (``observation``), did not take the message, or cannot be reached (``finish``): all of them go through
+``end_run``. It asks the retry policy (``core/retry.py``), and adds what follows: another attempt at the same agent or
+at the next one (ATT-13, ATT-14, ATT-16), or the end of the task. ``explain`` says why a peer did not take a message,
+once for the record and once for the caller; nothing of the peer leaks (A2A-12).
 
-An attempt that follows is owed from that append on, as a due row ``retry:<task>`` (I9). Until it begins nobody drives
-the task, and any instance may begin it (``retries.py``). Callers who see the task see it working meanwhile. What the
-failed attempt has shown them stays: A2A cannot take an artifact back. The next attempt replaces one of the same id as a
-whole.
-
-Why a peer did not take a message: once for the record, once for the caller; nothing of the peer leaks (A2A-12).
+A further attempt is owed from that append on, as a due row ``retry:<task>`` (I9). Until it begins nobody drives the
+task, and any instance may begin it (``retries``). Callers who see the task see it working meanwhile. What the failed
+attempt has shown them stays: A2A cannot take an artifact back. The next attempt replaces an artifact of the same id as
+a whole.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
-from passerelle.a2a_mapping.content import fold
-from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
 from passerelle.a2a_mapping.states import FAILED, WORKING
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.retry import Again, Verdict
     from passerelle.core.task_record import Attempt, TaskRecord
-    from passerelle.delegation.runs.draft import Sight, Step
+    from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +58,40 @@ class RunEnd:
     wait_ms: int = 0
 
 
-def end_run(step: Step, ended: RunEnd) -> None:
+def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
     """The run is over; with nothing left to try its task has failed as well."""
-    if try_on(step, ended):
+    if try_on(draft, ended):
         return
-    facts = step.tell(FailTask(ended.failure, ended.rejected))
+    facts = draft.tell(FailTask(ended.failure, ended.rejected))
     if ended.frame is None:
-        step.end_with(facts, FAILED, ended.failure.message)
+        draft.end_with(facts, FAILED, ended.failure.message)
         return
-    step.add_shown(facts, ended.frame)
-    step.end_turn("task")
+    draft.add_shown(facts, ended.frame)
+    draft.end_turn("task")
 
 
-def try_on(step: Step, ended: RunEnd) -> bool:
+def try_on(draft: DecisionDraft, ended: RunEnd) -> bool:
     """The run is over; whether another attempt follows, which is owed then."""
-    run, verdict = step.record.run, _judge(step, ended)
-    step.add(step.tell(FailRun(ended.status, ended.failure, ended.native)))
+    run, verdict = draft.record.run, _judge(draft, ended)
+    draft.add(draft.tell(FailRun(ended.status, ended.failure, ended.native)))
     if run is None or isinstance(verdict, GiveUp):
         return False
     if ended.frame is not None:
         # Its last word is not shown: the task goes on.
-        step.sight.content = ended.before
-    _owe(step, run, verdict)
+        draft.context.content = ended.before
+    _owe(draft, run, verdict)
     return True
 
 
-def _judge(step: Step, ended: RunEnd) -> Verdict:
-    record = step.record
-    # A wish to cancel sticks: nothing is begun anew (CMD-9).
+def _judge(draft: DecisionDraft, ended: RunEnd) -> Verdict:
+    record = draft.record
+    # A cancel sticks: no attempt follows (CMD-9).
     if record.status is Status.CANCELLING or record.run is None:
         return GiveUp("not_retryable")
     fault, tried = classify(ended.failure), list_tried(record)
-    return decide(fault, tried, step.decision.now_ms, step.sight.chance(), wait_ms=ended.wait_ms)
+    return decide(
+        fault, tried, draft.decision.now_ms, draft.context.chance(), wait_ms=ended.wait_ms
+    )
 
 
 def list_tried(record: TaskRecord) -> Tried:
@@ -104,31 +103,26 @@ def list_tried(record: TaskRecord) -> Tried:
     return Tried(peers, since[-1].retry_policy, asked.retry_policy.fallback or ())
 
 
-def _owe(step: Step, run: Attempt, verdict: Again | Elsewhere) -> None:
-    record, now_ms = step.record, step.decision.now_ms
+def _owe(draft: DecisionDraft, run: Attempt, verdict: Again | Elsewhere) -> None:
+    record, now_ms = draft.record, draft.decision.now_ms
     ordinal = len(record.attempts) + 1
     if isinstance(verdict, Elsewhere):
         applied = FallbackApplied(run.worker.peer, verdict.peer, verdict.cause, ordinal)
-        step.add([Fact(replace(tasks.scope_of(record), run_id=run.run_id), applied)])
+        draft.add([Fact(replace(tasks.scope_of(record), run_id=run.run_id), applied)])
         retrying = TaskRetrying("fallback", ordinal, format_ms(now_ms), verdict.peer)
     else:
         retrying = TaskRetrying("retry", ordinal, format_ms(verdict.at_ms), run.worker.peer)
         now_ms = verdict.at_ms
-    show_retrying(step, step.tell(RetryTask(retrying)), f"attempt {ordinal - 1} did not succeed")
-    step.due.append(DueChange(name_row(record.task_id), now_ms))
+    show_retrying(draft, draft.tell(RetryTask(retrying)), f"attempt {ordinal - 1} did not succeed")
+    draft.due.append(DueChange(name_row(record.task_id), now_ms))
 
 
-def show_retrying(step: Step, facts: list[Fact], reason: str) -> None:
+def show_retrying(draft: DecisionDraft, facts: list[Fact], reason: str) -> None:
     """Adds the facts of a further attempt; callers who see the task see that it still works, and why it waits."""
-    if not step.record.shown:
-        step.add(facts)
+    if not draft.record.shown:
+        draft.add(facts)
         return
-    sight = step.sight
-    message = make_message(sight.mint("msg"), step.facade, sight.context_id, [{"text": reason}])
-    status = make_status(WORKING, format_ms(step.decision.now_ms), message)
-    frame = status_frame(step.facade, sight.context_id, status)
-    sight.content = fold(sight.content, frame)
-    step.add_shown(facts, frame)
+    draft.show_status(facts, WORKING, [{"text": reason}])
 
 
 def name_row(task_id: str) -> str:
@@ -150,10 +144,10 @@ class PeerRefusal:
 
 
 def explain(
-    outcome: Refused | Unreached | Malformed, sight: Sight, record: TaskRecord
+    outcome: Refused | Unreached | Malformed, context: RunContext, record: TaskRecord
 ) -> PeerRefusal:
     """The refusal that an outcome stands for."""
-    name = sight.peer
+    name = context.peer
     match outcome:
         case Refused(http_status=status, retry_after_s=wait_s) if status in _BUSY:
             text = f"agent {name!r} takes no more work for now (HTTP {status})"
@@ -164,8 +158,8 @@ def explain(
                 return told
             return replace(told, hit=_hit(name, "peer", wait_s, str(status)))
         case Refused(code=code, message=text, details=details):
-            ids = make_relabel(record.task_id, sight.context_id, list_ids(sight, record))
-            own = [str(message.get("messageId")) for message in sight.accepted]
+            ids = make_relabel(record.task_id, context.context_id, list_ids(context, record))
+            own = [str(message.get("messageId")) for message in context.accepted]
             bare = outcome.http_status if outcome.is_bare else None
             refused = make_refusal(name, NativeError(code, text, details, bare), ids, own)
             told = _record(refused, ErrorCategory.PEER, name, str(code))
@@ -200,14 +194,14 @@ def explain_break(outcome: Unknown | Malformed, peer: str) -> Failure:
             assert_never(outcome)
 
 
-def list_ids(sight: Sight, record: TaskRecord) -> dict[str, str]:
+def list_ids(context: RunContext, record: TaskRecord) -> dict[str, str]:
     """What the peer calls the task and its context in each run, with our ids."""
     known: dict[str, str] = {}
     for attempt in record.attempts:
         if attempt.remote_task_id:
             known[attempt.remote_task_id] = record.task_id
         if attempt.remote_context_id:
-            known[attempt.remote_context_id] = sight.context_id
+            known[attempt.remote_context_id] = context.context_id
     return known
 
 

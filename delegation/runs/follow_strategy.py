@@ -1,15 +1,9 @@
-"""The ladder by which a run is followed, and the pauses between two looks: which rung is next, and when.
+"""How a run is followed, how long a driver waits for what, and how often all runs of an instance poll. Pure.
 
-Down: the answer or stream of the send; SubscribeToTask; GetTask again and again, with the peer's callbacks beside it
-where it has them. A rung that brings nothing is left. The way up is tried again at the next reconnect, or later.
-Pure: what happened, and randomness, come in as arguments.
-
-How long a driver waits for what.
-
-How many runs are followed by asking, on this instance: the more, the longer each of them rests between two looks.
-
-Thousands of runs that are asked for every second would take the time that others need: those that are taken up now, and
-callers. A hundred looks a second are made without a thought; beyond that, looks become rarer instead of more.
+From best to worst: the answer or stream of the send; SubscribeToTask; GetTask at intervals, with the peer's callbacks
+beside it where it has them. A mechanism that brings nothing is left, and subscribing is tried again at the next
+reconnect, or later. Thousands of runs that poll every second would take the time of new runs and of callers: beyond a
+hundred polls a second of an instance, polls become rarer.
 """
 
 from __future__ import annotations
@@ -37,7 +31,7 @@ _SPREAD: Final = 0.5
 class FollowStrategy:
     """Where one run stands on it. ``calls_back``: the peer was told where to call."""
 
-    patience: Timeouts
+    timeouts: Timeouts
     calls_back: bool = False
     can_subscribe: bool = True
     """Whether the peer has subscriptions at all, as far as is known."""
@@ -75,10 +69,10 @@ class FollowStrategy:
 
         ``least_s`` is what others leave of the time that there is for looks; no rest grows beyond its limit for it.
         """
-        patience = self.patience
-        limit_s = patience.parked_poll_max_s if parked else patience.poll_max_s
+        timeouts = self.timeouts
+        limit_s = timeouts.parked_poll_max_s if parked else timeouts.poll_max_s
         if changed or not self._pause_s:
-            self._pause_s = patience.parked_poll_s if parked else patience.poll_s
+            self._pause_s = timeouts.parked_poll_s if parked else timeouts.poll_s
         else:
             self._pause_s = min(self._pause_s * 2, limit_s)
         pause_s = max(self._pause_s, min(least_s, limit_s))
@@ -87,7 +81,7 @@ class FollowStrategy:
     @property
     def longest_s(self) -> float:
         """No rest of a run that is under way is longer, in seconds."""
-        return self.patience.poll_max_s * (1 + _SPREAD / 2)
+        return self.timeouts.poll_max_s * (1 + _SPREAD / 2)
 
     @property
     def below(self) -> Mechanism:
@@ -118,26 +112,26 @@ class Timeouts:
     doubt_s: float = 35.0
     """A send may still be on its way for this long, unless the terms of its peer say another time."""
     stalled_s: float = 15.0
-    """How long a task may stand still whose stream broke, until whoever waits for it is told."""
+    """How long a task whose stream broke may stand still until callers are told."""
     told_s: float = 3.0
-    """A wait for a busy peer that ends within this time is no news to whoever waits for the answer."""
+    """A wait for a busy peer that ends within this time is not told to callers."""
     refuses: bool = False
     """Whether a longer one is refused, in place of a task that waits."""
     busy_s: float | None = None
     """How long a message that the peer never took is tried; None: as long as its run may last."""
     crowd_s: float = 1.0
-    """How long a send that meets a limit of ours is tried again before anybody is told that it waits."""
+    """How long a send that meets one of our limits is tried again before callers are told that it waits."""
     cancel_s: float = 2.0
     """How long a cancel waits for the driver to see what became of it."""
 
 
-def waits_long(run: Attempt, patience: Timeouts, until_ms: int | None = None) -> bool:
+def waits_long(run: Attempt, timeouts: Timeouts, until_ms: int | None = None) -> bool:
     """Whether a message is held back for so long that its caller is told; ``until_ms`` where that is not stored yet."""
     if until_ms is None:
         if run.send_after is None:
             return False
         until_ms = parse_ms(run.send_after)
-    return until_ms - parse_ms(run.started_at) - run.held_ms > patience.told_s * 1000
+    return until_ms - parse_ms(run.started_at) - run.held_ms > timeouts.told_s * 1000
 
 
 LOOKS_PER_S: Final = 100

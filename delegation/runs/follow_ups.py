@@ -265,7 +265,14 @@ class FollowUps:
         def conclude(decision: Decision) -> None:
             task = decision.state(message.task)
             if isinstance(task, TaskRecord) and task.status in WAITING:
-                remark(decision, message, shown, "The answer is recorded. More of them are needed.")
+                remark(
+                    decision,
+                    message.task,
+                    message.thread,
+                    message.turn_id,
+                    shown,
+                    "The answer is recorded. More of them are needed.",
+                )
 
         refs = (message.task, message.thread)
         beside = Beside(refs, lambda decision: body(decision).idem, conclude)
@@ -290,7 +297,7 @@ class FollowUps:
             task = decision.state(message.task)
             if not isinstance(task, TaskRecord) or _stands_otherwise(task, message.record):
                 raise _TaskMovedError
-            remark(decision, message, shown, text)
+            remark(decision, message.task, message.thread, message.turn_id, shown, text)
             return terms
 
         refs = [message.task, message.thread]

@@ -1,25 +1,20 @@
-"""Before a message is sent to an agent, whoever has a say in it is heard: rules, hooks, the classifier, a person.
+"""Before a message goes to an agent, the policy judges it: rules, hooks, the classifier, a person.
 
-Where nobody but the defaults has a say, a run has no gate and nothing here is called. Else the append that begins the
-run says that it is *gated* (``Attempt.gated``): nothing has been sent yet, whatever happens to its driver. Then the
-driver hears everybody, and one append holds what they said and what follows from it:
+Where only the defaults apply, a run has no gate and nothing here is called. Else the append that begins the run says
+that it is *gated* (``Attempt.gated``): nothing is sent yet, whatever happens to its driver. The driver consults all of
+them, and one append holds what they said and what follows from it:
 
 * *allow*: the intent to send, as for every send,
 * *ask*: a question to the task's owner; the task waits (``waiting_permission``), and callers read that,
 * *deny*: the run and its task end, rejected.
 
-A hook may change the message. The rules are asked about both then, and the changed one is kept behind
-``updated_input``: it is what is asked about, and what is sent. So is a message that refers to other tasks, with what it
-takes along from them: everybody judges that as well, and it stays as it was judged.
+A hook may change the message. The rules judge both versions then, since no hook makes harmless what a rule forbids, and
+the changed one is kept behind ``updated_input``: it is what is asked about, and what is sent. A message that refers to
+other tasks is kept in the same way, with what it takes along from them, and goes as it was judged.
 
-An answer that allows is used by the append that holds the intent: the digest over the message that is about to go is
-held against what was allowed, and policy is asked again.
-
-The id of the question follows from the run, so whoever takes the run up finds it.
-
-Hears rules, hooks and the classifier about one message that is to go to an agent.
-
-A hook may change the message. The rules are asked about both then: no hook makes harmless what a rule forbids.
+An answer that allows is used by the append that holds the intent: the digest of the message that is about to go must be
+the one that was allowed, and policy is evaluated again. The id of the question derives from the run, so a driver that
+takes the run over finds it.
 """
 
 from __future__ import annotations
@@ -30,10 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts
-from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
-from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.members import as_list, objects_at, texts_at
 from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
@@ -49,7 +41,6 @@ from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import EndWait, FailRun, FailTask, SendInput, WaitFor
-from passerelle.core.times import format_ms
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.permission_bridge.answers.action_rows import open_rows
@@ -71,8 +62,8 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Scope
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import Request
-    from passerelle.delegation.runs.draft import Step
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.hooks.consulting import Consulting
     from passerelle.permission_bridge.hooks.hearing import Heard
@@ -87,212 +78,211 @@ _GOES_ON: Final = (
 )
 
 
-async def pass_gate(driver: ActiveRun) -> bool:
+async def pass_gate(active: ActiveRun) -> bool:
     """Whether the message may go: then the intent to send it is stored. False: the run or its task has ended.
 
     Raises:
         StoreUnavailable: nothing is known to be written.
     """
-    run = driver.run
-    ref = find_action(name_question(driver))
+    run = active.run
+    ref = find_action(name_question(active))
     action = (await run.writes.load([ref]))[ref].record
     if not isinstance(action, ActionRecord):
-        judged = await _judge(driver)
+        judged = await _judge(active)
         if judged is None:
             return False
         decision = judged.strictest.decision
-        await driver.patiently(lambda step: _store(step, driver, judged))
+        await active.append(lambda draft: _store(draft, active, judged))
         if decision != "ask":
             return decision == "allow"
-    return await _await_answer(driver)
+    return await _await_answer(active)
 
 
-def name_question(driver: ActiveRun) -> str:
+async def find_passed(active: ActiveRun) -> JsonObject | None:
+    """The message as it may be sent, by all who have a say in it; None where it may not."""
+    while True:
+        try:
+            return await active.find_message() if await pass_gate(active) else None
+        except StoreUnavailable as error:
+            await active.hold(error)
+
+
+def name_question(active: ActiveRun) -> str:
     """The id of the question that a gated run waits for."""
-    run = driver.run.record.attempts[-1]
-    return derive_id("act", driver.run.shard, "gate", run.run_id)
+    run = active.run.record.attempts[-1]
+    return derive_id("act", active.run.shard, "gate", run.run_id)
 
 
-async def _judge(driver: ActiveRun) -> JudgedSend | None:
+async def _judge(active: ActiveRun) -> JudgedSend | None:
     """Hears everybody about the message; None where it is not known any more."""
-    message, run = await driver.find_message(), driver.run.record.run
+    message, run = await active.find_message(), active.run.record.run
     if message is None or run is None:
         return None
-    send = _describe(driver)
+    send = _describe(active)
     refers = bool(texts_at(message, "referenceTaskIds"))
-    whole = await _quote(driver, message) if refers else message
-    judged = await judge_send(driver.means.consulting, send, whole, driver.run.sight.mint)
+    whole = await _quote(active, message) if refers else message
+    judged = await judge_send(active.deps.consulting, send, whole, active.run.context.mint)
     return replace(judged, refers=refers)
 
 
-async def _quote(driver: ActiveRun, message: JsonObject) -> JsonObject:
+async def _quote(active: ActiveRun, message: JsonObject) -> JsonObject:
     """The message with the artifacts that go along in place of references."""
-    referred = await driver.refer(message)
+    referred = await active.refer(message)
     return {**message, "parts": as_list([*objects_at(message, "parts"), *referred.parts])}
 
 
-def _describe(driver: ActiveRun) -> SendCase:
-    record, sight = driver.run.record, driver.run.sight
+def _describe(active: ActiveRun) -> SendCase:
+    record, context = active.run.record, active.run.context
     run = record.attempts[-1]
     return SendCase(
-        peer=sight.peer,
+        peer=context.peer,
         agent=record.kind,
         caller=record.scope.principal,
-        tags=sight.peer_tags,
+        tags=context.peer_tags,
         card_hash=run.worker.card_hash,
         scope=tasks.scope_of(record),
         is_call=run.ordinal == 1,
     )
 
 
-def _store(step: Step, driver: ActiveRun, judged: JudgedSend) -> None:
-    if step.record.run is None or not step.record.run.gated:
+def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
+    if draft.record.run is None or not draft.record.run.gated:
         return
-    scope = tasks.scope_of(step.record)
-    changed = step.spill.keep(judged.changed).blob if judged.changed is not None else None
-    step.add(write_notes(step.spill, scope, judged.heard.notes))
-    step.add([Fact(scope, one.to_payload()) for one in judged.evaluations])
+    scope = tasks.scope_of(draft.record)
+    changed = draft.spill.keep(judged.changed).blob if judged.changed is not None else None
+    draft.add(write_notes(draft.spill, scope, judged.heard.notes))
+    draft.add([Fact(scope, one.to_payload()) for one in judged.evaluations])
     match judged.strictest.decision:
         case "allow":
-            _intend(step, changed)
+            _intend(draft, changed)
         case "ask":
-            _ask(step, driver, judged, changed)
+            _ask(draft, active, judged, changed)
         case "deny":
-            _refuse(step, f"policy does not let it be sent: {judged.strictest.reason}")
+            _refuse(draft, f"policy does not let it be sent: {judged.strictest.reason}")
 
 
-def _intend(step: Step, changed: str | None = None) -> None:
-    run = step.record.run
+def _intend(draft: DecisionDraft, changed: str | None = None) -> None:
+    run = draft.record.run
     if run is None:
         return
-    if step.record.status in WAITING:
-        step.add(step.tell(EndWait("it may be sent")))
-    requested = request(step.sight.peer, run.delivery_mechanism, run.message_id, changed)
-    step.add(step.tell(SendInput(requested)))
+    if draft.record.status in WAITING:
+        draft.add(draft.tell(EndWait("it may be sent")))
+    requested = request(draft.context.peer, run.delivery_mechanism, run.message_id, changed)
+    draft.add(draft.tell(SendInput(requested)))
 
 
-def _ask(step: Step, driver: ActiveRun, judged: JudgedSend, changed: str | None) -> None:
-    now_ms, rules = step.decision.now_ms, driver.means.consulting.find_rules()
-    asking = _make_asking(step, name_question(driver))
+def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: str | None) -> None:
+    now_ms, rules = draft.decision.now_ms, active.deps.consulting.find_rules()
+    asking = _make_asking(draft, name_question(active))
     asked = (one.rules for one in judged.evaluations if one.decision == "ask")
     tier = rules.find_tier(chain.from_iterable(asked), judged.strictest.risk)
     asking = replace(asking, tier=tier)
     request = make_delegation_request(judged.message, asking, judged.strictest, now_ms)
-    step.decision.introduce(find_action(request.action_id))
+    draft.decision.introduce(find_action(request.action_id))
     whole = find_whole_message(judged.message, request.subject)
     opening = approval.decide(None, OpenAction(request, asking.scope), now_ms)
-    step.add(keep_subject(step.spill, opening, whole))
-    step.due.extend(open_rows(request))
+    draft.add(keep_subject(draft.spill, opening, whole))
+    draft.due.extend(open_rows(request))
     waiting = TaskWaiting(
         waiting_for="permission",
         status=Status.WAITING_PERMISSION,
         reason=request.title,
         action_ids=(request.action_id,),
         updated_input=changed,
-        send_options=driver.options,
+        send_options=active.options,
     )
     parts: list[Json] = [*list_request_parts(request, FIRST_REVISION), {"text": _GOES_ON}]
-    _show(step, step.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
+    _show(draft, draft.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
 
 
-def _make_asking(step: Step, action_id: str) -> Asking:
-    record = step.record
+def _make_asking(draft: DecisionDraft, action_id: str) -> Asking:
+    record = draft.record
     return Asking(
         action_id=action_id,
         owner=record.owner,
         tenant=record.scope.tenant,
         principal=record.scope.principal,
-        peer=step.sight.peer,
+        peer=draft.context.peer,
         scope=tasks.scope_of(record),
         card_hash=record.run.worker.card_hash if record.run else None,
     )
 
 
-def _refuse(step: Step, reason: str) -> None:
+def _refuse(draft: DecisionDraft, reason: str) -> None:
     """Nothing was sent, and nothing will be."""
-    failure = Failure("not_permitted", ErrorCategory.POLICY, reason, source=step.sight.peer)
-    step.close_actions("asker_withdrew")
-    step.add(step.tell(FailRun(Status.FAILED, failure)))
-    facts = step.tell(FailTask(failure, rejected=True))
-    _show(step, facts, REJECTED, [{"text": reason}])
+    failure = Failure("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
+    draft.close_actions("asker_withdrew")
+    draft.add(draft.tell(FailRun(Status.FAILED, failure)))
+    facts = draft.tell(FailTask(failure, rejected=True))
+    _show(draft, facts, REJECTED, [{"text": reason}])
 
 
-def _show(step: Step, facts: list[Fact], state: str, parts: list[Json]) -> None:
+def _show(draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]) -> None:
     """A status in the gateway's words; the first one of a task shows the whole of it."""
-    sight = step.sight
-    message = make_message(sight.mint("msg"), step.facade, sight.context_id, parts)
-    status = make_status(state, format_ms(step.decision.now_ms), message)
-    if sight.content is None:
-        task: JsonObject = {"id": step.facade, "contextId": sight.context_id, "status": status}
-        sight.content = complete_history(task, sight.accepted)
-        frame = task_frame(sight.content)
-    else:
-        frame = status_frame(step.facade, sight.context_id, status)
-        sight.content = fold(sight.content, frame)
-    step.add_shown(facts, frame)
-    step.end_turn("task")
+    draft.show_status(facts, state, parts, whole=draft.context.content is None)
+    draft.end_turn("task")
 
 
-async def _await_answer(driver: ActiveRun) -> bool:
+async def _await_answer(active: ActiveRun) -> bool:
     """Waits for the answer, however long it takes, and uses it; a time that is over is a no."""
-    ref = find_action(name_question(driver))
+    ref = find_action(name_question(active))
     while True:
-        held = await driver.run.writes.load([ref])
+        held = await active.run.writes.load([ref])
         action = held[ref].record
-        if driver.run.has_ended() or not isinstance(action, ActionRecord):
+        if active.run.has_ended() or not isinstance(action, ActionRecord):
             return False
-        if driver.run.record.status is Status.CANCELLING:
-            await confirm_cancel(driver, "it was stopped before the agent had it")
+        if active.run.record.status is Status.CANCELLING:
+            await confirm_cancel(active, "it was stopped before the agent had it")
             return False
-        if not (action.is_open or driver.run.is_held()):
+        if not (action.is_open or active.run.is_held()):
             break
         try:
-            await driver.rest(driver.patience.look_s)
+            await active.rest(active.timeouts.look_s)
         except StoreUnavailable as error:
-            await driver.hold(error)
-    driver.run.held |= held
-    return await _use(driver, action.request)
+            await active.hold(error)
+    active.run.held |= held
+    return await _use(active, action.request)
 
 
-async def _use(driver: ActiveRun, request: Request) -> bool:
+async def _use(active: ActiveRun, request: Request) -> bool:
     """Sends what was allowed, if it is what was allowed, and if nothing speaks against it by now."""
-    message = await driver.find_message()
+    message = await active.find_message()
     if message is None:
         return False
     went = False
 
-    def use(step: Step) -> None:
+    def use(draft: DecisionDraft) -> None:
         nonlocal went
         went = False
-        action = step.decision.state(find_action(request.action_id))
-        if step.record.run is None or not isinstance(action, ActionRecord):
+        action = draft.decision.state(find_action(request.action_id))
+        if draft.record.run is None or not isinstance(action, ActionRecord):
             return
         decision = action.decision
         if action.state != "allowed" or decision is None:
             said = decision.comment if decision and decision.comment else action.state
-            _refuse(step, f"it may not be sent: {said}")
+            _refuse(draft, f"it may not be sent: {said}")
             return
-        facts = PolicyFacts(step.sight.mint("eval"), is_configured=True)
+        facts = PolicyFacts(draft.context.mint("eval"), is_configured=True)
         found = evaluate(
-            _describe(driver).make_case(message),
+            _describe(active).make_case(message),
             facts,
-            step.decision.now_ms,
-            driver.means.consulting.find_rules(),
+            draft.decision.now_ms,
+            active.deps.consulting.find_rules(),
         )
-        digest = digest_use(request, _make_asking(step, request.action_id), message)
+        digest = digest_use(request, _make_asking(draft, request.action_id), message)
         try:
             used = approval.decide(
-                action, ConsumeAction(found.to_payload(), digest), step.decision.now_ms
+                action, ConsumeAction(found.to_payload(), digest), draft.decision.now_ms
             )
         except CallerError as refusal:
-            step.add([Fact(tasks.scope_of(step.record), found.to_payload())])
-            _refuse(step, f"it was allowed, and may not be sent: {refusal.message}")
+            draft.note(found.to_payload())
+            _refuse(draft, f"it was allowed, and may not be sent: {refusal.message}")
             return
-        step.add(used)
-        _intend(step)
+        draft.add(used)
+        _intend(draft)
         went = True
 
-    await driver.patiently(use)
+    await active.append(use)
     return went
 
 

@@ -1,13 +1,13 @@
-"""The limits of a run as due rows (I9): the time that it may take at all, and the time without news of the agent.
+"""The limits of a run: its time as due rows (I9), and the constraints of its task (TR-11).
 
-A row is set when the run starts. Nothing moves it with each frame, pause or message: when it comes due, the record says
-whether the limit is over by now, and else the row goes on to when it may be. The clock stands still while a task is
-paused or blocked. That of news runs only while the agent works: not while somebody else is waited for.
+``timeout`` is the time that a run may take at all, ``idle`` the time without news of the agent. A row is set when the
+run starts. Frames, pauses and messages do not move it: when it comes due, the record says whether the limit is over,
+and else the row moves to when it may be. The clock stands still while a task is paused or blocked. That of news runs
+only while the agent works: not while a person or another task is waited for.
 
-What follows from the constraints of a task: terms of its attempts, and its end where it goes beyond them (TR-11).
-
-The gateway stops such a task itself: the wish is stored with what broke the constraint, and the agent is told by the
-same row as where somebody else wishes it (CMD-9).
+Constraints bound the terms of each attempt, and end a task that goes beyond them. The gateway stops such a task itself:
+the cancel is stored with the constraint that was broken, and the agent is told by the same row as for any cancel
+(CMD-9).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from passerelle.core.constraints import Constraints
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.task_record import Attempt, TaskRecord
-    from passerelle.delegation.runs.draft import Step
+    from passerelle.delegation.runs.draft import DecisionDraft
 
-Limit: TypeAlias = Literal["total", "idle"]
+TimeLimit: TypeAlias = Literal["total", "idle"]
 
-ROWS: Final[dict[Limit, str]] = {"total": "timeout", "idle": "idle"}
+ROWS: Final[dict[TimeLimit, str]] = {"total": "timeout", "idle": "idle"}
 """The kinds of the due rows."""
 _SHORTEST_MS: Final = 1_000
 """Between two looks at a task whose clock stands still."""
@@ -40,7 +40,7 @@ _SHORTEST_MS: Final = 1_000
 
 def list_limits(task_id: str, policy: RetryPolicy, now_ms: int) -> tuple[DueChange, ...]:
     """The rows of a run that starts now."""
-    limits: tuple[Limit, ...] = ("total", "idle")
+    limits: tuple[TimeLimit, ...] = ("total", "idle")
     return tuple(
         DueChange(f"{ROWS[limit]}:{task_id}", now_ms + limit_ms)
         for limit in limits
@@ -55,12 +55,12 @@ def drop_limits(task_id: str, run: Attempt | None) -> tuple[DueChange, ...]:
     return tuple(DueChange(row.member, None) for row in list_limits(task_id, run.retry_policy, 0))
 
 
-def read_limit(policy: RetryPolicy, limit: Limit) -> int | None:
+def read_limit(policy: RetryPolicy, limit: TimeLimit) -> int | None:
     """How long it is, in ms; None where there is none."""
     return policy.total_timeout_ms if limit == "total" else policy.idle_timeout_ms
 
 
-def find_end(record: TaskRecord, limit: Limit, now_ms: int) -> int | None:
+def find_end(record: TaskRecord, limit: TimeLimit, now_ms: int) -> int | None:
     """When to look whether a limit is over, in ms: not later than ``now_ms`` where it is; None without a limit."""
     run = record.attempts[-1] if record.attempts else None
     limit_ms = read_limit(run.retry_policy, limit) if run else None
@@ -81,7 +81,7 @@ def _find_idle_end(record: TaskRecord, run: Attempt, limit_ms: int, now_ms: int)
     return max(parse_ms(run.news_at), parse_ms(record.status_at)) + limit_ms
 
 
-def explain_limit(record: TaskRecord, limit: Limit) -> str:
+def explain_limit(record: TaskRecord, limit: TimeLimit) -> str:
     """What callers are told when it is over."""
     run = record.attempts[-1]
     limit_s = (read_limit(run.retry_policy, limit) or 0) // 1000
@@ -126,9 +126,9 @@ def find_obstacle(
     return find_stranger(constraints, agent, endpoint) or find_overspent(constraints, cost)
 
 
-def enforce(step: Step) -> None:
+def enforce(draft: DecisionDraft) -> None:
     """Stops a task that has gone beyond its constraints; what it has brought stays recorded."""
-    task = step.record
+    task = draft.record
     constraints = find_constraints(task)
     if constraints is None or task.status is Status.CANCELLING:
         return
@@ -138,6 +138,6 @@ def enforce(step: Step) -> None:
     if reason is None or task.status not in tasks.TABLE[RequestCancel]:
         return
     wish = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
-    step.add(step.tell(RequestCancel(wish)))
-    step.close_actions("task_cancelled")
-    step.due.append(DueChange(f"cancel:{task.task_id}", step.decision.now_ms))
+    draft.add(draft.tell(RequestCancel(wish)))
+    draft.close_actions("task_cancelled")
+    draft.due.append(DueChange(f"cancel:{task.task_id}", draft.decision.now_ms))

@@ -1,4 +1,4 @@
-"""Whether the store still has what it acknowledged to a run, and what becomes of a run of which it has not.
+"""Whether the store still has what it acknowledged to a run, and what becomes of a run that it has lost a part of.
 
 *Lost* is a lower version of a record than one that was seen, the same version by another operation, or, at a higher
 version, our last event not at its sequence and chain. That somebody else has written is none of these.

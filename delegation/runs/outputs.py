@@ -1,20 +1,12 @@
-"""Patterns that nobody wants to keep, taken out of the words of agents before anything is stored (EXT-10).
+"""Outputs of agents: redaction before anything is stored, and copies of files that are named by address (EXT-10).
 
-Words are texts, names, descriptions, file names, data and metadata. Bytes are not looked into, nor are ids. What is
-split over two chunks of a stream is two texts, and a pattern is found in neither.
+Redaction looks at texts, names, descriptions, file names, data and metadata; not at bytes, nor at ids. What is split
+over two chunks of a stream is two texts, and a pattern is found in neither.
 
-One file that an agent named by its address: who may be asked, how much is read, and what came of it.
-
-Agents write these addresses, so each one is screened like that of a webhook: by the allow-list, and again at the moment
-of the connection. A redirect leads to an address that is judged anew. No cookie, no credential and no proxy go along.
-
-Content that an agent has uploaded, as a file of its artifact: ``fetcher`` for addresses of our own.
-
-A frame of a channel is bounded, and what is large keeps others waiting there. So an agent may put it beside the socket
-first, with the same credential. A part with its address is a file like any other: the task is not completed before its
-copy is here (I5), and who may read the task may read it.
-
-The operator's terms for outputs, with what carries them out; a reload changes them from the next output on.
+Agents write the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at the
+moment of the connection. A redirect leads to an address that is judged anew. No cookie, no credential and no proxy go
+along. A large file may also be uploaded beside the socket of a channel, with the same credential: its address is one of
+ours, and it is a file like any other.
 """
 
 from __future__ import annotations
@@ -226,7 +218,7 @@ class Fetcher:
 
 
 async def fetch_upload(uploads: Uploads, agent: str, url: str) -> Fetched | FileGone:
-    """The file at an address of ours, if this very agent has uploaded it.
+    """The file at one of our addresses, if this agent has uploaded it.
 
     Raises:
         StoreUnavailable: nobody knows.

@@ -1,9 +1,8 @@
-"""What the configuration says of one agent, for those who send to it.
+"""What is known of one peer: its configured terms, and how it was seen to behave, per card.
 
-What peers are known to do with what we send, per card: the ground on which an empty list proves something.
-
-A list of tasks without ours proves that a message never arrived only at a peer that keeps the context ids we mint, and
-that has never answered with a bare Message: a Message leaves no task behind.
+Behaviour is the ground on which an empty list proves something. A list of tasks without ours proves that a message
+never arrived only at a peer that keeps the context ids we mint, and that has never answered with a bare Message: a
+Message leaves no task behind.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 class PeerTerms:
     """The same object for every message, until another configuration or the end of the agent makes another one."""
 
-    patience: Timeouts = Timeouts()
+    timeouts: Timeouts = Timeouts()
     """How long its messages may be on their way, and itself out of reach."""
     policy: RetryPolicy = RetryPolicy()
     """The terms of an attempt."""

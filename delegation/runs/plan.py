@@ -1,8 +1,7 @@
-"""How a message is to be sent: what is known before anything is stored, and the attempt that it becomes.
+"""How a message is sent: what must be known and what must be free before it is taken, and the attempt that follows.
 
-What a new task must bring: what the configuration wants of its agent's tasks, and what its caller wants (TR-13).
-
-What must be known, and what must be free, before a message is taken: the agent's card, the policy, the quota.
+The card of the agent, the policy, the quota, and the conditions of the task: those that the configuration wants of its
+agent's tasks, and those of its caller (TR-13).
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class Conditions:
     find_terms: Callable[[str], PeerTerms]
 
     def read_command(self, agent: str, own: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-        """The conditions of a task that a command makes or describes anew.
+        """The conditions of a task that a command makes or changes.
 
         Raises:
             InvalidInput: the caller's conditions are none, or too many.
@@ -174,7 +173,7 @@ class Planner:
     _kept: OrderedDict[tuple[str, str, Wait], Delegation] = field(
         default_factory=OrderedDict[tuple[str, str, "Wait"], "Delegation"]
     )
-    """By caller, agent and how the caller waits: the plan of a message of which nothing else is known."""
+    """By caller, agent and how the caller waits: the plan of a message without further wishes."""
 
     async def plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
         """What must be known before the first append.
@@ -259,7 +258,7 @@ class Planner:
 
 
 def _are_alike(one: PeerCard, other: PeerCard) -> bool:
-    """Whether two cards lead to the same plan; one that was read anew mostly says what the last one said."""
+    """Whether two cards lead to the same plan; a card that was read again mostly says the same."""
     return (
         one.sha256 == other.sha256
         and one.endpoint == other.endpoint
@@ -270,7 +269,7 @@ def _are_alike(one: PeerCard, other: PeerCard) -> bool:
 
 
 def _choose_kept(wishes: frozenset[str]) -> tuple[str, ...]:
-    """What a run has to remember of its caller's wishes: those that are ours end here (A2A 1.0 section 4.6)."""
+    """What a run has to remember of its caller's wishes: extensions of the gateway end here (A2A 1.0 section 4.6)."""
     return tuple(sorted(uri for uri in wishes if not uri.startswith(PREFIX)))
 
 

@@ -1,9 +1,8 @@
-"""A peer waits: what it asks is opened as questions to people, in the append that makes the task wait (EVC-10).
+"""A peer waits: what it asks is opened as questions to people, in the append that makes the task wait (EVC-10). Pure.
 
-One question is opened once, however often it is seen: the record of the task knows which occurrences it has opened.
-A new question in another pause supersedes the old one.
-
-One question of a peer: judged by policy, opened, and closed in the same append where policy has the answer.
+Policy judges each question first; where policy has the answer, the same append opens and closes it. A question is
+opened once, however often it is seen: the record of the task has the occurrences that it has opened. A new question in
+another pause supersedes the old one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from passerelle.core.events import Fact
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import WaitFor
-from passerelle.delegation.runs.draft import OpenedQuestions, Step, find_action
+from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, find_action
 from passerelle.delegation.runs.observation import relabel_for
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
@@ -49,53 +48,53 @@ if TYPE_CHECKING:
 FIRST_REVISION: Final = 1
 
 
-def open_questions(step: Step, native: JsonObject, said: RunStatus) -> OpenedQuestions:
+def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) -> OpenedQuestions:
     """The facts of a waiting peer, the last one for callers to see; none when all of it is known already."""
-    prompts = detect(step.sight.peer, native)
-    known_by = step.record.occurrences
-    recalled = recall(native, _list_pauses(step))
+    prompts = detect(draft.context.peer, native)
+    known_by = draft.record.occurrences
+    recalled = recall(native, _list_pauses(draft))
     fresh = [
         prompt
         for prompt in prompts
         if not recalled
-        and (prompt.occurrence not in known_by or _is_repeated(step, prompt, native))
+        and (prompt.occurrence not in known_by or _is_repeated(draft, prompt, native))
     ]
-    facts = [Fact(tasks.scope_of(step.record, step.step_id), said)]
-    known = step.record.open_actions
+    facts = [Fact(tasks.scope_of(draft.record, draft.step_id), said)]
+    known = draft.record.open_actions
     if not fresh and known:
-        if step.record.status in WAITING and not _waits_otherwise(step, prompts[0]):
+        if draft.record.status in WAITING and not _waits_otherwise(draft, prompts[0]):
             return OpenedQuestions([])
-        shown = _list_open(step)
-        again = [*facts, *_wait(step, prompts[0], known)]
+        shown = _list_open(draft)
+        again = [*facts, *_wait(draft, prompts[0], known)]
         return OpenedQuestions(again, _present(shown), native=_shows_native(shown))
     if not fresh:
-        return OpenedQuestions([] if recalled or _answer_is_under_way(step, prompts) else facts)
-    ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
+        return OpenedQuestions([] if recalled or _answer_is_under_way(draft, prompts) else facts)
+    ids = relabel_for(draft, text_at(native, "id"), text_at(native, "contextId"))
     fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
-    consulted = step.sight.consulted
+    consulted = draft.context.consulted
     if consulted is not None and any(prompt.occurrence not in consulted for prompt in fresh):
-        raise Unheard([(prompt, read_case(step, prompt)) for prompt in fresh])
+        raise Unheard([(prompt, read_case(draft, prompt)) for prompt in fresh])
     # Questions of one pause are answered by one message, so they know each other.
-    group = step.sight.mint("grp") if len(fresh) > 1 else None
-    judged = [judge_question(step, prompt, group) for prompt in fresh]
+    group = draft.context.mint("grp") if len(fresh) > 1 else None
+    judged = [judge_question(draft, prompt, group) for prompt in fresh]
     opened = [one.request for one in judged]
     is_waiting = any(one.asks for one in judged)
     if is_waiting:
-        step.add(facts)
+        draft.add(facts)
     for one in judged:
-        open_question(step, one)
-    _supersede(step, {request.action_id for request in opened})
+        open_question(draft, one)
+    _supersede(draft, {request.action_id for request in opened})
     if not is_waiting:
         # Policy has answered all of it: to callers the task works on.
         return OpenedQuestions(facts, _present(opened), settled=True)
     waiting = [one.request for one in judged if one.asks]
     actions = tuple(request.action_id for request in waiting)
-    said_so = _wait(step, fresh[0], actions, waiting[0].title)
+    said_so = _wait(draft, fresh[0], actions, waiting[0].title)
     return OpenedQuestions(said_so, _present(waiting), native=_shows_native(waiting))
 
 
 def _wait(
-    step: Step, prompt: PeerPrompt, actions: tuple[str, ...], reason: str | None = None
+    draft: DecisionDraft, prompt: PeerPrompt, actions: tuple[str, ...], reason: str | None = None
 ) -> list[Fact]:
     status = _choose_status(prompt)
     waiting = TaskWaiting(
@@ -105,7 +104,7 @@ def _wait(
         action_ids=actions,
         native_status=prompt.native_status,
     )
-    return step.tell(WaitFor(waiting, step.step_id))
+    return draft.tell(WaitFor(waiting, draft.step_id))
 
 
 def _choose_status(prompt: PeerPrompt) -> Status:
@@ -114,20 +113,20 @@ def _choose_status(prompt: PeerPrompt) -> Status:
     return row.for_credential if credential and row.for_credential else row.status
 
 
-def _waits_otherwise(step: Step, prompt: PeerPrompt) -> bool:
+def _waits_otherwise(draft: DecisionDraft, prompt: PeerPrompt) -> bool:
     """Whether the peer has gone from one state that waits to the other, with the question that it had."""
-    run = step.record.run
+    run = draft.record.run
     said = run.native_status if run else None
-    return said != prompt.native_status and _choose_status(prompt) is not step.record.status
+    return said != prompt.native_status and _choose_status(prompt) is not draft.record.status
 
 
-def _list_open(step: Step) -> list[Request]:
-    actions = [step.decision.state(find_action(action)) for action in step.record.open_actions]
+def _list_open(draft: DecisionDraft) -> list[Request]:
+    actions = [draft.decision.state(find_action(action)) for action in draft.record.open_actions]
     return [action.request for action in actions if isinstance(action, ActionRecord)]
 
 
-def _list_pauses(step: Step) -> list[RemotePause]:
-    known = map(step.decision.state, map(find_action, step.record.occurrences.values()))
+def _list_pauses(draft: DecisionDraft) -> list[RemotePause]:
+    known = map(draft.decision.state, map(find_action, draft.record.occurrences.values()))
     requests = [action.request for action in known if isinstance(action, ActionRecord)]
     return [request.remote for request in requests if request.remote is not None]
 
@@ -161,13 +160,13 @@ def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
             return "input"
 
 
-def _is_repeated(step: Step, prompt: PeerPrompt, native: JsonObject) -> bool:
+def _is_repeated(draft: DecisionDraft, prompt: PeerPrompt, native: JsonObject) -> bool:
     """Whether a question that has our answer is asked again.
 
     It is, where the peer did not take the answer of somebody; and where nothing of it, no id and no time, says which
     one it is.
     """
-    action = step.decision.state(find_action(step.record.occurrences[prompt.occurrence]))
+    action = draft.decision.state(find_action(draft.record.occurrences[prompt.occurrence]))
     if isinstance(action, ActionRecord) and (action.return_error or "").startswith(REFUSED):
         return action.decision is not None and action.decision.source == "answer"
     said_when = text_at(object_at(native, "status"), "timestamp")
@@ -176,20 +175,20 @@ def _is_repeated(step: Step, prompt: PeerPrompt, native: JsonObject) -> bool:
     return isinstance(action, ActionRecord) and action.return_state == "returned"
 
 
-def _answer_is_under_way(step: Step, prompts: list[PeerPrompt]) -> bool:
+def _answer_is_under_way(draft: DecisionDraft, prompts: list[PeerPrompt]) -> bool:
     """The peer still waits because our answer has not reached it: no news, and no new question."""
-    return any(prompt.occurrence in step.record.occurrences for prompt in prompts)
+    return any(prompt.occurrence in draft.record.occurrences for prompt in prompts)
 
 
-def _supersede(step: Step, fresh: set[str]) -> None:
+def _supersede(draft: DecisionDraft, fresh: set[str]) -> None:
     by = min(fresh)
-    for action_id in step.record.open_actions:
-        action = step.decision.state(find_action(action_id))
+    for action_id in draft.record.open_actions:
+        action = draft.decision.state(find_action(action_id))
         if not isinstance(action, ActionRecord) or action.request.remote is None:
             continue  # what a worker or a caller waits for is none of the peer's business
         if action_id not in fresh and action.is_open:
-            step.add(approval.decide(action, SupersedeAction(by), step.decision.now_ms))
-            step.due.extend(close_rows(action, step.decision.now_ms))
+            draft.add(approval.decide(action, SupersedeAction(by), draft.decision.now_ms))
+            draft.due.extend(close_rows(action, draft.decision.now_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,27 +208,27 @@ class JudgedQuestion:
         return self.evaluation.decision == "ask"
 
 
-def read_case(step: Step, prompt: PeerPrompt) -> PeerAsks:
+def read_case(draft: DecisionDraft, prompt: PeerPrompt) -> PeerAsks:
     """What the rules are asked about a prompt."""
-    record, sight = step.record, step.sight
+    record, context = draft.record, draft.context
     card_hash = record.run.worker.card_hash if record.run else None
-    return read_prompt(prompt, record.scope.principal, sight.peer, sight.peer_tags, card_hash)
+    return read_prompt(prompt, record.scope.principal, context.peer, context.peer_tags, card_hash)
 
 
-def judge_question(step: Step, prompt: PeerPrompt, group: str | None) -> JudgedQuestion:
+def judge_question(draft: DecisionDraft, prompt: PeerPrompt, group: str | None) -> JudgedQuestion:
     """Makes the question of a prompt, by the rules as they stand now; nothing is added to the step."""
-    record, sight, now_ms = step.record, step.sight, step.decision.now_ms
-    case, rules = read_case(step, prompt), sight.find_rules()
-    heard = sight.consulted.get(prompt.occurrence) if sight.consulted else None
-    facts = heard.facts if heard else PolicyFacts(sight.mint("eval"))
+    record, context, now_ms = draft.record, draft.context, draft.decision.now_ms
+    case, rules = read_case(draft, prompt), context.find_rules()
+    heard = context.consulted.get(prompt.occurrence) if context.consulted else None
+    facts = heard.facts if heard else PolicyFacts(context.mint("eval"))
     evaluation = replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
     asking = Asking(
-        action_id=sight.mint("act"),
+        action_id=context.mint("act"),
         owner=record.owner,
         tenant=record.scope.tenant,
         principal=record.scope.principal,
-        peer=sight.peer,
-        scope=tasks.scope_of(record, step.step_id),
+        peer=context.peer,
+        scope=tasks.scope_of(record, draft.step_id),
         card_hash=case.card_hash,
         group_id=group,
         offer=make_offer(case, evaluation, rules.grants),
@@ -240,22 +239,22 @@ def judge_question(step: Step, prompt: PeerPrompt, group: str | None) -> JudgedQ
     return JudgedQuestion(request, evaluation, heard.notes if heard else (), whole)
 
 
-def open_question(step: Step, judged: JudgedQuestion) -> None:
+def open_question(draft: DecisionDraft, judged: JudgedQuestion) -> None:
     """Adds the facts of a question, with its expiry or, where policy answers, with the debt of telling the peer."""
-    request, now_ms = judged.request, step.decision.now_ms
-    scope, ref = tasks.scope_of(step.record, step.step_id), find_action(request.action_id)
-    step.decision.introduce(ref)
-    step.add(write_notes(step.spill, scope, judged.notes))
-    step.add([Fact(scope, judged.evaluation.to_payload())])
+    request, now_ms = judged.request, draft.decision.now_ms
+    scope, ref = tasks.scope_of(draft.record, draft.step_id), find_action(request.action_id)
+    draft.decision.introduce(ref)
+    draft.add(write_notes(draft.spill, scope, judged.notes))
+    draft.add([Fact(scope, judged.evaluation.to_payload())])
     opening = approval.decide(None, OpenAction(request, scope), now_ms)
-    step.add(keep_subject(step.spill, opening, judged.whole))
+    draft.add(keep_subject(draft.spill, opening, judged.whole))
     if judged.asks:
-        step.due.extend(open_rows(request))
+        draft.due.extend(open_rows(request))
         return
-    opened = step.decision.state(ref)
+    opened = draft.decision.state(ref)
     evaluation = judged.evaluation
     settling = SettleAction(evaluation.decision == "allow", evaluation.cause, evaluation.grant_id)
-    step.add(
+    draft.add(
         approval.decide(opened if isinstance(opened, ActionRecord) else None, settling, now_ms)
     )
-    step.due.append(DueChange(f"return:{request.action_id}", now_ms))
+    draft.due.append(DueChange(f"return:{request.action_id}", now_ms))

@@ -1,12 +1,11 @@
-"""The peer is done and the task is not: its driver stays until what is missing has come, or never will (I5).
+"""The peer is done and the task is not: the driver stays until what is missing has come, or never will (I5).
 
-What the peer said last stands in the blob store and in the record, so the peer is not needed any more, and whoever
-takes the run up goes on from there.
+The last frame of the peer is in the blob store and named by the record, so the peer is not needed any more, and a
+driver that takes the run over goes on from there.
 
-What a task brought is handed over to the task that it was made for, before it completes (I5, PO-6).
-
-The parent stands in a record of its own, so this is an append of its own: the edge to the child is satisfied there, and
-then the child's record says that it was delivered. Both may be done twice, and are then one.
+A task that was made for another one delivers to it before it completes (PO-6). The parent has a record of its own, so
+this is an append of its own: it satisfies the edge to the child, and then the child's record says that it was
+delivered. Both may be done twice, with the effect of once.
 """
 
 from __future__ import annotations
@@ -41,33 +40,33 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import ArtifactRef
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.run import Run
     from passerelle.runtime.records.writes import Writes
 
 
-async def reconcile(driver: ActiveRun, withheld: str) -> None:
+async def reconcile(active: ActiveRun, withheld: str) -> None:
     """One look at what is missing; ends the task if nothing is.
 
     Raises:
         StoreUnavailable: what is missing cannot be had now, or the frame that was kept back not be read.
     """
-    await supply(driver)
-    frame = await read_withheld(driver.run, withheld)
-    await driver.patiently(lambda step: go_on(step, frame))
-    if tasks.is_owed_to_parent(driver.run.record):
-        await deliver_to_parent(driver)
-        await driver.patiently(lambda step: go_on(step, frame))
+    await supply(active)
+    frame = await read_withheld(active.run, withheld)
+    await active.append(lambda draft: go_on(draft, frame))
+    if tasks.is_owed_to_parent(active.run.record):
+        await deliver_to_parent(active)
+        await active.append(lambda draft: go_on(draft, frame))
 
 
-async def supply(driver: ActiveRun) -> None:
+async def supply(active: ActiveRun) -> None:
     """Fetches the files that a task waits for."""
-    run = driver.run
+    run = active.run
     if run.is_held():
         return
-    for artifact in list_awaited(run.record, run.sight.catalogue):
+    for artifact in list_awaited(run.record, run.context.catalogue):
         if run.record.withheld is not None:
-            await _copy_files(driver, artifact)
+            await _copy_files(active, artifact)
 
 
 async def read_withheld(run: Run, withheld: str) -> JsonObject:
@@ -82,37 +81,37 @@ async def read_withheld(run: Run, withheld: str) -> JsonObject:
     return cast("JsonObject", orjson.loads(content))
 
 
-async def _copy_files(driver: ActiveRun, artifact: ArtifactRef) -> None:
+async def _copy_files(active: ActiveRun, artifact: ArtifactRef) -> None:
     # What nobody wants fetched any more is not waited for either.
-    fetches = driver.means.outputs.fetcher is not None
-    urls = find_files(driver.run.content or {}, artifact, fetches=fetches)
+    fetches = active.deps.outputs.fetcher is not None
+    urls = find_files(active.run.content or {}, artifact, fetches=fetches)
     if len(urls) > MOST_FILES:
         reason = f"it has more than {MOST_FILES} files"
-        await driver.patiently(lambda step: refuse_file(step, artifact, reason))
+        await active.append(lambda draft: refuse_file(draft, artifact, reason))
         return
     copies: list[Copy] = []
     for url in urls:
-        copied = await _copy(driver, url)
+        copied = await _copy(active, url)
         match copied:
             case Copy():
                 copies.append(copied)
             case FileGone(reason=gone):
-                await driver.patiently(partial(refuse_file, artifact=artifact, reason=gone))
+                await active.append(partial(refuse_file, artifact=artifact, reason=gone))
                 return
             case FileAway(reason=away):
-                await driver.patiently(partial(wait_for_file, artifact=artifact, reason=away))
+                await active.append(partial(wait_for_file, artifact=artifact, reason=away))
                 return
-    keep_ms = driver.means.outputs.keep_ms
-    await driver.patiently(lambda step: keep_copies(step, artifact, copies, keep_ms))
+    keep_ms = active.deps.outputs.keep_ms
+    await active.append(lambda draft: keep_copies(draft, artifact, copies, keep_ms))
 
 
-async def _copy(driver: ActiveRun, url: str) -> Copy | FileGone | FileAway:
-    redaction = driver.means.outputs.redaction
-    fetched = await _fetch(driver, url)
+async def _copy(active: ActiveRun, url: str) -> Copy | FileGone | FileAway:
+    redaction = active.deps.outputs.redaction
+    fetched = await _fetch(active, url)
     if not isinstance(fetched, Fetched):
         return fetched
     content = redaction.clean_file(fetched.content, fetched.media_type)
-    sha256 = await driver.run.copies.put(driver.run.shard, content)
+    sha256 = await active.run.copies.put(active.run.shard, content)
     return Copy(
         url=url,
         sha256=sha256,
@@ -124,27 +123,27 @@ async def _copy(driver: ActiveRun, url: str) -> Copy | FileGone | FileAway:
     )
 
 
-async def _fetch(driver: ActiveRun, url: str) -> Fetched | FileGone | FileAway:
+async def _fetch(active: ActiveRun, url: str) -> Fetched | FileGone | FileAway:
     if url.startswith(UPLOADED):
-        return await fetch_upload(driver.run.uploads, driver.run.sight.peer, url)
-    fetcher = driver.means.outputs.fetcher
+        return await fetch_upload(active.run.uploads, active.run.context.peer, url)
+    fetcher = active.deps.outputs.fetcher
     return (
         FileGone("files are not fetched any more") if fetcher is None else await fetcher.fetch(url)
     )
 
 
-async def deliver_to_parent(driver: ActiveRun) -> None:
+async def deliver_to_parent(active: ActiveRun) -> None:
     """Tells the parent, if that is all that is missing.
 
     Raises:
         StoreUnavailable: the parent could not be told, and the task waits.
     """
-    record = driver.run.record
+    record = active.run.record
     if not _is_all_that_is_missing(record):
         return
-    delivery = await _tell(driver.run.writes, record)
+    delivery = await _tell(active.run.writes, record)
     command = RecordDelivery(tasks.PARENT, delivery)
-    await driver.patiently(lambda step: step.add(step.tell(command)))
+    await active.append(lambda draft: draft.add(draft.tell(command)))
 
 
 def _is_all_that_is_missing(record: TaskRecord) -> bool:

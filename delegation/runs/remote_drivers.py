@@ -1,21 +1,19 @@
-"""A run that its driver lets go: stored without an owner, owed, and nobody's until somebody takes it up.
+"""Runs and drivers of other instances: a run is released for them, and signals reach their drivers.
 
-For agents that dial in: whoever drives a run of theirs has to hold their socket. What is owed is ``serve:<task>``.
+An agent that dials in is driven where its socket is. A driver without the socket releases the run: it is stored without
+an owner, owed as ``serve:<task>``, and any instance that holds the socket takes it up.
 
-Wishes towards a run that another instance drives: that one is told to look.
-
-What is wished is stored before, and owed by its due row (I9): a nudge that is lost costs time. The row comes due at
-whichever instance has the duty of the shard, and again until it is settled; its handler nudges as well.
-
-Who has lost an append to such a run has it give way for a moment. Here nothing is stored yet: where that nudge is lost,
-the next try that loses sends it again.
+What is wanted of a run that another instance drives is stored first, and owed by its due row (I9): a signal that is
+lost costs time. The row comes due at the instance with the duty of the shard, and again until it is settled; its
+handler signals as well. An append that loses to such a run has its driver give way for a moment. Nothing is stored for
+that: where the signal is lost, the next try that loses sends it again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.errors import StoreUnavailable
@@ -33,12 +31,29 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.ports.nudges import Nudge, Nudges
     from passerelle.core.task_record import TaskRecord
-    from passerelle.delegation.runs.draft import Step
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.runtime.records.writes import Writes
 
+
+class RemoteDrivers(Protocol):
+    """The instances that agents which dial in are linked to."""
+
+    async def offer(self, agent: str, task_id: str) -> None:
+        """A run was released, and is for the instances that the agent is linked to."""
+        ...
+
+    async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
+        """Hands a stored message to the instance that the agent is linked to; False where there is no other."""
+        ...
+
+    async def claim(self, task_id: str) -> bool:
+        """Makes a run that nobody drives ours."""
+        ...
+
+
 ROW: Final = "serve"
-"""The kind of the due row of a run that waits for whoever can drive it."""
+"""The kind of the due row of a run that waits for an instance that can drive it."""
 FIRST_LOOK_MS: Final = 1_000
 """A hint finds an instance that holds the socket long before."""
 
@@ -49,53 +64,53 @@ def is_under_way(record: TaskRecord) -> bool:
 
 
 async def release_run(
-    driver: ActiveRun,
-    say: Callable[[Step], None] = lambda _step: None,
+    active: ActiveRun,
+    say: Callable[[DecisionDraft], None] = lambda _draft: None,
     may: Callable[[TaskRecord], bool] = is_under_way,
 ) -> bool:
     """Stores that nobody drives the run, with the facts that ``say`` adds; nothing is written from here afterwards.
 
-    False where it may not be let go as it stands in the store, and stays ours.
+    False where the stored task may not be released: it stays ours.
 
     Raises:
         RunMovedError: it was somebody else's already.
     """
-    run, gone = driver.run, False
-    task = run.sight.task
+    run, gone = active.run, False
+    task = run.context.task
 
-    def release(step: Step) -> None:
+    def release(draft: DecisionDraft) -> None:
         nonlocal gone
-        gone = may(step.record)
+        gone = may(draft.record)
         if gone:
-            say(step)
-            step.decision.set_field(task, OWNER, None)
+            say(draft)
+            draft.decision.set_field(task, OWNER, None)
 
-    def terms(step: Step) -> Terms:
+    def terms(draft: DecisionDraft) -> Terms:
         if not gone:
             return Terms()
-        row = DueChange(f"{ROW}:{task.id}", step.decision.now_ms + FIRST_LOOK_MS)
+        row = DueChange(f"{ROW}:{task.id}", draft.decision.now_ms + FIRST_LOOK_MS)
         if run.driver is None:
             return Terms(due=(row,))
         leaving = RunMove(run.record.attempts[-1].run_id, task.id, run.driver, enters=False)
         return Terms(runs=(leaving,), due=(row,))
 
-    await driver.patiently(release, terms)
+    await active.append(release, terms)
     if gone:
         run.moved = True
-        driver.means.log.info("run.let_go", task=task.id, peer=driver.peer.name)
+        active.deps.log.info("run.let_go", task=task.id, peer=active.peer.name)
     return gone
 
 
 async def release_to_link(
-    driver: ActiveRun, say: Callable[[Step], None], may: Callable[[TaskRecord], bool]
+    active: ActiveRun, say: Callable[[DecisionDraft], None], may: Callable[[TaskRecord], bool]
 ) -> None:
     """The same from inside the driver, which is done then; those who may take the run up are told.
 
     Raises:
-        RunMovedError: it is not ours any more.
+        RunMovedError: another instance drives it.
     """
-    if await release_run(driver, say, may):
-        await driver.means.offer(driver.peer.name, driver.run.sight.task.id)
+    if await release_run(active, say, may):
+        await active.deps.offer(active.peer.name, active.run.context.task.id)
         raise RunMovedError
 
 
@@ -112,7 +127,7 @@ class InstanceSignals:
     log: FilteringBoundLogger
 
     async def tell(self, nudge: Nudge, known: Mapping[EntityRef, Held] | None = None) -> None:
-        """Tells whoever drives the task, if that is another instance. ``known`` may hold who it is."""
+        """Tells the driver of the task, if that is another instance. ``known`` may hold who it is."""
         try:
             instance = await self._find_driver(nudge.task, known or {})
             if instance is not None and instance != self.instance:

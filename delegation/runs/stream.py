@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.core.peer import StreamOutcome
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
 
 _BUFFERED_FRAMES: Final = 256
 _BUFFERED_BYTES: Final = 8_388_608
@@ -80,59 +80,59 @@ class FrameBuffer:
 
 
 async def follow_stream(
-    driver: ActiveRun, outcomes: AsyncGenerator[StreamOutcome, None]
+    active: ActiveRun, outcomes: AsyncGenerator[StreamOutcome, None]
 ) -> StreamOutcome:
     """Takes the frames of a stream to its end; its last outcome, ``Closed`` where it was left from here.
 
-    Whoever wakes the driver ends the stream: a peer may keep it open while it waits for an answer of ours, and two
+    A wake-up ends the stream: a peer may keep it open while it waits for an answer of ours, and two
     streams of one task would say everything twice.
     """
     frames = FrameBuffer()
-    reader = asyncio.create_task(_read(driver, outcomes, frames))
-    driver.is_streaming, driver.was_left, began, is_behind = True, False, False, False
+    reader = asyncio.create_task(_read(active, outcomes, frames))
+    active.is_streaming, active.was_left, began, is_behind = True, False, False, False
     try:
-        while await _await_frame(driver, frames) and not driver.run.has_ended():
+        while await _await_frame(active, frames) and not active.run.has_ended():
             batch, size = frames.collect(
-                *(await _await_turn(driver, is_behind=is_behind) if began else _AT_ONCE)
+                *(await _await_turn(active, is_behind=is_behind) if began else _AT_ONCE)
             )
             is_behind = not frames.empty()
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
-                await apply_results(driver, results)
-                _count(driver, len(results), size)
+                await apply_results(active, results)
+                _count(active, len(results), size)
                 _tell_stored(batch)
-                await revive_lost(driver)
+                await revive_lost(active)
             last, began = batch[-1], began or bool(results)
             if not isinstance(last, Answered):
-                driver.was_left = True
+                active.was_left = True
                 if began:
-                    await _judge_break(driver, last)
+                    await _judge_break(active, last)
                 return last
             # They are stored: a driver that waits for the next ones would keep them.
             del last, batch, results
-            if driver.run.record.withheld is not None:
+            if active.run.record.withheld is not None:
                 break
     finally:
-        driver.is_streaming = False
+        active.is_streaming = False
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
     return Closed()
 
 
-async def _judge_break(driver: ActiveRun, last: StreamOutcome) -> None:
+async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:
     """A stream that had begun is over, by an error of the agent or in another way; its run may be, too."""
     if isinstance(last, Refused):
-        await end_raised(driver, last)
-    elif not driver.run.is_parked():
-        await note_break(driver)
+        await end_raised(active, last)
+    elif not active.run.is_parked():
+        await note_break(active)
 
 
-async def judge_end(driver: ActiveRun, last: StreamOutcome) -> bool:
+async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
     """Whether the peer is known to have the message whose stream has ended so; says what was wrong with it."""
-    knows = driver.remote_task() is not None or driver.run.has_ended()
+    knows = active.remote_task() is not None or active.run.has_ended()
     match last:
         case Malformed(reason=reason):
-            await driver.warn("malformed_frame", reason)
+            await active.warn("malformed_frame", reason)
         case Closed() | Unknown() | Answered() | Refused() | Unreached():
             pass
         case _:
@@ -140,72 +140,72 @@ async def judge_end(driver: ActiveRun, last: StreamOutcome) -> bool:
     return knows
 
 
-async def _await_frame(driver: ActiveRun, frames: FrameBuffer) -> bool:
+async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
     """Whether a frame came, and not somebody who wants the driver to look up."""
     while True:
-        if driver.run.is_held() and driver.remote_task() is not None:
+        if active.run.is_held() and active.remote_task() is not None:
             return False
-        if driver.is_woken and driver.remote_task() is not None:
+        if active.is_woken and active.remote_task() is not None:
             # An agent that never stops talking would be heard out before a wish to cancel is.
             frames.is_closed = True
         if not frames.empty():
             return True
-        driver.stir.clear()
-        if driver.run.has_ended() or (driver.is_woken and driver.remote_task() is not None):
+        active.activity.clear()
+        if active.run.has_ended() or (active.is_woken and active.remote_task() is not None):
             return False
         try:
-            async with asyncio.timeout(min(driver.patience.look_s, max(driver.find_owed_s(), 0.0))):
-                await driver.stir.wait()
+            async with asyncio.timeout(min(active.timeouts.look_s, max(active.find_owed_s(), 0.0))):
+                await active.activity.wait()
         except TimeoutError:
-            if driver.find_owed_s() <= 0:
-                driver.wake()
+            if active.find_owed_s() <= 0:
+                active.wake()
             else:
-                await _look_around(driver)
+                await _look_around(active)
 
 
-async def _await_turn(driver: ActiveRun, *, is_behind: bool) -> tuple[int, int]:
+async def _await_turn(active: ActiveRun, *, is_behind: bool) -> tuple[int, int]:
     """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody."""
-    turns = driver.means.turns
-    if driver.is_woken:
+    turns = active.deps.scheduler
+    if active.is_woken:
         return _AT_ONCE
     if not is_behind:
         now_s = asyncio.get_running_loop().time()
-        if not turns.sums.are_loud(_name_owner(driver), now_s):
+        if not turns.sums.are_loud(_name_owner(active), now_s):
             return _AT_ONCE
-    await turns.take(_name_owner(driver), driver.peer.name)
+    await turns.take(_name_owner(active), active.peer.name)
     return _IN_TURN if turns.waiting else _AT_ONCE
 
 
-def _count(driver: ActiveRun, events: int, size: int) -> None:
+def _count(active: ActiveRun, events: int, size: int) -> None:
     """What a run has brought, for its caller; of one that has ended nothing follows."""
-    if not driver.run.has_ended():
+    if not active.run.has_ended():
         now_s = asyncio.get_running_loop().time()
-        driver.means.turns.sums.count(_name_owner(driver), events, size, now_s)
+        active.deps.scheduler.sums.count(_name_owner(active), events, size, now_s)
 
 
-def _name_owner(driver: ActiveRun) -> str:
-    owner = driver.run.record.scope
+def _name_owner(active: ActiveRun) -> str:
+    owner = active.run.record.scope
     return f"{owner.tenant}/{owner.principal}"
 
 
-async def _look_around(driver: ActiveRun) -> None:
+async def _look_around(active: ActiveRun) -> None:
     """Another instance may have taken an answer, or ended the task: what it told us may be lost."""
     try:
-        await driver.run.refresh()
+        await active.run.refresh()
     except StoreUnavailable:
         return
     if any(
         isinstance(held.record, ActionRecord) and held.record.return_state == "owed"
-        for held in driver.run.held.values()
+        for held in active.run.held.values()
     ):
-        driver.wake()
-    if not driver.is_throttled:
-        # Whoever does not listen cannot say that it is silent.
-        await probe(driver)
+        active.wake()
+    if not active.is_throttled:
+        # A driver that does not listen cannot say that the peer is silent.
+        await probe(active)
 
 
 async def _read(
-    driver: ActiveRun,
+    active: ActiveRun,
     outcomes: AsyncGenerator[StreamOutcome, None],
     frames: FrameBuffer,
 ) -> None:
@@ -217,39 +217,39 @@ async def _read(
                 size = measure_frame(outcome.result) if isinstance(outcome, Answered) else 0
                 await frames.put(outcome, size)
                 del outcome
-                driver.stir.set()
-                await _rest(driver, size)
+                active.activity.set()
+                await _rest(active, size)
     except Exception:
-        # Whoever follows waits for a last outcome, and has to get one.
-        driver.means.log.exception("stream.broken", task=driver.run.record.task_id)
+        # The follower waits for a last outcome, and has to get one.
+        active.deps.log.exception("stream.broken", task=active.run.record.task_id)
         is_over = False
     if not is_over:
         await frames.put(Closed())
-        driver.stir.set()
+        active.activity.set()
 
 
-async def _rest(driver: ActiveRun, size: int) -> None:
+async def _rest(active: ActiveRun, size: int) -> None:
     """After a frame: until the run may bring more. Nothing is read meanwhile, so no time without news passes either."""
     loop = asyncio.get_running_loop()
     now_s = loop.time()
-    driver.rate.count(1, size, now_s)
-    wait_s = driver.rate.find_wait_s(now_s)
+    active.rate.count(1, size, now_s)
+    wait_s = active.rate.find_wait_s(now_s)
     if wait_s < _SHORTEST_REST_S:
         return
-    if not driver.was_throttled:
-        limits = driver.run.sight.limits
-        driver.means.log.warning(
+    if not active.was_throttled:
+        limits = active.run.context.limits
+        active.deps.log.warning(
             "stream.slowed",
-            task=driver.run.record.task_id,
-            agent=driver.peer.name,
+            task=active.run.record.task_id,
+            agent=active.peer.name,
             events_per_s=limits.events_per_s,
             bytes_per_s=limits.bytes_per_s,
         )
-    driver.is_throttled = driver.was_throttled = True
+    active.is_throttled = active.was_throttled = True
     try:
         await asyncio.sleep(wait_s)
     finally:
-        driver.is_throttled = False
+        active.is_throttled = False
 
 
 def _tell_stored(batch: list[StreamOutcome]) -> None:

@@ -1,16 +1,16 @@
-"""Turns like a thousand before them: what the first append writes is decided once for each shape, and filled in.
+"""Turns that differ in ids, times and words alone: their first append is rendered from a template.
 
-A turn is plain when it opens a new context and nothing is asked for beside the message. Of two plain turns of one
-caller at one agent, all that is stored is the same but ids, times and words. So a shape is rehearsed twice, by the code
-that decides every other turn; a stencil is cut from what it would store, and from then on the ids, times and words of a
-turn are filled in. Where there is no stencil, or a turn is not plain, it is decided like any other.
+A turn is templated when it opens a new context and nothing is asked for beside the message. Two such turns of one
+caller at one agent store the same but for ids, times and words. So two samples of a shape are rendered by the code that
+decides every other turn, and a stencil is cut from what they would store; from then on the ids, times and words of a
+turn are filled in. Where there is no stencil, or a turn is not templated, it is decided like any other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
@@ -32,19 +32,19 @@ from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.generated import make_picker
 from passerelle.core.ids import CONTEXT_BITS, compose_context
 from passerelle.core.minting import RecordedIds, mint_together
-from passerelle.core.record import change, value
+from passerelle.core.record import change
 from passerelle.core.times import format_ms
 from passerelle.delegation.runs.plan import Delegation
-from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt, TurnDraft
+from passerelle.delegation.runs.templates import Ordinals, SampleTurn, TemplatedTurn, TurnTemplate
+from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt
 from passerelle.runtime.common.clock import StoppedClock
-from passerelle.runtime.records.pace import Pace
 from passerelle.runtime.records.places import draw_shard, place_context
 from passerelle.runtime.records.shape_memory import ShapeMemory
 from passerelle.runtime.records.spill import CAP
 from passerelle.runtime.records.words import describe
 from passerelle.runtime.records.writes import Unread, compose
 from passerelle.store.connection import unpack
-from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
+from passerelle.store.stencil import Example, cut_stencil, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,11 +52,9 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
-    from passerelle.core.minting import Asked
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.trace import Trace
-    from passerelle.delegation.runs.answer_templates import AnswerForm
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.places import Place
 
@@ -64,13 +62,10 @@ SHAPES: Final = 512
 """Shapes that are remembered: each caller has its own at each agent."""
 FEW: Final = 16
 """Shapes that are learnt when they come first."""
-_ANSWERS: Final = 64
-"""Shapes of answers that are remembered for one of turns: agents choose the media types that stand in them."""
-FEW_ANSWERS: Final = 4
 TRIES: Final = 4
 """Of cutting: a number of one example may stand somewhere else in it by chance."""
 _LONG: Final = 3000
-"""Characters of a rehearsed message, at least: more than is read off it anywhere; each reading is a text of its own."""
+"""Characters of a sample message, at least: more than is read off it anywhere; each reading is a text of its own."""
 _MORE_BITS: Final = 9
 """Of a length, so that two examples differ in their sizes, too."""
 _SHORT: Final = 24
@@ -82,80 +77,14 @@ _TOUCHED: Final = (EntityKind.SESSION, EntityKind.THREAD, EntityKind.TASK)
 """What a turn may open; no question, and no change of devices, grants or rules."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """A plain turn that was decided and not stored."""
-
-    place: Place
-    driver: Incarnation
-    message: JsonObject
-    draft: TurnDraft
-    op: str
-    asked: Asked
-    example: Example
-    feed: bool
-    remote_context_id: str
-    """The context that the agent would be told."""
-
-    def fill(self, form: Form) -> PlainTurn:
-        """The turn as if it had been filled in."""
-        draft, values = self.draft, self.example.values
-        return PlainTurn(
-            form, values, self.place, draft.task, draft.turn_id, self.remote_context_id
-        )
-
-
-class Ordinals(NamedTuple):
-    """Of the ids that have to be known, beside being written."""
-
-    context: str
-    task: str
-    turn: str
-    first_event: str
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What every turn of one shape stores first."""
-
-    stencil: Stencil
-    numbers: tuple[tuple[int, str], ...]
-    """What has to be drawn (``mint_together``)."""
-    ordinals: Ordinals
-    pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
-    """Out of the session, the thread and the task: what is written, in its order."""
-    feed: bool
-    mechanism: str
-    driver: Incarnation
-    """Who drives the turns of this shape."""
-    rehearsals: tuple[Rehearsal, Rehearsal]
-    pace: Pace = field(default_factory=Pace)
-    """Of what their agent answers; whoever takes answers notes it."""
-    answers: ShapeMemory[AnswerForm | None] = field(
-        default_factory=lambda: ShapeMemory(_ANSWERS, FEW_ANSWERS)
-    )
-    """What answers of each shape store last; whoever takes answers keeps it here."""
-
-
-@value
-class PlainTurn:
-    """A turn that was filled in, so that its answer can be, too. ``values`` are what it was filled with."""
-
-    form: Form
-    values: tuple[bytes, ...]
-    place: Place
-    task: EntityRef
-    turn_id: str
-    remote_context_id: str
-    """The context that the agent is told."""
-
-
 @dataclass(slots=True)
-class PlainTurns:
-    """Opens plain turns, and knows their forms."""
+class TemplatedTurns:
+    """Opens templated turns, and keeps their templates."""
 
     turns: Turns
-    _forms: ShapeMemory[Form | None] = field(default_factory=lambda: ShapeMemory(SHAPES, FEW))
+    _templates: ShapeMemory[TurnTemplate | None] = field(
+        default_factory=lambda: ShapeMemory(SHAPES, FEW)
+    )
 
     async def open(
         self, principal: Principal, command: SubmitTurn, plan: Delegation
@@ -165,15 +94,15 @@ class PlainTurns:
         Raises:
             StoreUnavailable: nothing is known to be written, and no peer was called.
         """
-        filled = self._fill(principal, command, plan)
-        if filled is None:
+        rendered = self._fill(principal, command, plan)
+        if rendered is None:
             return None
-        turn, packed = filled
+        turn, packed = rendered
         place, task, turn_id = turn.place, turn.task, turn.turn_id
-        driver, writes = turn.form.driver, self.turns.writes
+        driver, writes = turn.template.driver, self.turns.writes
         held = (task, place.thread)
         try:
-            result = await writes.append(packed, feed=turn.form.feed)
+            result = await writes.append(packed, feed=turn.template.feed)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
                 self.turns.doubt(task)
@@ -181,8 +110,8 @@ class PlainTurns:
         match result:
             case Appended(first=first):
                 unread = Unread(writes.log, packed, first, held)
-                plain = turn if first == 1 else None
-                return OpenedTurn(place, task, turn_id, unread, driver, plain=plain)
+                templated = turn if first == 1 else None
+                return OpenedTurn(place, task, turn_id, unread, driver, templated=templated)
             case Again():
                 return OpenedTurn(place, task, turn_id, await writes.load(held), driver)
             case Conflict() | StaleEpoch() | Early():
@@ -196,32 +125,32 @@ class PlainTurns:
 
     def _fill(
         self, principal: Principal, command: SubmitTurn, plan: Delegation
-    ) -> tuple[PlainTurn, PackedBatch] | None:
+    ) -> tuple[TemplatedTurn, PackedBatch] | None:
         """A turn, and what is stored of it; None where it has to be decided."""
-        if not is_plain(command, plan):
+        if not is_templated(command, plan):
             return None
         message = orjson.dumps(command.message)
         writes = self.turns.writes
         shard = draw_shard(writes.ids)
         driver = plan.drives(shard)
-        form = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
-        if form is None or len(message) > CAP:
+        template = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
+        if template is None or len(message) > CAP:
             return None
-        now_ms, ordinals = writes.read_ms(shard), form.ordinals
+        now_ms, ordinals = writes.read_ms(shard), template.ordinals
         remote = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
-        minted = mint_together(writes.ids, shard, now_ms, form.numbers)
+        minted = mint_together(writes.ids, shard, now_ms, template.numbers)
         stem = minted[0]
         place = place_context(principal, f"ctx{stem}{ordinals.context}", shard)
         values = list_values(place, command, message, now_ms, plan, remote, minted)
-        call = form.stencil.fill(values)
+        call = template.stencil.fill(values)
         if call is None:
             return None
         task = EntityRef(EntityKind.TASK, f"task{stem}{ordinals.task}")
-        touched = form.pick_touched((place.session, place.thread, task))
+        touched = template.pick_touched((place.session, place.thread, task))
         first_event = f"ev{stem}{ordinals.first_event}"
         packed = PackedBatch(place.session.id, shard, touched, first_event, call)
         turn_id = f"turn{stem}{ordinals.turn}"
-        return PlainTurn(form, values, place, task, turn_id, remote), packed
+        return TemplatedTurn(template, values, place, task, turn_id, remote), packed
 
     def _find(
         self,
@@ -229,9 +158,9 @@ class PlainTurns:
         command: SubmitTurn,
         plan: Delegation,
         under: tuple[Incarnation, int],
-    ) -> Form | None:
-        """The form of a shape: whatever may differ and is no value of ``list_values``."""
-        (driver, epoch), trace, forms = under, plan.trace, self._forms
+    ) -> TurnTemplate | None:
+        """The template of a shape: what may differ and is no value of ``list_values``."""
+        (driver, epoch), trace, templates = under, plan.trace, self._templates
         shape = (
             plan.ground,
             principal.tenant,
@@ -242,13 +171,13 @@ class PlainTurns:
             None if trace is None else (trace.flags, trace.state is None),
         )
         try:
-            return forms.recall(shape)
+            return templates.recall(shape)
         except KeyError:
-            if not forms.is_worth(shape):
+            if not templates.is_worth(shape):
                 return None
-        form = make_form(self.turns, principal, command, plan, under)
-        forms.keep(shape, form)
-        return form
+        template = make_template(self.turns, principal, command, plan, under)
+        templates.keep(shape, template)
+        return template
 
 
 def _list_rest(kind: type, *said: str) -> tuple[Callable[[object], object], object]:
@@ -265,7 +194,7 @@ _read_plan, _NO_PLAN = _list_rest(
 )
 
 
-def is_plain(command: SubmitTurn, plan: Delegation) -> bool:
+def is_templated(command: SubmitTurn, plan: Delegation) -> bool:
     """Whether nothing is asked for beside the message, also by members that these classes may get one day."""
     return _read_command(command) == _NO_COMMAND and _read_plan(plan) == _NO_PLAN
 
@@ -279,7 +208,7 @@ def list_values(
     remote_context_id: str,
     minted: Sequence[str],
 ) -> tuple[bytes, ...]:
-    """In what plain turns of a shape differ, as it stands in what is written; what is minted comes last."""
+    """In what turns of a shape differ, as it stands in what is written; what is minted comes last."""
     words, trace, idle_ms = describe(command), plan.trace, plan.policy.idle_timeout_ms
     texts = (
         place.thread.id,
@@ -301,31 +230,31 @@ def list_values(
     return (message, *quote(texts))
 
 
-def make_form(
+def make_template(
     turns: Turns,
     principal: Principal,
     command: SubmitTurn,
     plan: Delegation,
     under: tuple[Incarnation, int],
-) -> Form | None:
-    """The form of a shape, out of two rehearsals; ``under`` which incarnation and shard epoch."""
+) -> TurnTemplate | None:
+    """The template of a shape, out of two samples; ``under`` which incarnation and shard epoch."""
     ids = turns.writes.ids
     for _ in range(TRIES):
         one, other = (
-            rehearse(
+            render_sample(
                 turns,
                 principal,
-                rehearse_command(command, ids),
-                change(plan, trace=rehearse_trace(plan.trace, ids)),
+                sample_command(command, ids),
+                change(plan, trace=sample_trace(plan.trace, ids)),
                 under,
             )
             for _ in range(2)
         )
         stencil = cut_stencil(one.example, other.example, FREE)
-        if stencil is None or one.asked != other.asked or one.draft.spill.blobs:
+        if stencil is None or one.asked != other.asked or one.spill.blobs:
             continue
-        touched = [_TOUCHED.index(ref.kind) for ref in one.draft.decision.touched]
-        return Form(
+        touched = [_TOUCHED.index(ref.kind) for ref in one.decision.touched]
+        return TurnTemplate(
             stencil=stencil,
             numbers=one.asked.numbers,
             ordinals=Ordinals(*map(one.asked.find, ("ctx", "task", "turn", "ev"))),
@@ -333,22 +262,22 @@ def make_form(
             feed=one.feed,
             mechanism=plan.mechanism,
             driver=one.driver,
-            rehearsals=(one, other),
+            samples=(one, other),
         )
     return None
 
 
-def rehearse(
+def render_sample(
     turns: Turns,
     principal: Principal,
     command: SubmitTurn,
     plan: Delegation,
     under: tuple[Incarnation, int],
-) -> Rehearsal:
+) -> SampleTurn:
     """Decides a turn by the code that decides every turn, and stores nothing."""
     chance = turns.writes.ids
     shard = draw_shard(chance)
-    now_ms = rehearse_ms(chance)
+    now_ms = sample_ms(chance)
     ids = RecordedIds(chance, shard, now_ms)
     place = place_context(principal, ids.mint("ctx", shard), shard)
     message = command.message
@@ -368,11 +297,14 @@ def rehearse(
     asked, minted = ids.find_in(call)
     packed, remote_context_id = orjson.dumps(message), ids.contexts[0]
     values = list_values(place, command, packed, now_ms, plan, remote_context_id, minted)
-    return Rehearsal(
+    return SampleTurn(
         place=place,
         driver=driver,
         message=message,
-        draft=draft,
+        decision=draft.decision,
+        spill=draft.spill,
+        task=draft.task,
+        turn_id=draft.turn_id,
         op=op,
         asked=asked,
         example=Example(unpack(call), values),
@@ -381,39 +313,39 @@ def rehearse(
     )
 
 
-def rehearse_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
+def sample_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
     """A command of the same shape, in which every text stands for itself."""
-    part: JsonObject = {"text": rehearse_longer(ids, _LONG)}
+    part: JsonObject = {"text": sample_longer(ids, _LONG)}
     message: JsonObject = {
-        "messageId": rehearse_text(ids, _SHORT),
+        "messageId": sample_text(ids, _SHORT),
         "role": "ROLE_USER",
         "parts": [part],
     }
     return replace(command, message=message, params=None)
 
 
-def rehearse_trace(trace: Trace | None, ids: Ids) -> Trace | None:
+def sample_trace(trace: Trace | None, ids: Ids) -> Trace | None:
     """A trace of the same shape."""
     if trace is None:
         return None
     return replace(
         trace,
-        trace_id=rehearse_text(ids, len(trace.trace_id)),
-        span_id=rehearse_text(ids, len(trace.span_id)),
-        state=None if trace.state is None else rehearse_text(ids, _SHORT),
+        trace_id=sample_text(ids, len(trace.trace_id)),
+        span_id=sample_text(ids, len(trace.span_id)),
+        state=None if trace.state is None else sample_text(ids, _SHORT),
     )
 
 
-def rehearse_text(ids: Ids, length: int) -> str:
+def sample_text(ids: Ids, length: int) -> str:
     """A text that stands nowhere else."""
     return "".join(f"{ids.draw(64):016x}" for _ in range(-(-length // 16)))[:length]
 
 
-def rehearse_longer(ids: Ids, length: int) -> str:
+def sample_longer(ids: Ids, length: int) -> str:
     """Such a text, of any length from this one on."""
-    return rehearse_text(ids, length + ids.draw(_MORE_BITS))
+    return sample_text(ids, length + ids.draw(_MORE_BITS))
 
 
-def rehearse_ms(ids: Ids) -> int:
+def sample_ms(ids: Ids) -> int:
     """A time that stands nowhere else."""
     return _FROM_MS + ids.draw(_FROM_BITS)

@@ -1,9 +1,8 @@
 """A message comes in: where it belongs, and the task that it opens, tried again where others change its context.
 
-One try to accept a message as a new task: the one append that holds everything before a peer is called.
-
-Session, thread, task, turn, the judgement of the policy, and the intent to send, with the run in this instance's set.
-Nothing has been written when it is refused, and no peer has been called (I1, I9).
+One append holds everything before a peer is called: session, thread, task, turn, the judgement of the policy, and the
+intent to send, with the run in this instance's set. Where it is refused nothing is written, and no peer is called (I1,
+I9).
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.plan import Delegation
-    from passerelle.delegation.runs.turn_templates import PlainTurn
+    from passerelle.delegation.runs.templates import TemplatedTurn
     from passerelle.runtime.records.writes import Outdated, Unread
     from passerelle.webhooks.push_configs import PushConfigs
 
@@ -158,8 +157,8 @@ class OpenedTurn:
     repeated: bool = False
     shown: JsonObject | None = None
     """The Task as callers see it already."""
-    plain: PlainTurn | None = None
-    """How it was filled in, if it was."""
+    templated: TemplatedTurn | None = None
+    """How it was rendered, if it was."""
 
     def accept(self) -> TurnAccepted:
         """What its caller is told of it."""

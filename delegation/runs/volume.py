@@ -1,20 +1,16 @@
-"""How much a run has brought: the bytes of each of its artifacts, and of all of them.
+"""How much a run brings, in all and in a time, and which run is read next.
 
-Pure. An agent that brings more than its limit is told to stop, and its run fails as ``artifact_too_large``. What came
-until then is stored and can be read. What is counted is the content of parts.
+*In all*: the bytes of its artifacts. An agent that brings more than its limit is told to stop, and its run fails as
+``artifact_too_large``. What came until then is stored and can be read.
 
-How much a run, and a caller's runs, bring in a time. Pure: the time goes in, and what is to be waited comes out.
+*In a time*: a run may bring a second's worth at once. Beyond that its stream is read no faster than its rate, so the
+agent feels it.
 
-A run may bring a second's worth at once. Beyond that its stream is read no faster than its rate, so the agent feels it.
-
-Runs that bring much take turns: one batch of frames in every few turns of the event loop, whoever else wants it.
-
-Turns go round callers, then the agents of a caller, then the runs at an agent: twenty runs of one caller have together
-what one run of another has. A run that brings little never waits here.
-
-What brings much is no number of events of a run: where there are many of them each is slow, and all together take the
-process. So it is a run of which more has come than its last batch has taken, and each run of a caller all of whose runs
-together bring more than is nobody's business.
+*Next*: runs that bring much take turns, one batch of frames in every few turns of the event loop. Turns go round
+callers, then the agents of a caller, then the runs at an agent: twenty runs of one caller have together what one run of
+another caller has. A run that brings little never waits here. Events per run do not tell what brings much: many runs,
+each of them slow, take the process together. So a run takes turns when more has come than its last batch has taken, or
+when the runs of its caller together bring more than a fixed amount.
 """
 
 from __future__ import annotations
@@ -226,7 +222,7 @@ class ReadScheduler:
         self.waiting = 0
         """How many wait for one."""
         self.sums = CallerLoads()
-        """What callers bring; whoever takes what has come counts it."""
+        """What callers bring; the reader of each stream counts it."""
 
     async def take(self, caller: str, agent: str) -> None:
         """Returns when it is the turn of a run of ``caller`` at ``agent``; a run has one place in the line at most."""

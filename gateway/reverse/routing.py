@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
-    from passerelle.delegation.runs.draft import Step
-    from passerelle.delegation.runs.driver import ActiveRun
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.peers.reverse.dialling import Dialling
 
 VISIBILITY_MS: Final = 10_000
@@ -145,7 +145,7 @@ class Routing:
         except StoreUnavailable as error:
             self.service.dispatch.log.info("agent.late", reason=error.reason)
 
-    async def send_elsewhere(self, agent: str, task_id: str, turn_id: str) -> bool:
+    async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
         """Hands a further message to the instance that the agent is linked to; False where it is linked to none."""
         served = await self.dialling.agents.read(agent)
         if self.dialling.links.holds(agent) or served is None or not served.links:
@@ -165,7 +165,7 @@ class Routing:
             await self._hand_over(agent, driver)
 
     async def _hand_over(self, agent: str, driver: ActiveRun) -> None:
-        task_id = driver.run.sight.task.id
+        task_id = driver.run.context.task.id
         with suppress(RunMovedError):  # it is gone, which is what was wanted
             if driver.run.has_ended() or not await release_run(driver):
                 return
@@ -209,13 +209,13 @@ class Routing:
         run = await self.service.dispatch.hold(row.entity)
         away = Unreached("it has not dialled in", None)
 
-        def end(step: Step) -> None:
-            held = run.held[run.sight.task]
+        def end(draft: DecisionDraft) -> None:
+            held = run.held[run.context.task]
             if is_free(held):
-                end_run(step, RunEnd(explain(away, step.sight, step.record).failure))
+                end_run(draft, RunEnd(explain(away, draft.context, draft.record).failure))
 
         terms = Terms(claim=Claim(row.member, row.token), due=(DueChange(row.member, None),))
-        await run.append(end, lambda _step: terms)
+        await run.append(end, lambda _draft: terms)
         await self.dialling.agents.forget(agent, row.entity)
 
     async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:

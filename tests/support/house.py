@@ -107,7 +107,7 @@ class House:
     peers: dict[str, ScriptedPeer]
     stack: AsyncExitStack
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    patience: Timeouts = QUICK
+    timeouts: Timeouts = QUICK
     public_url: str | None = None
     acceptance: tuple[JsonObject, ...] = ()
     correlates: bool = False
@@ -138,7 +138,7 @@ class House:
                 find_sender=lambda _shard: _DRIVER,
                 find_terms=self._find_terms,
                 find_rules=lambda: self.rules,
-                patience=self.patience,
+                timeouts=self.timeouts,
                 tally=lambda _result, _seconds, _why: None,
                 news=lambda _shard: None,
                 catalogue=Catalogue(self.registry),
@@ -149,11 +149,11 @@ class House:
         )
 
     def _find_terms(self, _agent: str) -> PeerTerms:
-        patience = self.patience
+        timeouts = self.timeouts
         if self.doubt_s is not None:
-            patience = replace(patience, doubt_s=self.doubt_s)
+            timeouts = replace(timeouts, doubt_s=self.doubt_s)
         return PeerTerms(
-            patience,
+            timeouts,
             self.policy,
             acceptance=self.acceptance,
             correlates=self.correlates,

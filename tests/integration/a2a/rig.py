@@ -223,7 +223,7 @@ async def run_rig(
                 find_sender=lambda _: INSTANCE,
                 find_terms=lambda agent: terms.get(agent, PeerTerms(PATIENCE)),
                 find_rules=lambda: rules[0],
-                patience=PATIENCE,
+                timeouts=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
                 news=lambda _shard: None,
             )

@@ -291,7 +291,7 @@ async def test_command_that_a_shutdown_ends_is_answered(
         await asyncio.Event().wait()
 
     async with connect(rig) as line:
-        monkeypatch.setattr(type(service.plain_turns), "open", hang)
+        monkeypatch.setattr(type(service.templated_turns), "open", hang)
         line.write(rig.message("go"))
         await asyncio.wait_for(hangs.wait(), WITHIN_S)
         await asyncio.wait_for(service.dispatch.commands.drain(), WITHIN_S)

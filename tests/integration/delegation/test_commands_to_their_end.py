@@ -62,10 +62,10 @@ async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
 class Deaf:
     """Told of a command, and fails."""
 
-    def succeed(self, result: object) -> None:
+    def on_result(self, result: object) -> None:
         raise KeyError(result)
 
-    def fail(self, failure: BaseException) -> None:
+    def on_failure(self, failure: BaseException) -> None:
         raise failure
 
 

@@ -22,23 +22,23 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import Trace
 from passerelle.delegation.runs import answer_templates as plain_answers
+from passerelle.delegation.runs import templates
 from passerelle.delegation.runs import turn_templates as plain_turns
-from passerelle.delegation.runs.answer_templates import (
-    AnswerForm,
-    Shape,
-    rehearse_answer,
-    rehearse_result,
-)
+from passerelle.delegation.runs.answer_templates import render_sample_answer, sample_result
 from passerelle.delegation.runs.plan import Delegation
 from passerelle.delegation.runs.run import Run
+from passerelle.delegation.runs.templates import (
+    AnswerShape,
+    AnswerTemplate,
+    SampleTurn,
+    TemplatedTurn,
+    TurnTemplate,
+)
 from passerelle.delegation.runs.turn_templates import (
-    Form,
-    PlainTurn,
-    PlainTurns,
-    Rehearsal,
-    is_plain,
-    make_form,
-    rehearse,
+    TemplatedTurns,
+    is_templated,
+    make_template,
+    render_sample,
 )
 from passerelle.delegation.runs.turns import OpenedTurn, Turns
 from passerelle.peers.agent import AgentPeer
@@ -127,34 +127,36 @@ class Learnt:
     """The form of the plainest turn, and what it came from."""
 
     runs: list[Run] = field(default_factory=list[Run])
-    turns: list[PlainTurn] = field(default_factory=list[PlainTurn])
-    forms: list[Form] = field(default_factory=list[Form])
+    turns: list[TemplatedTurn] = field(default_factory=list[TemplatedTurn])
+    forms: list[TurnTemplate] = field(default_factory=list[TurnTemplate])
     plans: list[Delegation] = field(default_factory=list[Delegation])
 
 
 async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     """Has the house take the plainest turn of all."""
-    monkeypatch.setattr(plain_turns, "FEW_ANSWERS", 1_000)
-    learnt, take, open_turn = Learnt(), plain_answers.fill_answer, PlainTurns.open
+    monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
+    learnt, take, open_turn = Learnt(), plain_answers.render_answer, TemplatedTurns.open
 
-    def see_take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitable[bool]:
+    def see_take(
+        run: Run, turn: TemplatedTurn, result: JsonObject, sent_ms: int
+    ) -> Awaitable[bool]:
         learnt.turns.append(turn)
-        learnt.forms.append(turn.form)
+        learnt.forms.append(turn.template)
         learnt.runs.append(run)
         filling = take(run, turn, result, sent_ms)
         assert filling is not None, "the plainest answer of all is not plain"
         return filling
 
     async def see_open(
-        turns: PlainTurns, who: Principal, command: SubmitTurn, plan: Delegation
+        turns: TemplatedTurns, who: Principal, command: SubmitTurn, plan: Delegation
     ) -> OpenedTurn | None:
         learnt.plans.append(plan)
         return await open_turn(turns, who, command, plan)
 
-    monkeypatch.setattr("passerelle.delegation.runs.delivery.take", see_take)
-    monkeypatch.setattr(PlainTurns, "open", see_open)
+    monkeypatch.setattr("passerelle.delegation.runs.delivery.fill_answer", see_take)
+    monkeypatch.setattr(TemplatedTurns, "open", see_open)
     await house.talk("echo hi")
-    assert learnt.runs[0].filled is not None, "the plainest turn of all is filled in"
+    assert learnt.runs[0].rendered is not None, "the plainest turn of all is filled in"
     return learnt
 
 
@@ -174,7 +176,7 @@ async def test_a_card_that_says_the_same_changes_no_form(
     monkeypatch.setattr(AgentPeer, "fresh", property(read_anew))
     for _ in range(3):
         await house.talk("echo hi")
-    assert [form is learnt.forms[0] for form in learnt.forms] == [True] * 4
+    assert [template is learnt.forms[0] for template in learnt.forms] == [True] * 4
     monkeypatch.setattr(AgentPeer, "fresh", property(read_another))
     await house.talk("echo hi")
     assert learnt.forms[-1] is not learnt.forms[0]
@@ -185,18 +187,18 @@ async def test_task_that_has_the_name_of_its_context_is_not_plain(
 ) -> None:
     learnt = await learn(house, monkeypatch)
     (run,), (turn,) = learnt.runs, learnt.turns
-    context = turn.remote_context_id
+    remote = turn.remote_context_id
 
     def answer(native: str) -> JsonObject:
         status: JsonObject = {"state": "TASK_STATE_COMPLETED"}
         artifact: JsonObject = {"artifactId": f"a-{context}", "parts": [{"text": "hi"}]}
         return {
-            "task": {"id": native, "contextId": context, "status": status, "artifacts": [artifact]}
+            "task": {"id": native, "contextId": remote, "status": status, "artifacts": [artifact]}
         }
 
-    sight = replace(run.sight, content=None)
-    assert plain_answers.read_plain(sight, turn, answer("t-1")) is not None
-    assert plain_answers.read_plain(sight, turn, answer(context)) is None
+    context = replace(run.context, content=None)
+    assert plain_answers.read_templated(context, turn, answer("t-1")) is not None
+    assert plain_answers.read_templated(context, turn, answer(remote)) is None
 
 
 @pytest.mark.parametrize("callers", [3, 30])
@@ -205,14 +207,14 @@ async def test_more_callers_than_shapes_have_no_form_made_for_each_message(
 ) -> None:
     made: list[str] = []
 
-    def see_make(turns: Turns, who: Principal, *given: Any) -> Form | None:  # noqa: ANN401  whatever it takes
+    def see_make(turns: Turns, who: Principal, *given: Any) -> TurnTemplate | None:  # noqa: ANN401  whatever it takes
         made.append(who.id)
-        return make_form(turns, who, *given)
+        return make_template(turns, who, *given)
 
     monkeypatch.setattr(plain_turns, "make_form", see_make)
     monkeypatch.setattr(plain_turns, "SHAPES", 8)
     monkeypatch.setattr(plain_turns, "FEW", 4)
-    service = replace(house.service, plain_turns=PlainTurns(house.service.turns))
+    service = replace(house.service, templated_turns=TemplatedTurns(house.service.turns))
     for _ in range(3):
         for number in range(callers):
             who = replace(ADA, id=f"ada-{number}")
@@ -236,22 +238,22 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     learnt = await learn(house, monkeypatch)
     (run,), (plan,) = learnt.runs, learnt.plans
     chance, turns = random.Random(8), house.service.turns  # noqa: S311  a seed that can be repeated
-    under = (learnt.forms[0].rehearsals[0].driver, 0)
+    under = (learnt.forms[0].samples[0].driver, 0)
     trace = make_trace(chance, state)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
     command = replace(command, traceparent=trace.parent, tracestate=state)
     plan = replace(plan, policy=replace(plan.policy, idle_timeout_ms=90_000))
     traced = replace(plan, trace=trace)
-    assert is_plain(command, traced)
-    form = make_form(turns, ADA, command, traced, under)
-    assert form is not None
-    answered: set[Shape] = set()
+    assert is_templated(command, traced)
+    template = make_template(turns, ADA, command, traced, under)
+    assert template is not None
+    answered: set[AnswerShape] = set()
     for _ in range(10):
         again = replace(plan, trace=make_trace(chance, state))
-        decided = rehearse(turns, ADA, command, again, under)
-        assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        decided = render_sample(turns, ADA, command, again, under)
+        assert template.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
-        answered |= compare_answer(run, form, decided, answer)
+        answered |= compare_answer(run, template, decided, answer)
     assert answered, "answers were filled in"
 
 
@@ -260,16 +262,16 @@ async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(
 ) -> None:
     monkeypatch.setattr("passerelle.core.minting.ORDINALS", ORDINALS[:8])
     filled = list[bool]()
-    open_turn = PlainTurns.open
+    open_turn = TemplatedTurns.open
 
     async def see_open(
-        turns: PlainTurns, who: Principal, command: SubmitTurn, plan: Delegation
+        turns: TemplatedTurns, who: Principal, command: SubmitTurn, plan: Delegation
     ) -> OpenedTurn | None:
         opened = await open_turn(turns, who, command, plan)
         filled.append(opened is not None)
         return opened
 
-    monkeypatch.setattr(PlainTurns, "open", see_open)
+    monkeypatch.setattr(TemplatedTurns, "open", see_open)
     await house.until(await house.send("echo hi"), Status.COMPLETED)
     assert filled == [False]
 
@@ -333,16 +335,16 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learnt = await learn(house, monkeypatch)
-    (form,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
     chance = random.Random(23)  # noqa: S311  a seed that can be repeated
-    turns, driver = house.service.turns, form.rehearsals[0].driver
-    answered: set[Shape] = set()
+    turns, driver = house.service.turns, template.samples[0].driver
+    answered: set[AnswerShape] = set()
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
-        decided = rehearse(turns, ADA, command, plan, (driver, 0))
-        assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        decided = render_sample(turns, ADA, command, plan, (driver, 0))
+        assert template.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
-        answered |= compare_answer(run, form, decided, answer)
+        answered |= compare_answer(run, template, decided, answer)
     assert len(answered) > 5, "many shapes of answers were filled in"
 
 
@@ -351,32 +353,34 @@ async def test_a_setting_that_has_the_digits_of_a_length_is_filled_in_as_it_is(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learnt = await learn(house, monkeypatch)
-    (form,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
-    turns, (rehearsal, _) = house.service.turns, form.rehearsals
-    words, shape = rehearsal.example.values, Shape(is_task=True)
-    wordless = rehearse_result(shape, run.writes.ids, rehearsal.remote_context_id)
-    run.sight.content = None
-    rehearsed = rehearse_answer(run, rehearsal.fill(form), rehearsal, wordless, 0)
-    assert rehearsed is not None
-    length = len(rehearsed.example.values[len(words)])
-    policy, under = replace(plan.policy, backoff_ms=length * 10 + 9), (rehearsal.driver, 0)
+    (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    turns, (sample, _) = house.service.turns, template.samples
+    words, shape = sample.example.values, AnswerShape(is_task=True)
+    wordless = sample_result(shape, run.writes.ids, sample.remote_context_id)
+    run.context.content = None
+    rendered = render_sample_answer(run, sample.render(template), sample, wordless, 0)
+    assert rendered is not None
+    length = len(rendered.example.values[len(words)])
+    policy, under = replace(plan.policy, backoff_ms=length * 10 + 9), (sample.driver, 0)
     slower = replace(plan, policy=policy)
     command = SubmitTurn("echo", make_message(random.Random(1)), "a2a", "unary")  # noqa: S311  always the same
-    slower_form = make_form(turns, ADA, command, slower, under)
+    slower_form = make_template(turns, ADA, command, slower, under)
     assert slower_form is not None
-    turn = rehearse(turns, ADA, command, slower, under)
-    wordless = rehearse_result(shape, run.writes.ids, turn.remote_context_id)
+    turn = render_sample(turns, ADA, command, slower, under)
+    wordless = sample_result(shape, run.writes.ids, turn.remote_context_id)
     assert compare_answer(run, slower_form, turn, wordless) == {shape}
 
 
-def compare_answer(run: Run, form: Form, turn: Rehearsal, answer: JsonObject) -> set[Shape]:
+def compare_answer(
+    run: Run, template: TurnTemplate, turn: SampleTurn, answer: JsonObject
+) -> set[AnswerShape]:
     """The shape of an answer to a turn once it is filled in and decided alike; nothing where it is not plain."""
-    plain = turn.fill(form)
-    run.sight.content, run.sight.answer = None, None
-    decided = rehearse_answer(run, plain, turn, answer, 0)
+    plain = turn.render(template)
+    run.context.content, run.context.answer = None, None
+    decided = render_sample_answer(run, plain, turn, answer, 0)
     if decided is None:
         return set()
-    made = plain_answers.find_form(run, plain, decided.shape, 0)
-    assert isinstance(made, AnswerForm)
+    made = plain_answers.find_template(run, plain, decided.shape, 0)
+    assert isinstance(made, AnswerTemplate)
     assert made.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
     return {decided.shape}

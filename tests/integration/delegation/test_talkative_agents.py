@@ -16,7 +16,7 @@ from passerelle.core.commands import TurnAccepted
 from passerelle.core.event_type import EventType
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
-from passerelle.delegation.runs.driver import ActiveRun
+from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server
 from tests.support.house import ADA, BOB, House, open_house
@@ -225,7 +225,7 @@ async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
 
 def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Whoever takes turns from now on: caller and agent."""
-    turns = house.service.dispatch.turns
+    turns = house.service.dispatch.scheduler
     take, taken = turns.take, list[tuple[str, str]]()
 
     async def note(caller: str, agent: str) -> None:

@@ -18,7 +18,7 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.task_requests import PauseTask, ResumeTask
-from passerelle.delegation.runs.driver import ActiveRun
+from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
@@ -125,7 +125,7 @@ async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
 
 def silence(instance: Instance) -> None:
     """Nothing that it tells others arrives."""
-    instance.gateway.service.dispatch.nudging = None
+    instance.gateway.service.dispatch.signals = None
 
 
 @pytest.mark.parametrize("who", ["keeper", "third", "driver"])

@@ -193,7 +193,7 @@ def test_bare_message_completes_the_turn_and_shows_no_task() -> None:
     assert shown["contextId"] == "ctx_1"
     assert "taskId" not in shown
     assert pump.thread.active_turns == ()
-    assert pump.sight.answer == shown
+    assert pump.context.answer == shown
 
 
 @pytest.mark.requirement("LT-9", "A2A-9")
@@ -252,10 +252,10 @@ FRAMES = st.sampled_from(
 def test_no_frame_after_the_end_changes_anything(end: str, frames: list[JsonObject]) -> None:
     pump = make_running()
     pump.hear(status(end, at=5))
-    before, content, shown = pump.record, pump.sight.content, len(pump.shown)
+    before, content, shown = pump.record, pump.context.content, len(pump.shown)
     events = pump.hear_each(*frames)
     assert pump.record == before
-    assert pump.sight.content == content
+    assert pump.context.content == content
     assert len(pump.shown) == shown
     assert set(warnings_of(events)) <= {"late_frame", "malformed_frame"}
     assert len(events) == len(frames)
@@ -281,7 +281,7 @@ def test_any_frames_in_any_order_keep_the_record_and_what_callers_see_in_step(
     content: JsonObject | None = None
     for frame in pump.shown:
         content = fold(content, frame)
-    assert _told(content) == _told(pump.sight.content)
+    assert _told(content) == _told(pump.context.content)
 
 
 def _told(content: JsonObject | None) -> tuple[Json, Json]:

@@ -19,7 +19,7 @@ from tests.unit.delegation.pump import CONTEXT, REMOTE, TASK, Pump, make_running
 def test_refusal_names_our_ids_where_the_peer_named_its_own() -> None:
     pump = make_running()
     refusal = explain(
-        Refused(-32602, f"Task {REMOTE} in {CONTEXT} is busy"), pump.sight, pump.record
+        Refused(-32602, f"Task {REMOTE} in {CONTEXT} is busy"), pump.context, pump.record
     )
     assert isinstance(refusal.error, PeerRefused)
     assert REMOTE not in str(refusal.error)
@@ -31,15 +31,15 @@ def test_refusal_names_our_ids_where_the_peer_named_its_own() -> None:
 @pytest.mark.requirement("A2A-12")
 def test_text_with_an_id_that_nobody_knows_is_replaced_as_a_whole() -> None:
     pump = Pump()
-    told = explain(Refused(-32001, "no 8f14e45fceea167a here"), pump.sight, pump.record)
+    told = explain(Refused(-32001, "no 8f14e45fceea167a here"), pump.context, pump.record)
     assert "8f14e45f" not in str(told.error)
     assert "8f14e45f" not in told.failure.message
 
 
 def test_callers_own_message_id_may_be_read_again() -> None:
     pump = Pump()
-    pump.sight.accepted[:] = [{"messageId": "order-20261120", "parts": []}]
-    told = explain(Refused(-32602, "order-20261120 is not for us"), pump.sight, pump.record)
+    pump.context.accepted[:] = [{"messageId": "order-20261120", "parts": []}]
+    told = explain(Refused(-32602, "order-20261120 is not for us"), pump.context, pump.record)
     assert "order-20261120" in str(told.error)
 
 
@@ -58,7 +58,7 @@ def test_error_that_is_recorded_is_the_one_that_is_raised_again_later(
     category: ErrorCategory,
 ) -> None:
     pump = Pump()
-    told = explain(outcome, pump.sight, pump.record)
+    told = explain(outcome, pump.context, pump.record)
     assert isinstance(told.error, error)
     assert told.failure.category is category
     assert told.failure.source == "echo"
@@ -72,7 +72,7 @@ def test_error_that_is_recorded_is_the_one_that_is_raised_again_later(
 def test_details_of_the_agent_outlast_a_restart() -> None:
     info: JsonObject = {"@type": ERROR_INFO, "reason": "NO_CREDIT", "domain": "agent.example"}
     pump = Pump()
-    told = explain(Refused(-32050, "no credit", details=(info,)), pump.sight, pump.record)
+    told = explain(Refused(-32050, "no credit", details=(info,)), pump.context, pump.record)
     stored = from_wire(Failure, to_wire(told.failure))
     again = make_error(stored)
     assert isinstance(again, PeerRefused)

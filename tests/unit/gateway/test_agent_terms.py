@@ -20,7 +20,7 @@ def test_patience_with_an_agent_is_what_its_timeouts_say() -> None:
         configure(timeout={"arrival": "90s", "liveness": "10m", "stalled": "1m"}),
         Timeouts(poll_s=7.0),
     )
-    assert terms.find("a").patience == Timeouts(
+    assert terms.find("a").timeouts == Timeouts(
         poll_s=7.0, doubt_s=90.0, liveness_s=600.0, stalled_s=60.0
     )
 
@@ -30,7 +30,7 @@ def test_of_an_agent_that_nobody_has_configured_nothing_is_said() -> None:
 
 
 def test_timeouts_that_nobody_sets_are_those_of_the_patience() -> None:
-    assert AgentTerms(configure(), Timeouts()).find("a").patience == Timeouts()
+    assert AgentTerms(configure(), Timeouts()).find("a").timeouts == Timeouts()
 
 
 def test_terms_are_one_object_until_another_configuration_says_others() -> None:
@@ -55,4 +55,4 @@ def test_agent_that_is_gone_keeps_its_retry_policy_and_nothing_else() -> None:
 def test_what_callers_of_a_busy_agent_get_is_part_of_the_patience_with_it() -> None:
     busy = {"callers": "refuse", "told_after": "10s", "give_up": "5m"}
     terms = AgentTerms(configure(busy=busy), Timeouts())
-    assert terms.find("a").patience == Timeouts(told_s=10.0, refuses=True, busy_s=300.0)
+    assert terms.find("a").timeouts == Timeouts(told_s=10.0, refuses=True, busy_s=300.0)

@@ -3,7 +3,7 @@
 Two losses lead here, each as a row in the due set of that shard, so that a crash on the way loses nothing:
 
 - A target has lost rows that the feed does not reach back to. ``rebuild:<shard>:0``: what is derived from every session
-  of the shard is written anew from its stream.
+  of the shard is rewritten from its stream.
 - The shard itself has lost its tail. ``rebuild:<shard>:<ms>``: rows in other shards that name what is gone are taken
   out, as far as they are not older than that; and sessions with something open are compared, since a question that was
   closed in the tail is open again and stands in no inbox.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.ports.due import DueRow
-    from passerelle.delegation.duties.settling import Settling
+    from passerelle.delegation.duties.factless_writes import FactlessWrites
     from passerelle.store.store import Store
 
 REBUILD: Final = "rebuild"
@@ -42,11 +42,11 @@ _EVERYTHING: Final = 0
 
 
 @dataclass(slots=True)
-class Rebuilding:
+class ViewRebuild:
     """Handles the rows ``rebuild:<shard>:<ms>``."""
 
     store: Store
-    settling: Settling
+    factless_writes: FactlessWrites
     log: FilteringBoundLogger
     wake: Callable[[Shard], None]
     """Brings the due loop to a shard at once."""
@@ -55,7 +55,7 @@ class Rebuilding:
     _work: asyncio.Task[None] | None = None
 
     async def owe_all(self, shard: Shard) -> None:
-        """Everything that is derived from a shard is to be made anew.
+        """Everything that is derived from a shard is to be rebuilt.
 
         Raises:
             StoreUnavailable: nothing is owed.
@@ -79,7 +79,7 @@ class Rebuilding:
         """
         if row.member in self._done:
             self._done.discard(row.member)
-            await self.settling.drop_row(shard, row)
+            await self.factless_writes.drop_row(shard, row)
             return
         if row.member not in self._wanted:
             since_ms = int(row.member.rpartition(":")[2])
@@ -87,7 +87,7 @@ class Rebuilding:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._work_off(), name="rebuild")
         again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
-        await self.settling.write(shard, claim=Claim(row.member, row.token), due=(again,))
+        await self.factless_writes.write(shard, claim=Claim(row.member, row.token), due=(again,))
 
     async def close(self) -> None:
         """Ends the work; its rows stay."""
@@ -98,7 +98,7 @@ class Rebuilding:
     async def _owe(self, shard: Shard, since_ms: int) -> None:
         member = f"{REBUILD}:{shard.tag}:{since_ms}"
         self._done.discard(member)
-        await self.settling.write(shard, due=(DueChange(member, 1),))
+        await self.factless_writes.write(shard, due=(DueChange(member, 1),))
         self.wake(shard)
 
     async def _work_off(self) -> None:

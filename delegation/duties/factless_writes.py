@@ -27,7 +27,7 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class FactlessWrites:
     """Writes what changes no record. A batch needs a session to be placed by: one that is derived and never made."""
 
     log: EventLog
