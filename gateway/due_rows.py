@@ -10,8 +10,8 @@ from passerelle.control.linking import EDGE, UNBLOCK
 from passerelle.control.outputs import OUTPUT_ROW
 from passerelle.control.preparing import PREPARE
 from passerelle.delegation.runs.deadlines import STOP_ROW
-from passerelle.delegation.runs.delivery import ROW as SEND_ROW
-from passerelle.delegation.runs.remote_drivers import ROW as SERVE_ROW
+from passerelle.delegation.runs.delivery import SEND_ROW
+from passerelle.delegation.runs.remote_drivers import SERVE_ROW
 from passerelle.permission_bridge.answers.action_rows import (
     CLEAR,
     ESCALATE,

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
 
 
+_LAST_S: Final = 1.0
+"""How long commands may take to their end at shutdown."""
+
+
 @dataclass(slots=True)
 class ActiveRuns:
     """Runs by task. A run that ends takes itself out; one that breaks says so."""
@@ -143,8 +147,6 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 Begun: TypeAlias = "tuple[ActiveRun, Coroutine[Any, Any, None]]"
 """The driver of a run that was just opened, and all that it will do."""
-_LAST_S: Final = 1.0
-"""How long commands may take to their end at shutdown."""
 
 
 class ResultCallback(Protocol[T_contra]):

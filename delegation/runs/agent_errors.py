@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 ON_ITS_WAY: Final = frozenset({"owed", "returning"})
 """Where the return of an answer stands that is neither there nor given up."""
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_FAULTS: Final = frozenset({ErrorKind.INVALID_PARAMS, ErrorKind.CONTENT_TYPE_NOT_SUPPORTED})
+_AT_REST: Final = INTERRUPTED_STATES | TERMINAL_STATES
 
 
 async def find_turns(run: Run, actions: Sequence[ActionRecord]) -> list[str]:
@@ -156,11 +159,6 @@ async def _give_up(active: ActiveRun, remote: str, failure: Failure) -> None:
 
     await active.append(end)
     await active.peer.cancel(remote)
-
-
-_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
-_FAULTS: Final = frozenset({ErrorKind.INVALID_PARAMS, ErrorKind.CONTENT_TYPE_NOT_SUPPORTED})
-_AT_REST: Final = INTERRUPTED_STATES | TERMINAL_STATES
 
 
 def has_raised(outcome: Refused | Malformed, seen: PeerOutcome) -> bool:

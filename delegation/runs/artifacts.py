@@ -50,6 +50,8 @@ NAME_CHARS: Final = 200
 """Of the name of an artifact, as records have it: they are read and written whole."""
 MOST_ARTIFACTS: Final = 10_000
 """Of one task; an agent that brings more is told to stop."""
+MOST_FILES: Final = 64
+"""Of one artifact."""
 
 
 @value
@@ -276,10 +278,6 @@ def list_all(draft: DecisionDraft) -> dict[str, Ref]:
         for one in known.values()
     ]
     return {"artifacts": draft.spill.keep(orjson.dumps(listed))}
-
-
-MOST_FILES: Final = 64
-"""Of one artifact."""
 
 
 @dataclass(frozen=True, slots=True)

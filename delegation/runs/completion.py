@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 _STEERED: Final = frozenset({Status.PAUSED, Status.BLOCKED})
 """Somebody has stopped the task: it ends when it goes on."""
+PEER_LOST_APPROVAL: Final = "peer_lost_approval"
+_GATED: Final = frozenset({"permission", "confirmation"})
 
 
 def complete(
@@ -260,10 +262,6 @@ def _wait(draft: DecisionDraft, request: Request) -> None:
         return
     draft.show_status(facts, INPUT_REQUIRED, list_request_parts(request, FIRST_REVISION))
     draft.end_turn("task")
-
-
-CODE: Final = "peer_lost_approval"
-_GATED: Final = frozenset({"permission", "confirmation"})
 
 
 def find_lost(draft: DecisionDraft) -> str | None:

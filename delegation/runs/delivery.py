@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
 
-ROW: Final = "send"
+SEND_ROW: Final = "send"
 """The kind of the due row of a message that is held back."""
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _FIRST_WAIT_MS: Final = 1_000
@@ -255,7 +255,7 @@ async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
 
     if held.is_absent:
         await release_to_link(active, wait, _may_wait)
-    row = DueChange(f"{ROW}:{active.run.record.task_id}", at_ms)
+    row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", at_ms)
     await active.append(wait, lambda _draft: Terms(due=(row,)))
     active.deps.log.info("send.held", task=active.run.record.task_id, wait_ms=held.wait_ms)
 
@@ -275,7 +275,7 @@ async def _go_on(active: ActiveRun) -> bool:
             await active.hold(error)
     if await _confirm(active):
         return False
-    row = DueChange(f"{ROW}:{active.run.record.task_id}", None)
+    row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", None)
     await active.append(_intend, lambda _draft: Terms(due=(row,)))
     return is_sendable(active.run.record)
 

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 
 
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     """How a run ended. ``status`` is the run's: failed or lost.
@@ -128,9 +131,6 @@ def show_retrying(draft: DecisionDraft, facts: list[Fact], reason: str) -> None:
 def name_row(task_id: str) -> str:
     """The due row of an attempt that is owed."""
     return f"retry:{task_id}"
-
-
-_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)

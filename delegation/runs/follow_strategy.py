@@ -25,6 +25,7 @@ _CLIMB_AFTER: Final = 4
 """Looks at a rung below, until subscribing is tried again."""
 _SPREAD: Final = 0.5
 """Pauses differ by this share of them, so that runs which began together do not ask together for ever."""
+LOOKS_PER_S: Final = 100
 
 
 @dataclass(slots=True)
@@ -132,9 +133,6 @@ def waits_long(run: Attempt, timeouts: Timeouts, until_ms: int | None = None) ->
             return False
         until_ms = parse_ms(run.send_after)
     return until_ms - parse_ms(run.started_at) - run.held_ms > timeouts.told_s * 1000
-
-
-LOOKS_PER_S: Final = 100
 
 
 @dataclass(slots=True)

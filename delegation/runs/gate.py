@@ -76,6 +76,8 @@ _GOES_ON: Final = (
     "Nothing is sent to the agent before somebody has decided. The stream of a message ends here; "
     "SubscribeToTask shows what comes, and with the cursor of this event also what came meanwhile."
 )
+_STRICTNESS: Final = ("allow", "ask", "deny")
+_PLACES: Final = ("contextId", "taskId")
 
 
 async def pass_gate(active: ActiveRun) -> bool:
@@ -284,10 +286,6 @@ async def _use(active: ActiveRun, request: Request) -> bool:
 
     await active.append(use)
     return went
-
-
-_STRICTNESS: Final = ("allow", "ask", "deny")
-_PLACES: Final = ("contextId", "taskId")
 
 
 @dataclass(frozen=True, slots=True)

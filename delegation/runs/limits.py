@@ -36,6 +36,8 @@ ROWS: Final[dict[TimeLimit, str]] = {"total": "timeout", "idle": "idle"}
 """The kinds of the due rows."""
 _SHORTEST_MS: Final = 1_000
 """Between two looks at a task whose clock stands still."""
+GATEWAY: Final = "gateway"
+"""Who stops a task that nobody has stopped."""
 
 
 def list_limits(task_id: str, policy: RetryPolicy, now_ms: int) -> tuple[DueChange, ...]:
@@ -90,10 +92,6 @@ def explain_limit(record: TaskRecord, limit: TimeLimit) -> str:
     if limit == "idle":
         return f"there was no news of the agent for {limit_s} s"
     return f"the task took longer than {limit_s} s"
-
-
-GATEWAY: Final = "gateway"
-"""Who stops a task that nobody has stopped."""
 
 
 def find_constraints(task: TaskRecord) -> Constraints | None:

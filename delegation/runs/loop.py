@@ -23,7 +23,7 @@ from passerelle.delegation.runs.delivery import (
 from passerelle.delegation.runs.finish import give_up
 from passerelle.delegation.runs.gate import find_passed
 from passerelle.delegation.runs.liveness import find_stall_s, note_break, note_life, tell_stalled
-from passerelle.delegation.runs.lost_tail import CODE as LOST
+from passerelle.delegation.runs.lost_tail import HISTORY_LOST
 from passerelle.delegation.runs.peer_calls import poll_task
 from passerelle.delegation.runs.reconciliation import reconcile
 from passerelle.delegation.runs.returns import return_answers
@@ -187,7 +187,9 @@ async def _compare_card(active: ActiveRun) -> None:
 async def _tell_loss(active: ActiveRun) -> None:
     """Says in a task that some of it was lost, once for each driver that takes it up."""
     if active.has_lost and active.run.record.run is not None:
-        await active.warn(LOST, "the store has lost a part of this task; its agent is asked for it")
+        await active.warn(
+            HISTORY_LOST, "the store has lost a part of this task; its agent is asked for it"
+        )
 
 
 async def _subscribe(active: ActiveRun, remote: str) -> None:

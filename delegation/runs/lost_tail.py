@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.machine import Record
     from passerelle.core.ports.log import EventLog
 
-CODE: Final = "history_lost"
+HISTORY_LOST: Final = "history_lost"
 """Of the warning in a task whose tail was lost, and of the failure of one whose agent cannot say what was in it."""
 
 
@@ -76,4 +76,4 @@ def explain_lost(agent: str) -> Failure:
         "the store has lost a part of what the agent had said, after a failover or a restore, "
         f"and agent {agent!r} cannot be asked for it"
     )
-    return Failure(CODE, ErrorCategory.STORE, reason, source=agent)
+    return Failure(HISTORY_LOST, ErrorCategory.STORE, reason, source=agent)

@@ -59,8 +59,7 @@ from passerelle.core.task_commands import (
 )
 from passerelle.core.times import format_ms
 from passerelle.delegation.runs.artifacts import check_number, settle_artifact, settle_artifacts
-from passerelle.delegation.runs.completion import CODE as LOST_APPROVAL
-from passerelle.delegation.runs.completion import complete, find_lost, measure
+from passerelle.delegation.runs.completion import PEER_LOST_APPROVAL, complete, find_lost, measure
 from passerelle.delegation.runs.draft import DecisionDraft
 from passerelle.delegation.runs.failure import RunEnd, end_run
 from passerelle.delegation.runs.limits import enforce
@@ -362,7 +361,7 @@ def _move(
             _wait(draft, frame, said, native, before)
         case Follow.RECONCILE:
             if (lost := find_lost(draft)) is not None:
-                _warn(draft, LOST_APPROVAL, lost)
+                _warn(draft, PEER_LOST_APPROVAL, lost)
             draft.close_actions("peer_terminal")
             complete(draft, frame, said, before)
         case Follow.END_RUN:

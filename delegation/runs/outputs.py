@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 _WORDS: Final = frozenset({"text", "name", "description", "filename"})
 _FREE: Final = frozenset({"data", "metadata"})
 """Everything below these is somebody's words."""
+_REDIRECTS: Final = 3
+_CHUNK: Final = 65_536
+_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_SERVER_FAULT: Final = 500
 
 
 class Redaction:
@@ -101,13 +106,6 @@ class Redaction:
 
 
 NO_REDACTION: Final = Redaction(())
-
-
-_REDIRECTS: Final = 3
-_CHUNK: Final = 65_536
-_MOVED: Final = frozenset({301, 302, 303, 307, 308})
-_LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
-_SERVER_FAULT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from passerelle.core.task_record import Attempt
 
 
+_PROOF: Final = frozenset({"keeps_context"})
+_MOST: Final = 4_096
+
+
 @value
 class PeerTerms:
     """The same object for every message, until another configuration or the end of the agent makes another one."""
@@ -51,9 +55,6 @@ class PeerTerms:
 
 Behaviour: TypeAlias = Literal["keeps_context", "replaces_context", "answers_with_messages"]
 SeenBehaviour: TypeAlias = "tuple[Worker, Behaviour]"
-
-_PROOF: Final = frozenset({"keeps_context"})
-_MOST: Final = 4_096
 
 
 class BehaviourStore(Protocol):

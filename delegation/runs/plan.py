@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
+_KEPT: Final = 8_192
+"""Plans that are remembered; then the one that has not been wanted for the longest time makes room."""
+_NO_CARD: Final = PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)
+
+
 @value
 class Delegation:
     """What is known of the peer before the first append."""
@@ -153,11 +158,6 @@ def _join(wanted: tuple[JsonObject, ...], own: Json, at: str) -> tuple[JsonObjec
 
 
 _AT_MESSAGE = f"message.metadata.{ACCEPTANCE}"
-
-
-_KEPT: Final = 8_192
-"""Plans that are remembered; then the one that has not been wanted for the longest time makes room."""
-_NO_CARD: Final = PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
+SERVE_ROW: Final = "serve"
+"""The kind of the due row of a run that waits for an instance that can drive it."""
+FIRST_LOOK_MS: Final = 1_000
+"""A hint finds an instance that holds the socket long before."""
+_AGAIN_S: Final = 1.0
+
+
 class RemoteDrivers(Protocol):
     """The instances that agents which dial in are linked to."""
 
@@ -50,12 +57,6 @@ class RemoteDrivers(Protocol):
     async def claim(self, task_id: str) -> bool:
         """Makes a run that nobody drives ours."""
         ...
-
-
-ROW: Final = "serve"
-"""The kind of the due row of a run that waits for an instance that can drive it."""
-FIRST_LOOK_MS: Final = 1_000
-"""A hint finds an instance that holds the socket long before."""
 
 
 def is_under_way(record: TaskRecord) -> bool:
@@ -88,7 +89,7 @@ async def release_run(
     def terms(draft: DecisionDraft) -> Terms:
         if not gone:
             return Terms()
-        row = DueChange(f"{ROW}:{task.id}", draft.decision.now_ms + FIRST_LOOK_MS)
+        row = DueChange(f"{SERVE_ROW}:{task.id}", draft.decision.now_ms + FIRST_LOOK_MS)
         if run.driver is None:
             return Terms(due=(row,))
         leaving = RunMove(run.record.attempts[-1].run_id, task.id, run.driver, enters=False)
@@ -112,9 +113,6 @@ async def release_to_link(
     if await release_run(active, say, may):
         await active.deps.offer(active.peer.name, active.run.context.task.id)
         raise RunMovedError
-
-
-_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,52 +11,37 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import orjson
-
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.history import complete_history
-from passerelle.a2a_mapping.long_task import write_task
 from passerelle.core.batch import (
     Again,
     Appended,
-    DueChange,
     EntityKind,
     EntityRef,
-    Fence,
     Fenced,
-    IdempotencyRow,
     Incarnation,
-    RunMove,
-    TargetChange,
     Unclaimed,
 )
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.standing import make_row
-from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
+from passerelle.core.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
+from passerelle.delegation.runs.conclusion import complete_terms, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
-from passerelle.delegation.runs.failure import name_row
-from passerelle.delegation.runs.limits import drop_limits
 from passerelle.delegation.runs.lost_tail import lacks, may_go_on
 from passerelle.runtime.common.fair_lock import FairLock
-from passerelle.runtime.records.spill import CAP, Spill
+from passerelle.runtime.records.spill import Spill
 from passerelle.runtime.records.task_fields import (
-    CONTENT,
-    IN_BLOB,
-    IN_ENTRY,
-    IN_PIECES,
-    OWNER,
     ContentReads,
 )
 from passerelle.runtime.records.writes import MAX_TRIES, Terms, Unread, Written
-from passerelle.webhooks.push_configs import end_targets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from passerelle.core.batch import PackedBatch
-    from passerelle.core.decision import Decision, Held
+    from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
@@ -71,7 +56,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WAY_S: Final = 0.25
 """Enough for a read and an append of another instance, and a second try."""
-_NOTICE_TTL_MS: Final = 600_000
 
 
 class RunMovedError(Exception):
@@ -250,8 +234,9 @@ class Run:
         body(draft)
         if not draft.decision.events and terms is None:
             return None
-        self._conclude(draft)
-        return draft, self._complete_terms(draft, terms(draft) if terms else Terms())
+        keep_content(draft, self.record)
+        asked = terms(draft) if terms else Terms()
+        return draft, complete_terms(draft, asked, self.record, self.held, self.driver)
 
     async def append_rendered(
         self,
@@ -347,68 +332,6 @@ class Run:
         finally:
             if not await posted:
                 await self.list_row(row)
-
-    def _complete_terms(self, draft: DecisionDraft, terms: Terms) -> Terms:
-        ends = draft.record.status in ENDED and self.record.status not in ENDED
-        leaves = draft.record.status in UNDRIVEN and not self.has_ended()
-        due = (*terms.due, *draft.due)
-        task_id = self.context.task.id
-        if leaves:
-            last = draft.record.attempts[-1] if draft.record.attempts else None
-            due = (*due, *drop_limits(task_id, last))
-        if ends:
-            due = (*due, DueChange(f"cancel:{task_id}", None))
-            if self.context.find_rules().hooks_at("on_stop"):
-                due = (*due, DueChange(f"stop:{task_id}", draft.decision.now_ms))
-            if any(edge.is_waited_for for edge in draft.record.relationships):
-                due = (*due, DueChange(f"unblock:{task_id}", draft.decision.now_ms))
-        if ends and self.record.run is None:
-            due = (*due, DueChange(name_row(task_id), None))
-        touched = any(
-            draft.decision.state(ref) is not held.record for ref, held in self.held.items()
-        )
-        idem = None if touched else self._notice(draft.decision)
-        return Terms(
-            fence=None if self.has_ended() or self.driver is None else Fence(task_id, self.driver),
-            claim=terms.claim,
-            runs=(*terms.runs, *(self._leave() if leaves else ())),
-            due=due,
-            targets=self._end_targets(draft) if ends else (),
-            idem=terms.idem or idem,
-        )
-
-    def _end_targets(self, draft: DecisionDraft) -> tuple[TargetChange, ...]:
-        """Nothing would ever wake the webhooks of a task that ends without having been shown."""
-        if draft.record.shown or any(event.fact.facade for event in draft.decision.events):
-            return ()
-        return end_targets(draft.record, self.held[self.context.task].fields)
-
-    def _notice(self, decision: Decision) -> IdempotencyRow:
-        """What changes no entity has no version to compare: a row of its own keeps it single."""
-        first = decision.events[0].event_id if decision.events else self.context.mint("op")
-        return IdempotencyRow(key=first, digest=first, result=b"", ttl_ms=_NOTICE_TTL_MS)
-
-    def _leave(self) -> tuple[RunMove, ...]:
-        run = self.record.attempts[-1] if self.record.attempts else None
-        if run is None or self.driver is None:
-            return ()
-        return (RunMove(run.run_id, self.context.task.id, self.driver, enters=False),)
-
-    def _conclude(self, draft: DecisionDraft) -> None:
-        """At the end of a task its content is folded once, so that nobody has to do it again."""
-        if draft.record.status in UNDRIVEN and not self.has_ended():
-            draft.decision.set_field(self.context.task, OWNER, None)
-        if draft.record.status not in ENDED or self.record.status in ENDED:
-            return
-        content = self.context.content
-        if content is None or not draft.record.shown:
-            return
-        if draft.is_large:
-            ref = draft.spill.keep_long(lambda: write_task(content))
-            kept = b"%b%d:%b" % (IN_PIECES, ref.size or 0, (ref.blob or "").encode())
-        else:
-            kept = place_content(draft, orjson.dumps(content))
-        draft.decision.set_field(self.context.task, CONTENT, kept)
 
     def _settle(self, written: Written) -> None:
         self.held = written.held
@@ -550,12 +473,3 @@ def _moves(held: Held | None, news: Held) -> bool:
 def _is_next(held: Held, news: Held) -> bool:
     """Whether nothing was stored between what is held and the news."""
     return news.stamp.version == held.stamp.version + 1
-
-
-def place_content(draft: DecisionDraft, packed: bytes) -> bytes:
-    """What the content field of an ended task holds."""
-    if draft.whole:
-        return IN_ENTRY
-    if len(packed) <= CAP:
-        return packed
-    return IN_BLOB + (draft.spill.keep(packed).blob or "").encode()

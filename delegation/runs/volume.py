@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 LARGE_BYTES: Final = _MIB
 """From here on a Task is written, and read, piece by piece."""
+_BURST_S: Final = 1.0
+QUIET_EVENTS: Final = 64
+QUIET_BYTES: Final = 1024 * 1024
+"""What the runs of a caller may bring within a second before each of them waits for its turn."""
+_MOST_CALLERS: Final = 1024
+"""Callers whose sums are kept; those that are loud are kept beyond it."""
+_APART: Final = 8
+"""Turns of the loop from one batch to the next. Others need some twenty for one answer; where nobody has anything to do
+they take some µs each."""
 
 
 @value
@@ -120,14 +129,6 @@ def measure_frame(frame: JsonObject) -> int:
     return measure_artifact(said) + sum(map(measure_artifact, objects_at(task, "artifacts")))
 
 
-_BURST_S: Final = 1.0
-QUIET_EVENTS: Final = 64
-QUIET_BYTES: Final = 1024 * 1024
-"""What the runs of a caller may bring within a second before each of them waits for its turn."""
-_MOST_CALLERS: Final = 1024
-"""Callers whose sums are kept; those that are loud are kept beyond it."""
-
-
 @dataclass(slots=True)
 class ReadRate:
     """Events and bytes of one run. Each moves on a time at which all that came is paid for."""
@@ -180,9 +181,6 @@ class CallerLoads:
 
 
 T = TypeVar("T")
-_APART: Final = 8
-"""Turns of the loop from one batch to the next. Others need some twenty for one answer; where nobody has anything to do
-they take some µs each."""
 
 
 @dataclass(slots=True)

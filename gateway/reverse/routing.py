@@ -35,7 +35,7 @@ from passerelle.core.times import parse_ms
 from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain
 from passerelle.delegation.runs.inputs import ASK
-from passerelle.delegation.runs.remote_drivers import FIRST_LOOK_MS, ROW, release_run
+from passerelle.delegation.runs.remote_drivers import FIRST_LOOK_MS, SERVE_ROW, release_run
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
@@ -122,7 +122,7 @@ class Routing:
         decision = self.service.writes.begin(record.session_id, held)
         decision.set_field(task, OWNER, str(heir).encode())
         entering = RunMove(record.attempts[-1].run_id, task.id, heir, enters=True)
-        due = (DueChange(f"{ROW}:{task.id}", None),)
+        due = (DueChange(f"{SERVE_ROW}:{task.id}", None),)
         return await self.service.writes.commit(decision, held, Terms(runs=(entering,), due=due))
 
     async def _adopt(self, task: EntityRef) -> None:
