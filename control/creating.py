@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import CreateTask, TaskChanged
-    from passerelle.delegation.runs.conditions import Conditions
+    from passerelle.delegation.runs.plan import Conditions
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.places import Place

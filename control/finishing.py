@@ -20,10 +20,9 @@ from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested, Ta
 from passerelle.core.status import ENDED, Delivery, Status
 from passerelle.core.task_requests import CompleteTask, FailTask
 from passerelle.delegation.runs.completion import go_on
-from passerelle.delegation.runs.handing_over import hand_over
-from passerelle.delegation.runs.reconciling import read_withheld, supply
+from passerelle.delegation.runs.draft import FACADE
+from passerelle.delegation.runs.reconciliation import deliver_to_parent, read_withheld, supply
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.delegation.runs.step import FACADE
 from passerelle.runtime.records.once import make_once
 from passerelle.runtime.records.writes import Terms
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import TaskChanged
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.runtime.records.once import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
@@ -61,9 +60,11 @@ class Finishing:
         """
         owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
         if owned.record.withheld is None:
-            return await self._end(principal, command, idem, lambda step: _complete(step, command))
+            return await self._end(
+                principal, command, idem, lambda draft: _complete(draft, command)
+            )
         frame = await self._supply(owned, owned.record.withheld)
-        return await self._end(principal, command, idem, lambda step: _go_on(step, frame))
+        return await self._end(principal, command, idem, lambda draft: _go_on(draft, frame))
 
     async def _supply(self, owned: Owned, withheld: str) -> JsonObject:
         """What is missing is looked for once more before the answer; the last frame of the agent."""
@@ -71,7 +72,7 @@ class Finishing:
         if driver is None:
             return await read_withheld(await self.dispatch.hold(owned.ref.id), withheld)
         await supply(driver)
-        await hand_over(driver)
+        await deliver_to_parent(driver)
         return await read_withheld(driver.run, withheld)
 
     async def fail(self, principal: Principal, command: FailTask, idem: str | None) -> TaskChanged:
@@ -80,7 +81,7 @@ class Finishing:
         Raises:
             UnsupportedOperation: the task has ended.
         """
-        return await self._end(principal, command, idem, lambda step: _fail(step, command))
+        return await self._end(principal, command, idem, lambda draft: _fail(draft, command))
 
     async def stop(
         self, owned: Owned, requested: TaskCancelRequested, owed: tuple[DueChange, ...] = ()
@@ -89,14 +90,14 @@ class Finishing:
 
         ``owed`` is what that append owes beside.
         """
-        await self._write(owned, None, lambda step: _stop(step, requested), None, owed)
+        await self._write(owned, None, lambda draft: _stop(draft, requested), None, owed)
 
     async def _end(
         self,
         principal: Principal,
         command: CompleteTask | FailTask,
         idem: str | None,
-        end: Callable[[Step], None],
+        end: Callable[[DecisionDraft], None],
     ) -> TaskChanged:
         owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
         once = make_once(principal, command, idem)
@@ -113,27 +114,27 @@ class Finishing:
         self,
         owned: Owned,
         version: int | None,
-        end: Callable[[Step], None],
+        end: Callable[[DecisionDraft], None],
         once: Once | None,
         owed: tuple[DueChange, ...] = (),
     ) -> None:
         driver = self.dispatch.find(owned.ref.id)
         run = driver.run if driver is not None else await self.dispatch.hold(owned.ref.id)
 
-        def body(step: Step) -> None:
-            check_version(version, step.decision.version(owned.ref))
-            end(step)
+        def body(draft: DecisionDraft) -> None:
+            check_version(version, draft.decision.version(owned.ref))
+            end(draft)
 
         row = once.remember(owned.ref.id) if once else None
         try:
-            await run.append(body, lambda _step: Terms(due=owed, idem=row))
+            await run.append(body, lambda _draft: Terms(due=owed, idem=row))
         except RunMovedError:
             raise StoreUnavailable("the run is being moved", "no") from None
         self.dispatch.runs.drop(owned.ref.id)
 
 
-def _complete(step: Step, command: CompleteTask) -> None:
-    record = step.record
+def _complete(draft: DecisionDraft, command: CompleteTask) -> None:
+    record = draft.record
     last = record.attempts[-1] if record.attempts else None
     completed = TaskCompleted(
         native_status=(last.native_status if last else None) or "",
@@ -141,45 +142,45 @@ def _complete(step: Step, command: CompleteTask) -> None:
         evidence=record.evidence_refs,
         delivery=record.delivery.get(FACADE, Delivery.NOT_APPLICABLE),
     )
-    facts = step.tell(tell.CompleteTask(completed))
-    step.close_actions("task_cancelled")
+    facts = draft.tell(tell.CompleteTask(completed))
+    draft.close_actions("task_cancelled")
     if record.shown:
-        step.end_with(facts, COMPLETED, command.summary or "completed by its owner")
+        draft.end_with(facts, COMPLETED, command.summary or "completed by its owner")
         return
-    step.add(facts)
-    step.end_turn("task")
+    draft.add(facts)
+    draft.end_turn("task")
 
 
-def _go_on(step: Step, frame: JsonObject) -> None:
-    if step.record.status is Status.COMPLETED:
+def _go_on(draft: DecisionDraft, frame: JsonObject) -> None:
+    if draft.record.status is Status.COMPLETED:
         return  # its driver was there first, with the same
-    go_on(step, frame)
-    if step.record.status not in ENDED:
-        missing = tasks.find_missing(step.record) or f"the task is {step.record.status}"
+    go_on(draft, frame)
+    if draft.record.status not in ENDED:
+        missing = tasks.find_missing(draft.record) or f"the task is {draft.record.status}"
         raise UnsupportedOperation(f"the task cannot complete yet: {missing}", missing=missing)
 
 
-def _fail(step: Step, command: FailTask) -> None:
+def _fail(draft: DecisionDraft, command: FailTask) -> None:
     failure = Failure(command.code, ErrorCategory.CALLER, command.reason, source=_SOURCE)
-    facts = step.tell(tell.FailTask(failure))
-    if step.record.run is not None:
-        step.add(step.tell(tell.FailRun(Status.FAILED, failure)))
-    step.close_actions("task_cancelled")
-    step.end_with(facts, FAILED, command.reason)
+    facts = draft.tell(tell.FailTask(failure))
+    if draft.record.run is not None:
+        draft.add(draft.tell(tell.FailRun(Status.FAILED, failure)))
+    draft.close_actions("task_cancelled")
+    draft.end_with(facts, FAILED, command.reason)
 
 
-def _stop(step: Step, requested: TaskCancelRequested) -> None:
-    works = step.record.run is not None
+def _stop(draft: DecisionDraft, requested: TaskCancelRequested) -> None:
+    works = draft.record.run is not None
     if works and requested.propagation != "none":
         raise ConflictError("the task was started just now; cancel it once more")
-    step.add(step.tell(tell.RequestCancel(requested)))
+    draft.add(draft.tell(tell.RequestCancel(requested)))
     if works:
         stopped = Failure("cancelled", ErrorCategory.CALLER, "left to its agent", source=_SOURCE)
-        step.add(step.tell(tell.FailRun(Status.CANCELLED, stopped)))
-    step.close_actions("task_cancelled")
+        draft.add(draft.tell(tell.FailRun(Status.CANCELLED, stopped)))
+    draft.close_actions("task_cancelled")
     cancelled = TaskCancelled(requested.actor, requested.source)
-    facts = step.tell(tell.ConfirmCancel(cancelled))
-    step.end_with(
+    facts = draft.tell(tell.ConfirmCancel(cancelled))
+    draft.end_with(
         facts,
         CANCELED,
         requested.reason or ("cancelled" if works else "cancelled before it was sent"),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs, Copies
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
-    from passerelle.delegation.runs.outputs.policy import OutputPolicy
+    from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Ownership
     from passerelle.runtime.records.writes import Writes

@@ -27,7 +27,7 @@ from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
 from passerelle.core.status import TERMINAL, Status
 from passerelle.core.times import format_ms
-from passerelle.delegation.runs.failing import list_tried, name_row, show_retrying
+from passerelle.delegation.runs.failure import list_tried, name_row, show_retrying
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.exposures import freeze, name_field
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from passerelle.core.task_record import TaskRecord
     from passerelle.core.task_requests import RetryTask, TaskChanged
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.planning import Planning
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import DecisionDraft
+    from passerelle.delegation.runs.plan import Planner
     from passerelle.runtime.records.once import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
@@ -62,7 +62,7 @@ class Rerunning:
 
     writes: Writes
     ownership: Ownership
-    planning: Planning
+    planning: Planner
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
 
@@ -91,11 +91,11 @@ class Rerunning:
         self.find_peer(agent)
         charge = await self.planning.charge_run(principal, agent)
 
-        def retry(step: Step) -> None:
-            check_version(command.version, step.decision.version(owned.ref))
-            _check(step.record)
-            step.add([Fact(tasks.scope_of(step.record), payload) for payload in charge.facts])
-            _retry(step, TaskRetrying(command.reason, 0, None, agent, principal.id))
+        def retry(draft: DecisionDraft) -> None:
+            check_version(command.version, draft.decision.version(owned.ref))
+            _check(draft.record)
+            draft.add([Fact(tasks.scope_of(draft.record), payload) for payload in charge.facts])
+            _retry(draft, TaskRetrying(command.reason, 0, None, agent, principal.id))
 
         try:
             await self._write(owned, retry, once)
@@ -104,12 +104,14 @@ class Rerunning:
             raise
         return render_change((await self.writes.load([owned.ref]))[owned.ref])
 
-    async def _write(self, owned: Owned, retry: Callable[[Step], None], once: Once) -> None:
+    async def _write(
+        self, owned: Owned, retry: Callable[[DecisionDraft], None], once: Once
+    ) -> None:
         driver = self.dispatch.find(owned.ref.id)
         run = driver.run if driver is not None else await self.dispatch.hold(owned.ref.id)
         row = once.remember(owned.ref.id)
         try:
-            await run.append(retry, lambda _step: Terms(idem=row))
+            await run.append(retry, lambda _draft: Terms(idem=row))
         except RunMovedError:
             raise StoreUnavailable("the run is being moved", "no") from None
         if driver is not None:
@@ -123,13 +125,13 @@ def _check(record: TaskRecord) -> None:
         raise UnsupportedOperation("the task is under way", status=record.status)
 
 
-def _retry(step: Step, wish: TaskRetrying) -> None:
-    record, now_ms = step.record, step.decision.now_ms
+def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:
+    record, now_ms = draft.record, draft.decision.now_ms
     if record.run is not None:
         reason = record.status_reason or "nobody can tell whether the agent works on it"
         lost = Failure("lost", ErrorCategory.TRANSPORT, reason, source=record.run.worker.peer)
-        step.close_actions("asker_lost")
-        step.add(step.tell(tell.FailRun(Status.LOST, lost)))
+        draft.close_actions("asker_lost")
+        draft.add(draft.tell(tell.FailRun(Status.LOST, lost)))
     is_over = record.status in TERMINAL
     # What callers have seen end, as a task or as a message, is never shown as something else.
     is_seen = record.shown or record.status is Status.COMPLETED
@@ -141,28 +143,32 @@ def _retry(step: Step, wish: TaskRetrying) -> None:
         actor=wish.actor,
         exposure=record.exposure + 1 if is_over and is_seen else None,
     )
-    facts = step.tell(tell.RetryTask(retrying))
+    facts = draft.tell(tell.RetryTask(retrying))
     if is_over:
-        _expose(step, facts, retrying.exposure or record.exposure)
+        _expose(draft, facts, retrying.exposure or record.exposure)
     else:
-        show_retrying(step, facts, wish.reason)
-    step.due.append(DueChange(name_row(record.task_id), now_ms))
+        show_retrying(draft, facts, wish.reason)
+    draft.due.append(DueChange(name_row(record.task_id), now_ms))
 
 
-def _expose(step: Step, facts: list[Fact], exposure: int) -> None:
+def _expose(draft: DecisionDraft, facts: list[Fact], exposure: int) -> None:
     """Shows the task as submitted: under its next id where its end was seen, which is put away as it is."""
-    record, sight, decision = step.record, step.sight, step.decision
-    before = step.facade
+    record, context, decision = draft.record, draft.context, draft.decision
+    before = draft.facade
     if exposure != record.exposure:
         decision.set_field(
-            sight.task, name_field(record.exposure), freeze(record, decision.fields(sight.task))
+            context.task, name_field(record.exposure), freeze(record, decision.fields(context.task))
         )
-    decision.set_field(sight.task, CONTENT, None)
+    decision.set_field(context.task, CONTENT, None)
     facade = expose(TaskId(record.task_id), exposure)
     status = make_status(SUBMITTED, format_ms(decision.now_ms))
-    task: JsonObject = {"id": facade, "contextId": sight.context_id, "status": status}
-    sight.content, sight.answer, sight.place = complete_history(task, sight.accepted), None, None
-    step.add(show(step.spill, facts[-1], task_frame(sight.content), facade, "status"))
+    task: JsonObject = {"id": facade, "contextId": context.context_id, "status": status}
+    context.content, context.answer, context.place = (
+        complete_history(task, context.accepted),
+        None,
+        None,
+    )
+    draft.add(show(draft.spill, facts[-1], task_frame(context.content), facade, "status"))
     if exposure != record.exposure and record.shown:
         edge = TaskDependencyUpdated(f"source:{before}", "source_task", before, "satisfied")
-        step.add(step.tell(tell.LinkTask(edge)))
+        draft.add(draft.tell(tell.LinkTask(edge)))

@@ -98,15 +98,14 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.session_requests import SessionRequest
-    from passerelle.delegation.runs.commands import Begun, Told
+    from passerelle.delegation.runs.active_runs import Begun, ResultCallback
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
     from passerelle.delegation.runs.inputs import Inputs
-    from passerelle.delegation.runs.plain_turns import PlainTurns
-    from passerelle.delegation.runs.planning import Planning
+    from passerelle.delegation.runs.plan import Planner
     from passerelle.delegation.runs.retries import Retries
-    from passerelle.delegation.runs.turn_opening import Opened
-    from passerelle.delegation.runs.turns import Turns
+    from passerelle.delegation.runs.turn_templates import TemplatedTurns
+    from passerelle.delegation.runs.turns import OpenedTurn, Turns
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.auditing import Auditing
     from passerelle.permission_bridge.answers.question_lists import QuestionLists
@@ -129,7 +128,7 @@ class Service:
 
     writes: Writes
     turns: Turns
-    plain_turns: PlainTurns
+    templated_turns: TemplatedTurns
     follow_ups: FollowUps
     inputs: Inputs
     actions: Actions
@@ -151,7 +150,7 @@ class Service:
     projections: Projections
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
-    planning: Planning
+    planning: Planner
     cancelling: Cancelling
     records: Records
     task_control: TaskControl
@@ -171,7 +170,9 @@ class Service:
             return self.dispatch.commands.open_run(self._submit(principal, command, idem))
         return self.dispatch.commands.see_through(self._carry_out(principal, command, idem))
 
-    def begin(self, principal: Principal, command: SubmitTurn, told: Told[OpenTurn]) -> None:
+    def begin(
+        self, principal: Principal, command: SubmitTurn, told: ResultCallback[OpenTurn]
+    ) -> None:
         """The same for a message without a key, for whoever does not wait and is told."""
         self.dispatch.commands.begin(self._open(principal, command), told)
 
@@ -425,7 +426,7 @@ class Service:
         idem: str | None,
         peer: Peer,
         referred: Referred,
-    ) -> tuple[Opened, Begun | None]:
+    ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and makes its driver."""
         plan = await self.planning.plan(principal, command, peer)
         if referred.tasks:
@@ -442,7 +443,7 @@ class Service:
             if self.planning.charges:
                 charge = await self.planning.charge(principal, command)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
-            opened = None if idem else await self.plain_turns.open(principal, command, plan)
+            opened = None if idem else await self.templated_turns.open(principal, command, plan)
             if opened is None:
                 opened = await self.turns.open(principal, command, idem, plan)
         except BaseException:

@@ -36,10 +36,9 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import read_trace
-from passerelle.delegation.runs.constraining import bound_policy, find_obstacle
-from passerelle.delegation.runs.limits import list_limits
+from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.plan import begin_attempt
-from passerelle.delegation.runs.turn_opening import Opened
+from passerelle.delegation.runs.turns import OpenedTurn
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.records.family import check_above
@@ -63,8 +62,7 @@ if TYPE_CHECKING:
     from passerelle.core.task_requests import StartTask, TaskChanged
     from passerelle.core.thread import SubmitMessage
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.plan import Delegation
-    from passerelle.delegation.runs.planning import Planning
+    from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.once import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
@@ -94,7 +92,7 @@ class Starting:
 
     turns: Turns
     ownership: Ownership
-    planning: Planning
+    planning: Planner
     references: References
     preparing: Preparing
     dispatch: Dispatch
@@ -243,7 +241,7 @@ class Starting:
         record = written.held[start.task].record
         context = record.scope.context_id if isinstance(record, TaskRecord) else ""
         session = EntityRef(EntityKind.SESSION, start.scope.session_id)
-        opened = Opened(
+        opened = OpenedTurn(
             Place(start.thread.shard, context, start.thread, session),
             start.task,
             start.scope.turn_id or "",

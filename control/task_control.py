@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from passerelle.core.task_record import TaskRecord
     from passerelle.core.task_requests import TaskChanged, TaskGiven, TaskRequest
-    from passerelle.delegation.runs.conditions import Conditions
+    from passerelle.delegation.runs.plan import Conditions
 
 
 @dataclass(frozen=True, slots=True)

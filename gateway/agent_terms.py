@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.principal import OWNER
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import OutputLimits
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.principals import find_principal
@@ -16,7 +16,7 @@ from passerelle.permission_bridge.governing.rulebook import Rulebook
 
 if TYPE_CHECKING:
     from passerelle.core.principal import Principal
-    from passerelle.delegation.runs.patience import Patience
+    from passerelle.delegation.runs.follow_strategy import Timeouts
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_agents import AgentSettings
     from passerelle.permission_bridge.rules import Policy
@@ -28,10 +28,10 @@ class AgentTerms:
     An agent that is gone keeps its retry policy for the runs that it has.
     """
 
-    def __init__(self, settings: Settings, patience: Patience) -> None:
-        """``patience`` is what agents have of it as far as their settings say nothing else."""
-        self.patience: Final = patience
-        self._unknown = PeerTerms(patience)
+    def __init__(self, settings: Settings, timeouts: Timeouts) -> None:
+        """``timeouts`` is what agents have of it as far as their settings say nothing else."""
+        self.timeouts: Final = timeouts
+        self._unknown = PeerTerms(timeouts)
         self._known: dict[str, PeerTerms] = {}
         self.rulebook = Rulebook()
         self.reload(settings)
@@ -39,7 +39,7 @@ class AgentTerms:
     def reload(self, settings: Settings) -> None:
         """The agents of another configuration."""
         self._outputs = settings.outputs
-        gone = {name: PeerTerms(self.patience, one.policy) for name, one in self._known.items()}
+        gone = {name: PeerTerms(self.timeouts, one.policy) for name, one in self._known.items()}
         served = [(name, agent) for agent in settings.agents for name in agent.served_names]
         self._known = gone | {name: self._read(agent) for name, agent in served}
         self.rulebook.configure(read_policy(settings.policy))
@@ -48,8 +48,8 @@ class AgentTerms:
     def _read(self, agent: AgentSettings) -> PeerTerms:
         timeout = agent.timeout
         return PeerTerms(
-            patience=replace(
-                self.patience,
+            timeouts=replace(
+                self.timeouts,
                 doubt_s=timeout.arrival.seconds,
                 liveness_s=timeout.liveness.seconds,
                 stalled_s=timeout.stalled.seconds,

@@ -18,9 +18,9 @@ from passerelle.control.catalogue import Catalogue
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.delegation.runs.deadlines import Deadlines
-from passerelle.delegation.runs.nudging import Nudging
-from passerelle.delegation.runs.outputs.policy import make_policy
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.outputs import make_policy
+from passerelle.delegation.runs.remote_drivers import InstanceSignals
 from passerelle.gateway.a2a.edge import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.due_rows import list_handlers
@@ -133,7 +133,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             list_prices(settings),
             notices.tell_blocked,
         )
-        terms, late = AgentTerms(settings, Patience()), LateDuties()
+        terms, late = AgentTerms(settings, Timeouts()), LateDuties()
         pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
         stack.push_async_callback(pushes.close)
         service = make_service(
@@ -154,14 +154,14 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         routing = Routing(
             dialling, service, late.drives, peers.is_dialled, terms.find_connect_ms, late.drop
         )
-        service.dispatch.elsewhere = routing
         forwarding = _make_forwarding(store, service, settings, late)
         duties = _make_duties(store, service, forwarding, deliveries, links, routing, outages, late)
         late.bind(duties)
         outages.on_epoch = duties.repair.note_epoch
-        service.dispatch.on_loss = duties.repair.find_loss
+        signals = InstanceSignals(store.nudges, service.writes, duties.keeper.instance, outages.log)
+        service.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
-        _listen_to_others(store, service, duties.keeper.instance)
+        service.dispatch.detach(signals.listen(service.dispatch.hear))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.outputs.close)
@@ -276,7 +276,7 @@ def _list_surroundings(
         find_rules=terms.rulebook.find_rules,
         rulebook=terms.rulebook,
         list_callers=terms.list_callers,
-        patience=terms.patience,
+        timeouts=terms.timeouts,
         tally=outages.tally,
         news=late.tell,
         glimpse=late.glimpse,
@@ -410,9 +410,3 @@ def _make_duties(
         ),
         outages.log,
     )
-
-
-def _listen_to_others(store: Store, service: Service, instance: str) -> None:
-    dispatch = service.dispatch
-    dispatch.nudging = Nudging(store.nudges, service.writes, instance, dispatch.log)
-    dispatch.detach(dispatch.nudging.listen(dispatch.hear))

@@ -9,9 +9,9 @@ from passerelle.control.cancelling import SUBTREE
 from passerelle.control.linking import EDGE, UNBLOCK
 from passerelle.control.outputs import OUTPUT_ROW
 from passerelle.control.preparing import PREPARE
-from passerelle.delegation.runs.delivering import STOP_ROW
-from passerelle.delegation.runs.letting_go import ROW as SERVE_ROW
-from passerelle.delegation.runs.sending import ROW as SEND_ROW
+from passerelle.delegation.runs.deadlines import STOP_ROW
+from passerelle.delegation.runs.delivery import SEND_ROW
+from passerelle.delegation.runs.remote_drivers import SERVE_ROW
 from passerelle.permission_bridge.answers.action_rows import (
     CLEAR,
     ESCALATE,

@@ -9,9 +9,8 @@ import structlog
 
 from passerelle.delegation.runs.callbacks import Callbacks
 from passerelle.delegation.runs.dispatch import Dispatch
-from passerelle.delegation.runs.habits import Habits
 from passerelle.delegation.runs.open_text import OpenTexts
-from passerelle.delegation.runs.runs import Runs
+from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.permission_bridge.answers.actions import Actions
 from passerelle.permission_bridge.answers.granting import Granting
 from passerelle.permission_bridge.devices.assurance import Assurance
@@ -90,7 +89,7 @@ def _make_assurance(around: Surroundings, lists: DeviceLists) -> Assurance:
 def _make_dispatch(
     around: Surroundings, writes: Writes, contents: Contents, references: References
 ) -> Dispatch:
-    store, runs = around.store, Runs(structlog.get_logger("passerelle"))
+    store = around.store
     return Dispatch(
         writes=writes,
         blobs=store.blobs,
@@ -98,23 +97,22 @@ def _make_dispatch(
         uploads=store.uploads,
         contents=contents,
         projections=store.projections,
-        runs=runs,
         clock=around.clock,
-        log=runs.log,
+        log=structlog.get_logger("passerelle"),
         find_peer=around.find_peer,
         drives=around.drives,
         find_sender=around.find_sender,
         find_terms=around.find_terms,
         find_rules=around.find_rules,
         outputs=around.outputs,
-        habits=Habits(store.habits),
+        behaviour=PeerBehaviour(store.habits),
         references=references,
         replicas=store.replicas,
         consulting=Consulting(
             Granting(writes, around.find_rules), around.hooks, around.find_rules, around.clock
         ),
         open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
-        patience=around.patience,
+        timeouts=around.timeouts,
         spending=around.spending,
         callbacks=_make_callbacks(around, writes),
     )

@@ -39,8 +39,8 @@ class LateDuties:
         return self._duties.keeper.find_sender(shard) is not None
 
     async def drop(self, shard: Shard, row: DueRow) -> bool:
-        """As ``Settling.drop_row``: False when somebody else has settled the row."""
-        return await self._duties.settling.drop_row(shard, row)
+        """As ``FactlessWrites.drop_row``: False when somebody else has settled the row."""
+        return await self._duties.factless_writes.drop_row(shard, row)
 
     def wake(self, shard: Shard, within_s: float) -> None:
         """Due rows of the shard are looked at within this time."""

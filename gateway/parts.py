@@ -28,12 +28,11 @@ from passerelle.control.task_changes import TaskChanges
 from passerelle.control.task_control import SessionControl, TaskControl
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.answers import Answers
-from passerelle.delegation.runs.conditions import Conditions
 from passerelle.delegation.runs.follow_ups import FollowUps
 from passerelle.delegation.runs.inputs import Inputs
-from passerelle.delegation.runs.plain_turns import PlainTurns
-from passerelle.delegation.runs.planning import Planning
+from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.retries import Retries
+from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.ground import Ground, lay_ground
 from passerelle.gateway.settings_policy import read_tried_policy
@@ -92,7 +91,7 @@ class _Working:
 
     turns: Turns
     conditions: Conditions
-    planning: Planning
+    planning: Planner
     finishing: Finishing
     cancelling: Cancelling
 
@@ -109,7 +108,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     return Service(
         writes=writes,
         turns=working.turns,
-        plain_turns=PlainTurns(working.turns),
+        templated_turns=TemplatedTurns(working.turns),
         follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
         inputs=inputs,
         actions=actions,
@@ -176,7 +175,7 @@ def _make_working(ground: Ground, push_configs: PushConfigs) -> _Working:
     return _Working(
         Turns(writes, ground.store.blobs, push_configs, dispatch.mend, dispatch.list_row),
         conditions,
-        Planning(
+        Planner(
             writes,
             around.find_terms,
             around.drives,

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from passerelle.delegation.runs.outputs.policy import OutputTerms
+from passerelle.delegation.runs.outputs import OutputTerms
 from passerelle.gateway.settings_section import Name, Section
 from passerelle.gateway.settings_webhooks import AllowedOrigin
 from passerelle.runtime.common.durations import Duration, parse_duration

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.delegation.runs.outputs.policy import OutputPolicy
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.permission_bridge.devices.assurance import Demand
 from passerelle.permission_bridge.devices.entrance import Entrance
 from passerelle.permission_bridge.governing.rulebook import Rulebook
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
-    from passerelle.delegation.runs.peer_terms import PeerTerms
+    from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.spending import Spending
     from passerelle.runtime.records.glimpse import Glimpse
@@ -50,7 +50,7 @@ class Surroundings:
     find_terms: Callable[[str], PeerTerms]
     """What the configuration says of an agent."""
     find_rules: Callable[[], Policy]
-    patience: Patience
+    timeouts: Timeouts
     tally: Callable[[str, float, str], None]
     news: Callable[[Shard], None]
     glimpse: Callable[[Glimpse], None] = lambda _glimpse: None

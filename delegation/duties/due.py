@@ -125,7 +125,7 @@ class DueLoop:
     async def _handle(self, shard: Shard, row: DueRow, now_ms: int) -> str:
         handler = self.handlers.get(row.kind)
         if handler is None:
-            # Another version may know it: the row stays for whoever does.
+            # Another version may know it: the row stays for an instance of that version.
             self.log.error("due.unknown", row=row.member)
             return "unknown"
         try:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.delegation.duties.due import DueLoop, Handler
+from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
-from passerelle.delegation.duties.rebuilding import REBUILD, Rebuilding
 from passerelle.delegation.duties.relay import Relay
-from passerelle.delegation.duties.settling import Settling
 from passerelle.delegation.duties.shard_watch import ShardWatch
 from passerelle.delegation.duties.tail_repair import NoDrivers, TailRepair
 from passerelle.delegation.duties.takeover import ADOPT, Adopt, LoseLink, TakeOver
+from passerelle.delegation.duties.view_rebuild import REBUILD, ViewRebuild
 from passerelle.runtime.records.task_fields import LEASE
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ class Duties:
     keeper: LeaseKeeper
     due: DueLoop
     relay: Relay
-    settling: Settling
+    factless_writes: FactlessWrites
     taking: TakeOver
     repair: TailRepair
-    rebuilding: Rebuilding
+    view_rebuild: ViewRebuild
     watch: ShardWatch
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class Duties:
             self._running = None
         await self.taking.close()
         await self.repair.close()
-        await self.rebuilding.close()
+        await self.view_rebuild.close()
         try:
             async with asyncio.timeout(STOP_S / 2):
                 await self.keeper.release()
@@ -160,8 +160,8 @@ def make_duties(
     async def bump(shard: Shard, epoch: int, _who: str) -> None:
         repair.note_epoch(shard, await store.log.bump_epoch(shard, epoch))
 
-    settling = Settling(store.log, writes.ids)
-    rebuilding = Rebuilding(store, settling, log, due.wake)
+    factless_writes = FactlessWrites(store.log, writes.ids)
+    view_rebuild = ViewRebuild(store, factless_writes, log, due.wake)
 
     relay = Relay(
         facts=store.relay_facts,
@@ -171,13 +171,13 @@ def make_duties(
         shard_epoch=store.log.shard_epoch,
         learn_epochs=store.log.read_epochs,
         lose=settings.lose or bump,
-        rebuild=rebuilding.owe_all,
+        rebuild=view_rebuild.owe_all,
         count=lambda outcome: settings.count("relay", outcome),
     )
     taking = TakeOver(
         leases=store.leases,
         writes=writes,
-        settling=settling,
+        factless_writes=factless_writes,
         keeper=keeper,
         adopt=settings.adopt,
         log=log,
@@ -188,7 +188,7 @@ def make_duties(
         **settings.handlers,
         LEASE: taking.take_over,
         ADOPT: taking.take_up,
-        REBUILD: rebuilding.rebuild,
+        REBUILD: view_rebuild.rebuild,
     }
 
     def look_again() -> None:
@@ -202,7 +202,7 @@ def make_duties(
         keeper,
         relay,
         drivers,
-        rebuilding,
+        view_rebuild,
         lose,
         lambda: store.nodes.opened,
         log,
@@ -215,4 +215,4 @@ def make_duties(
     watch = ShardWatch(
         store.shard_poll, lambda: keeper.duties, due.wake, relay.wake, writes.read_ms
     )
-    return Duties(keeper, due, relay, settling, taking, repair, rebuilding, watch, log)
+    return Duties(keeper, due, relay, factless_writes, taking, repair, view_rebuild, watch, log)

@@ -42,7 +42,7 @@ _REST_ROUNDS: Final = 4
 _HASTE: Final = 4
 """So many times as often while somebody may have died."""
 _QUIET: Final = 3
-"""Whoever has missed so many extensions may have."""
+"""An instance that has missed so many extensions may have."""
 _AT_LEAST_S: Final = 0.02
 """Between two claims of duties that are about to be free."""
 _SILENT_S: Final = 1.0
@@ -52,7 +52,7 @@ _SEND_SHARE: Final = 3
 
 
 @dataclass(slots=True)
-class Hold:
+class LeaseHold:
     """What we know of our lease in one shard. ``until_s`` is a time of the keeper's clock.
 
     ``driver`` is who we are there until the lease is lost.
@@ -76,8 +76,8 @@ class Hold:
 class LeaseKeeper:
     """Opens, extends and gives back the leases of ``instance``. ``clock`` is monotonic, in seconds.
 
-    ``on_lost(shard)`` is called when what was driven in a shard is not ours any more, ``on_duties()`` when the set
-    of shards whose duties are ours has changed. ``empty_set(shard)`` takes the runs out of our own lost set: with no
+    ``on_lost(shard)`` is called when another instance has what was driven in a shard, ``on_duties()`` when the set of
+    shards whose duties are ours has changed. ``empty_set(shard)`` takes the runs out of our own lost set: with no
     other instance alive nobody else would, and the lease cannot be opened before.
     """
 
@@ -95,7 +95,7 @@ class LeaseKeeper:
     """Told of the new epoch of a shard."""
     is_quiet: Callable[[Shard], bool] = lambda _shard: True
     """Whether nothing was written here lately in a shard: a loss of what was has to show in our set."""
-    _holds: tuple[Hold, ...] = field(init=False)
+    _holds: tuple[LeaseHold, ...] = field(init=False)
     """By the number of the shard."""
     _is_away: bool = False
     """Whether the last extension failed: an outage is said once."""
@@ -117,7 +117,7 @@ class LeaseKeeper:
     def __post_init__(self) -> None:
         # The same object in all of them, since it is compared for every message.
         first = Incarnation(self.instance, 1)
-        self._holds = tuple(Hold(first) for _ in ALL_SHARDS)
+        self._holds = tuple(LeaseHold(first) for _ in ALL_SHARDS)
 
     def drives(self, shard: Shard) -> Incarnation:
         """Our present incarnation in a shard, the same object while it lasts: the fence of what is driven there.
@@ -168,7 +168,7 @@ class LeaseKeeper:
     def pause_s(self) -> float:
         """Until the next extension: shorter while another instance is silent, or has a duty that should be ours.
 
-        Its lease runs out at a time of its own, and its runs wait for whoever sees that first.
+        Its lease runs out at a time of its own, and its runs wait for the first instance that sees it.
         """
         pause_s = self.lease_ms / 1000 / _EXTENSIONS_PER_LEASE
         waits = self._is_one_silent or not self._wanted <= self.duties
@@ -332,7 +332,7 @@ class LeaseKeeper:
                 else:
                     self._refused.add(shard)
 
-    def _compare(self, shard: Shard, hold: Hold, answer: Lease) -> None:
+    def _compare(self, shard: Shard, hold: LeaseHold, answer: Lease) -> None:
         """An extension that was acknowledged and is gone proves that the shard has lost the tail of its history."""
         known = answer.epoch if hold.epoch is None else hold.epoch
         if hold.epoch is None:
@@ -345,7 +345,7 @@ class LeaseKeeper:
         if answer.epoch != known:
             self.on_epoch(shard, answer.epoch)
 
-    def _is_held(self, hold: Hold) -> bool:
+    def _is_held(self, hold: LeaseHold) -> bool:
         return hold.held and self.clock() < hold.until_s
 
     def _tell_duties(self) -> None:

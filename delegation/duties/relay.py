@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from passerelle.core.machine import Record
     from passerelle.core.ports.log import Entry, FactReader
     from passerelle.core.ports.projections import FeedRow, Projections
-    from passerelle.delegation.duties.row_delivery import Found, LoseTail
+    from passerelle.delegation.duties.row_delivery import FeedRows, LoseTail
     from passerelle.runtime.records.glimpse import Glimpse
 
 _PAGE: Final = 128
@@ -56,7 +56,7 @@ Known: TypeAlias = "Mapping[tuple[str, int, int], Glimpse]"
 
 
 @dataclass(slots=True)
-class Position:
+class RelayPosition:
     """How far the feed of a shard has been relayed, under which epoch of the shard."""
 
     epoch: int
@@ -65,7 +65,7 @@ class Position:
 
 @dataclass(slots=True)
 class Relay:
-    """Relays the shards of ``duties()``. ``learn_epochs`` reads the epochs of all shards anew.
+    """Relays the shards of ``duties()``. ``learn_epochs`` reads the epochs of all shards again.
 
     ``facts`` and ``projections`` yield to callers, however much there is to relay.
     """
@@ -79,7 +79,7 @@ class Relay:
     lose: LoseTail
     """Told of a shard that has lost rows."""
     rebuild: Callable[[Shard], Awaitable[None]]
-    """Has the views of a shard made anew, where the feed does not reach back to what was lost."""
+    """Has the views of a shard rebuilt, where the feed does not reach back to what was lost."""
     registry: tuple[Projection, ...] = REGISTRY
     count: Callable[[str], None] = lambda _outcome: None
     audit_s: float = AUDIT_S
@@ -87,7 +87,7 @@ class Relay:
     _audited_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _starts_over: set[Shard] = field(default_factory=set["Shard"])
     _rounds: Rounds = field(init=False)
-    _positions: dict[Shard, Position] = field(default_factory=dict["Shard", Position])
+    _positions: dict[Shard, RelayPosition] = field(default_factory=dict["Shard", RelayPosition])
     _glimpses: dict[Shard, list[Glimpse]] = field(default_factory=dict["Shard", "list[Glimpse]"])
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class Relay:
         if shard in self._starts_over:
             # Ids of the feed may repeat those of the lost history.
             await self.learn_epochs()
-            position = Position(self.shard_epoch(shard), None)
+            position = RelayPosition(self.shard_epoch(shard), None)
             self._delivery.forget(shard)
             self._starts_over.discard(shard)
         await self._audit_in_turn(shard)
@@ -153,7 +153,7 @@ class Relay:
             # A new epoch: ids may repeat those of a lost history, so everything that is kept goes again.
             await self.learn_epochs()
             feed = await self.projections.read_feed(shard, None, _PAGE)
-            position, seen = Position(self.shard_epoch(shard), None), []
+            position, seen = RelayPosition(self.shard_epoch(shard), None), []
             self._delivery.forget(shard)
         known = {one.row: one for one in seen}
         leading = self._count_known(feed, known)
@@ -164,7 +164,7 @@ class Relay:
             await self._delivery.send(shard, await self._project(shard, feed, known))
             taken = self._delivery.list_taken(shard)
             await self.projections.move_mark(shard, RELAY, feed[-1].id, taken)
-            position = Position(position.epoch, feed[-1].id)
+            position = RelayPosition(position.epoch, feed[-1].id)
         self._positions[shard] = position
         if not feed:
             return math.inf
@@ -172,14 +172,14 @@ class Relay:
             return 0.0
         return _BUSY_S if any(row.look for row in feed) else math.inf
 
-    async def _read_position(self, shard: Shard) -> Position:
+    async def _read_position(self, shard: Shard) -> RelayPosition:
         stored = await self.projections.read_position(shard, RELAY)
         await self._delivery.recall(shard, stored.taken)
         self._audited_s[shard] = asyncio.get_running_loop().time()
         if stored.mark is None:
-            return Position(self.shard_epoch(shard), None)
+            return RelayPosition(self.shard_epoch(shard), None)
         epoch, _, feed_id = stored.mark.partition(".")
-        return Position(int(epoch), feed_id)
+        return RelayPosition(int(epoch), feed_id)
 
     async def _audit_in_turn(self, shard: Shard) -> None:
         """A target from which rows are gone may get no new ones for days."""
@@ -189,10 +189,10 @@ class Relay:
         self._audited_s[shard] = now_s
         await self._delivery.audit(shard)
 
-    async def _project_unseen(self, shard: Shard, feed: list[FeedRow]) -> Found:
+    async def _project_unseen(self, shard: Shard, feed: list[FeedRow]) -> FeedRows:
         return await self._project(shard, feed, {})
 
-    async def _project(self, shard: Shard, feed: list[FeedRow], known: Known) -> Found:
+    async def _project(self, shard: Shard, feed: list[FeedRow], known: Known) -> FeedRows:
         """The rows of each feed row that has some, in the order of the feed; what is ``known`` is not read."""
         if not any(row.look for row in feed):
             return [(row.id, [*row.index]) for row in feed if row.index]
@@ -207,7 +207,7 @@ class Relay:
         }
         loaded = await self.facts.load(sorted(refs, key=lambda ref: ref.id)) if refs else []
         read = {one.ref: self._read_record(shard, one) for one in loaded}
-        found: Found = []
+        found: FeedRows = []
         for row, page, records in zip(feed, wanted, given, strict=True):
             rows: list[ProjectionRow] = [*row.index]
             rows += [
@@ -221,7 +221,7 @@ class Relay:
         return found
 
     def _count_known(self, feed: list[FeedRow], known: Known) -> int:
-        """How many rows the feed begins with of which nothing has to be read."""
+        """How many rows at the beginning of the feed need no read."""
         for number, row in enumerate(feed):
             if row.look:
                 seen = known.get(name_row(row))
@@ -256,7 +256,7 @@ class Relay:
         try:
             return read_loaded(loaded)
         except InvalidInput as error:
-            # Written by another version: whoever can read it projects it at its next change.
+            # Written by another version: an instance that can read it projects it at its next change.
             self.count("unreadable")
             self.log.warning("relay.unreadable", shard=shard.tag, of=loaded.ref.id, why=str(error))
             return None

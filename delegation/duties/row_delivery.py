@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 128
 
-Found: TypeAlias = list[tuple[str, list[ProjectionRow]]]
+FeedRows: TypeAlias = list[tuple[str, list[ProjectionRow]]]
 """Feed ids with the rows of each, in the order of the feed."""
 
 LoseTail: TypeAlias = Callable[[Shard, int, str], Awaitable[None]]
@@ -32,7 +32,7 @@ LoseTail: TypeAlias = Callable[[Shard, int, str], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Parcel:
+class RowBatch:
     """Rows for one destination, under the feed id of the last of them."""
 
     feed_id: str
@@ -44,11 +44,11 @@ class RowDelivery:
     """Hands rows to their targets.
 
     ``project`` makes the rows of a part of the feed, ``lose`` is told of a target that has lost some, and
-    ``rebuild(source)`` has the views of a source made anew.
+    ``rebuild(source)`` has the views of a source rebuilt.
     """
 
     projections: Projections
-    project: Callable[[Shard, list[FeedRow]], Awaitable[Found]]
+    project: Callable[[Shard, list[FeedRow]], Awaitable[FeedRows]]
     lose: LoseTail
     rebuild: Callable[[Shard], Awaitable[None]]
     log: FilteringBoundLogger
@@ -84,7 +84,7 @@ class RowDelivery:
             for target, known in [*self._taken.get(source, {}).items()]
         )
 
-    async def send(self, source: Shard, found: Found) -> None:
+    async def send(self, source: Shard, found: FeedRows) -> None:
         """Each target gets its rows, in order.
 
         Raises:
@@ -98,7 +98,7 @@ class RowDelivery:
         else:
             await join_all(self._send_to(source, target, mine) for target, mine in parcels.items())
 
-    async def _send_to(self, source: Shard, target: Shard, parcels: Iterable[Parcel]) -> None:
+    async def _send_to(self, source: Shard, target: Shard, parcels: Iterable[RowBatch]) -> None:
         taken = self._taken.setdefault(source, {})
         for parcel in parcels:
             known = taken.get(target)
@@ -158,9 +158,9 @@ def order_feed_id(feed_id: str) -> tuple[int, int]:
     return int(milliseconds or 0), int(count or 0)
 
 
-def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[Parcel]]:
+def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[RowBatch]]:
     """What goes to each destination: one call per feed row with inbox rows, index rows gathered on the way."""
-    parcels: dict[Shard, list[Parcel]] = {}
+    parcels: dict[Shard, list[RowBatch]] = {}
     for feed_id, rows in found:
         by_target: dict[Shard, list[ProjectionRow]] = {}
         for row in rows:
@@ -171,7 +171,7 @@ def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard
                 sent[-1].feed_id = feed_id
                 sent[-1].rows += mine
             else:
-                sent.append(Parcel(feed_id, mine))
+                sent.append(RowBatch(feed_id, mine))
     for sent in parcels.values():
         for parcel in sent:
             parcel.rows = _drop_older(parcel.rows)

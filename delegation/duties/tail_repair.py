@@ -4,11 +4,11 @@ A failover or a restore can take acknowledged writes. The store is consistent in
 moment; what does not fit is in the memory of the processes that go on. So each instance, once a shard has a new epoch,
 compares what it drives there with the records and with its own set:
 
-- a run whose record is older than what was acknowledged here is let go and taken up anew, which asks its agent for all
-  that it has said;
+- a run whose record is older than what was acknowledged here is released and taken up again, which asks its agent for
+  all that it has said;
 - a run that the set names and that is not driven, since it had ended in the tail, is taken up as well;
 - the relay begins again, and compares what its targets have; rows in other shards that name what is gone are owed to
-  be taken out (``rebuilding.py``).
+  be taken out (``view_rebuild.py``).
 
 Then the next extension of the lease says so in the set (``seen``): a name in a set proves nothing before. Whoever
 notices a loss (a driver by its versions, the relay by its marks, a follower by its position, the lease loop by an
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.delegation.duties.leases import LeaseKeeper
-    from passerelle.delegation.duties.rebuilding import Rebuilding
     from passerelle.delegation.duties.relay import Relay
     from passerelle.delegation.duties.row_delivery import LoseTail
+    from passerelle.delegation.duties.view_rebuild import ViewRebuild
     from passerelle.store.inspection import DriverSet
     from passerelle.store.log import RedisEventLog
 
@@ -64,7 +64,7 @@ class Drivers(Protocol):
     """What this instance drives."""
 
     async def reattach(self, shard: Shard, named: frozenset[str]) -> None:
-        """Takes up anew what does not fit the store, and what is ours by it (``named``) and not driven."""
+        """Takes up again what does not fit the store, and what is ours by it (``named``) and not driven."""
         ...
 
     def mend_named(self, named: frozenset[str]) -> None:
@@ -91,7 +91,7 @@ class TailRepair:
     keeper: LeaseKeeper
     relay: Relay
     drivers: Drivers
-    rebuilding: Rebuilding
+    view_rebuild: ViewRebuild
     lose: LoseTail
     count_opened: Callable[[], int]
     """How often connections to the store were opened: after a failover another server answers."""
@@ -129,7 +129,7 @@ class TailRepair:
                 opened, looked_s = now, now_s
 
     async def close(self) -> None:
-        """Ends what is under way; what is left is found by whoever drives next."""
+        """Ends what is under way; the next driver finds what is left."""
         work = [*self._work]
         for task in work:
             task.cancel()
@@ -151,7 +151,7 @@ class TailRepair:
     async def _repair(self, shard: Shard, epoch: int) -> None:
         async def repair() -> None:
             await self.drivers.reattach(shard, await self._list_named(shard))
-            await self.rebuilding.owe_lost(shard, epoch)
+            await self.view_rebuild.owe_lost(shard, epoch)
 
         await self._until_done(shard, repair)
         self.relay.start_over(shard)
@@ -189,6 +189,6 @@ class TailRepair:
             self.drivers.mend_named(named)
 
     async def _list_named(self, shard: Shard) -> frozenset[str]:
-        """The tasks that our set says we drive; none in a set that is not ours any more, whose runs are moved."""
+        """The tasks that our set says we drive; none in a set that we have lost, since its runs are moved."""
         found = await self.sets.read_driver_set(shard, self.keeper.instance)
         return frozenset() if found is None or found.gone else found.tasks

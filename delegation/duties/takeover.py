@@ -9,9 +9,9 @@ side at once, before anything else is put in order: somebody waits for it. The a
 Thousands of runs stand in one line over all shards: each is done with in its turn, and none is begun and left. The
 row of a set may come back meanwhile, and finds what is still in the line there.
 
-Our own set can be marked gone as well (a frozen process that wakes up, while whoever marked it has died). Nothing can
-be entered in a set of ours before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
-taken up by whoever has the duty then.
+Our own set can be marked gone as well (a frozen process wakes up, and the instance that marked it has died). Nothing
+can be entered in a new set before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
+taken up by the instance with the duty then.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.machine import Record
     from passerelle.core.ports.leases import Leases
+    from passerelle.delegation.duties.factless_writes import FactlessWrites
     from passerelle.delegation.duties.leases import LeaseKeeper
-    from passerelle.delegation.duties.settling import Settling
     from passerelle.runtime.records.writes import Writes
 
 Adopt: TypeAlias = Callable[[EntityRef], Awaitable[None]]
@@ -72,7 +72,7 @@ class TakeOver:
 
     leases: Leases
     writes: Writes
-    settling: Settling
+    factless_writes: FactlessWrites
     keeper: LeaseKeeper
     adopt: Adopt
     log: FilteringBoundLogger
@@ -97,7 +97,7 @@ class TakeOver:
             return
         # The next extension moves the row on, or finds the lease lost and empties the set.
         again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
-        await self.settling.write(shard, claim=Claim(row.member, row.token), due=(again,))
+        await self.factless_writes.write(shard, claim=Claim(row.member, row.token), due=(again,))
 
     async def empty_own(self, shard: Shard) -> None:
         """Takes our runs out of a set of ours that was marked gone; they are owed until somebody takes them up.
@@ -139,7 +139,7 @@ class TakeOver:
     def _leave_line(self, task_id: str, done: asyncio.Task[None]) -> None:
         self._lined.pop(task_id, None)
         if not done.cancelled():
-            done.exception()  # whoever still waits has seen it; else the row of the set comes back
+            done.exception()  # a caller that still waits has seen it; else the row of the set comes back
 
     async def _bring(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> None:
         """Moves a run, and has it driven here at once; where that fails, or it is not to be ours, it is owed."""
@@ -158,7 +158,7 @@ class TakeOver:
                 # The fault of one run may not keep the others waiting.
                 self.log.exception("run.not_adopted", task=task.id)
                 return
-            await self.settling.drop_row(shard, DueRow(f"{ADOPT}:{task.id}", str(due_ms)))
+            await self.factless_writes.drop_row(shard, DueRow(f"{ADOPT}:{task.id}", str(due_ms)))
 
     async def close(self) -> None:
         """Ends what stands in the line; its rows stay."""
@@ -168,7 +168,7 @@ class TakeOver:
         await asyncio.gather(*lined, return_exceptions=True)
 
     async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """Brings a moved run to life here, whoever moved it.
+        """Drives a moved run here, whichever instance moved it.
 
         Raises:
             RemoteError: the row stays: no lease here, or the store or the agent is out of reach.
@@ -179,13 +179,13 @@ class TakeOver:
         held = (await self.writes.load([task]))[task]
         record = held.record
         if not isinstance(record, TaskRecord) or record.status in ENDED:
-            await self.settling.drop_row(shard, row)
+            await self.factless_writes.drop_row(shard, row)
             return
         heir, driver = self.keeper.drives(shard), read_driver(held.fields)
         if driver != heir and not await self._claim(task, record, driver, heir):
             raise _moved_by_another()
         await self.adopt(task)
-        await self.settling.drop_row(shard, row)
+        await self.factless_writes.drop_row(shard, row)
 
     async def _move(self, leaving: RunMove, heir: Incarnation | None, due_ms: int) -> bool:
         """One run out of the set of the dead, and into ours; whether it is to be taken up, at ``due_ms``."""
@@ -194,7 +194,7 @@ class TakeOver:
         record = held[task].record
         if not isinstance(record, TaskRecord):
             self.log.error("run.without_task", task=task.id, run=leaving.run)
-            await self.settling.write(task.shard, runs=(leaving,))
+            await self.factless_writes.write(task.shard, runs=(leaving,))
             return False
         outcome = await self.writes.decide(
             record.session_id,
@@ -210,7 +210,7 @@ class TakeOver:
             # The fence of the dead holds, so it is our own set that does not take the run.
             raise _moved_by_another()
         # Somebody else drives the task by now: what stands in the set of the dead is left over.
-        await self.settling.write(task.shard, runs=(leaving,))
+        await self.factless_writes.write(task.shard, runs=(leaving,))
         return False
 
     async def _claim(
@@ -248,7 +248,7 @@ def _hand_over(
 
 
 def _say_taken(record: Record | None) -> list[Fact]:
-    """The fact that the live run is followed anew; the peer's own word stays as it is.
+    """The fact that the live run is followed again; the peer's own word stays as it is.
 
     A run whose task nobody knows yet is followed by nothing: how it was sent is how it would be sent again.
     """

@@ -1,6 +1,6 @@
-"""Waiting for the answer of a turn: from the driver beside us, or from what is stored when it is elsewhere.
+"""Waits for the answer of a turn: from the driver in this process, or from the store when the driver is elsewhere.
 
-Nobody who waits is needed for the work: it goes on when they leave, and its answer is found again (I6).
+Work does not need the caller who waits: it goes on when the caller leaves, and its answer is found again (I6).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.record import value
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.patience import waits_long
+from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.runtime.records.accepted_turns import (
     check_owner,
     check_taken,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.patience import Patience
-    from passerelle.delegation.runs.plain_answers import PlainAnswer
-    from passerelle.delegation.runs.turn_opening import Opened
+    from passerelle.delegation.runs.follow_strategy import Timeouts
+    from passerelle.delegation.runs.templates import TemplatedAnswer
+    from passerelle.delegation.runs.turns import OpenedTurn
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 
@@ -62,14 +62,14 @@ class Answers:
         return await self.wait_driven(driver, accepted, owner, at_once=at_once)
 
     async def wait_driven(
-        self, driver: Driver, accepted: TurnAccepted, owner: str, *, at_once: bool
+        self, driver: ActiveRun, accepted: TurnAccepted, owner: str, *, at_once: bool
     ) -> JsonObject:
         """The same of a run that is, or was, driven here."""
         run = driver.run
         while True:
-            if run.filled is not None:
-                return run.filled.frame
-            if run.plain is not None and not run.moved:
+            if run.rendered is not None:
+                return run.rendered.frame
+            if run.templated is not None and not run.moved:
                 await run.wait_for_change()
                 continue
             check_owner(run.record, owner, accepted)
@@ -78,12 +78,12 @@ class Answers:
             if driver.failure is not None and not run.record.shown:
                 raise driver.failure
             if run.record.shown and run.content is not None:
-                thread = run.held[run.sight.thread].record
+                thread = run.held[run.context.thread].record
                 check_taken(thread, accepted.turn_id)
                 if (
                     at_once
                     or not is_active(thread, accepted.turn_id)
-                    or _waits_long(run.record, driver.patience)
+                    or _waits_long(run.record, driver.timeouts)
                 ):
                     return {"task": run.content}
             if run.moved or run.has_ended():
@@ -111,7 +111,7 @@ class Answers:
     def _waits_long(self, record: TaskRecord) -> bool:
         run = record.run
         return run is not None and _waits_long(
-            record, self.dispatch.find_terms(run.worker.peer).patience
+            record, self.dispatch.find_terms(run.worker.peer).timeouts
         )
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
@@ -126,12 +126,12 @@ class Answers:
 
 @value
 class OpenTurn:
-    """A turn as it was taken, for whoever waits for its answer without a task."""
+    """An accepted turn, for a caller who waits for its answer without an asyncio task."""
 
-    opened: Opened
+    opened: OpenedTurn
     answers: Answers
     caller: Principal
-    driver: Driver | None
+    driver: ActiveRun | None
     """Of the run that the turn has opened here."""
 
     @property
@@ -140,9 +140,9 @@ class OpenTurn:
         return self.opened.accept()
 
     @property
-    def answer(self) -> PlainAnswer | None:
+    def answer(self) -> TemplatedAnswer | None:
         """The answer that ended the run, where nothing has to be read for it."""
-        return None if self.driver is None else self.driver.run.filled
+        return None if self.driver is None else self.driver.run.rendered
 
     def listen(self, changed: Callable[[], None]) -> bool:
         """Calls ``changed`` once, when there may be an answer. False where nobody here would."""
@@ -164,6 +164,6 @@ class OpenTurn:
         return await answers.wait_driven(self.driver, accepted, owner, at_once=False)
 
 
-def _waits_long(record: TaskRecord, patience: Patience) -> bool:
+def _waits_long(record: TaskRecord, timeouts: Timeouts) -> bool:
     """Whether the agent does not take the message for longer than its caller may be left without a word."""
-    return record.run is not None and waits_long(record.run, patience)
+    return record.run is not None and waits_long(record.run, timeouts)

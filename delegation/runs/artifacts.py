@@ -1,13 +1,16 @@
-"""Artifacts of a peer become facts: each of them once per version, when it is whole and stored (EVC-14, A2A-10).
+"""Artifacts of a peer become facts: each once per version, when it is whole and stored (EVC-14, A2A-10). Pure.
 
-Pure. A record names the first artifacts of its task and counts the others, so what is known of those stands in the
-catalogue of the ``Sight``: the driver fills it as it stores them, and whoever takes the run up reads it from events.
+A record names the first artifacts of its task and counts the others. The catalogue of the ``RunContext`` has the rest:
+the driver fills it as it stores them, and a driver that takes the run over reads it from events.
+
+An artifact with files that the agent named by address is not stored until a copy of each file is (I5). The part stays
+as the agent wrote it; a reference of the artifact's fact names the copy, ``copy.0`` for its first file.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -15,36 +18,44 @@ import orjson
 from passerelle.a2a_mapping.long_task import measure_artifact, write_artifact
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.preview import preview_parts
+from passerelle.core import task as tasks
+from passerelle.core.batch import DueChange
 from passerelle.core.errors import TooLarge
-from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure, Ref
+from passerelle.core.payloads.run import COPY, ArtifactChanged, OutputRedacted, OutputTruncated
+from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.ports.uploads import UPLOADED
 from passerelle.core.record import value
-from passerelle.core.task_commands import ObserveArtifact
+from passerelle.core.status import Status
+from passerelle.core.task_commands import ObserveArtifact, WaitFor
 from passerelle.core.task_record import KEPT_ARTIFACTS, ArtifactRef
 from passerelle.core.thread import ThreadRecord
-from passerelle.delegation.runs.constraining import enforce
+from passerelle.delegation.runs.draft import AnswerProgress
+from passerelle.delegation.runs.failure import RunEnd, end_run
+from passerelle.delegation.runs.limits import enforce
 from passerelle.delegation.runs.volume import LARGE_BYTES
 from passerelle.runtime.records.spill import CAP, Spill
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from passerelle.core.events import Fact
-    from passerelle.core.facts import Ref
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import TaskRecord
     from passerelle.core.thread import NamedArtifact
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.runtime.records.spill import LongBlob
 
 NAME_CHARS: Final = 200
 """Of the name of an artifact, as records have it: they are read and written whole."""
 MOST_ARTIFACTS: Final = 10_000
 """Of one task; an agent that brings more is told to stop."""
+MOST_FILES: Final = 64
+"""Of one artifact."""
 
 
 @value
-class Described:
+class DescribedArtifact:
     """An artifact as the agent brought it; ``packed`` is what its hash and size are of."""
 
     name_at_peer: str
@@ -59,15 +70,9 @@ class Described:
     long: tuple[LongBlob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """How far the artifacts of one answer are settled, where they are more than one append holds."""
-
-    answer: JsonObject
-    settled: int
-
-
-def settle(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> bool:
+def settle_artifacts(
+    draft: DecisionDraft, artifacts: Sequence[JsonObject], answer: JsonObject
+) -> bool:
     """Records the artifacts that an answer of the peer makes whole; False when it takes a further append.
 
     ``answer`` is what tells the repeat of this call for the rest of them.
@@ -76,14 +81,14 @@ def settle(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> b
         TooLarge: more than :data:`MOST_ARTIFACTS`.
     """
     check_number(len(artifacts))
-    place = step.sight.place
+    place = draft.context.place
     done = place.settled if place is not None and place.answer is answer else 0
     for number in range(done, len(artifacts)):
-        if step.is_full():
-            step.more, step.place = True, Place(answer, number)
+        if draft.is_full():
+            draft.more, draft.place = True, AnswerProgress(answer, number)
             return False
-        step.add(settle_one(step, artifacts[number]))
-    enforce(step)
+        draft.add(settle_artifact(draft, artifacts[number]))
+    enforce(draft)
     return True
 
 
@@ -97,20 +102,20 @@ def check_number(number: int) -> None:
         raise TooLarge("the list of artifacts of one task", MOST_ARTIFACTS)
 
 
-def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
+def settle_artifact(draft: DecisionDraft, artifact: JsonObject) -> list[Fact]:
     """The one fact that an artifact is whole and stored; none when it says nothing new."""
     parts = objects_at(artifact, "parts")
-    is_long = step.is_large and measure_artifact(artifact) > LARGE_BYTES
+    is_long = draft.is_large and measure_artifact(artifact) > LARGE_BYTES
     one = describe_long(artifact, parts) if is_long else describe(artifact, parts)
-    known = find_known(step, one.name_at_peer)
+    known = find_known(draft, one.name_at_peer)
     if known is not None and known.sha256 == one.sha256:
         return []
-    standing = _find_standing(step, one.name)
-    earlier = standing if standing and standing.task_id != step.record.task_id else None
+    standing = _find_standing(draft, one.name)
+    earlier = standing if standing and standing.task_id != draft.record.task_id else None
     replaced = known or earlier
-    stored = not list_files(artifact, fetches=step.sight.fetches)
+    stored = not list_files(artifact, fetches=draft.context.fetches)
     changed = ArtifactChanged(
-        artifact_id=known.artifact_id if known else step.sight.mint("art"),
+        artifact_id=known.artifact_id if known else draft.context.mint("art"),
         name_at_peer=one.name_at_peer,
         version=max(each.version for each in (replaced, standing) if each) + 1 if replaced else 1,
         sha256=one.sha256,
@@ -120,19 +125,19 @@ def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
         name=one.name,
         stored=stored,
         replaces=replaced.artifact_id if replaced else None,
-        awaited=count_awaited(step, one.name_at_peer, known, stored=stored),
-        linked=None if is_named(step, one.name_at_peer) else True,
+        awaited=count_awaited(draft, one.name_at_peer, known, stored=stored),
+        linked=None if is_named(draft, one.name_at_peer) else True,
     )
     refs: dict[str, Ref] = {}
     if one.ref is not None:
-        step.spill.long += one.long
+        draft.spill.long += one.long
         refs["artifact"] = one.ref
     elif one.size > CAP:
-        refs["artifact"] = step.spill.keep(one.packed, preview_parts(parts))
+        refs["artifact"] = draft.spill.keep(one.packed, preview_parts(parts))
     blob = refs["artifact"].blob if refs else None
-    run_id = step.record.attempts[-1].run_id if step.record.attempts else ""
-    step.catalogued[one.name_at_peer] = catalogue(changed, run_id, blob)
-    return step.tell(ObserveArtifact(changed, step.step_id, refs))
+    run_id = draft.record.attempts[-1].run_id if draft.record.attempts else ""
+    draft.catalogued[one.name_at_peer] = catalogue(changed, run_id, blob)
+    return draft.tell(ObserveArtifact(changed, draft.step_id, refs))
 
 
 def list_files(artifact: JsonObject, *, fetches: bool) -> list[str]:
@@ -148,18 +153,18 @@ def list_files(artifact: JsonObject, *, fetches: bool) -> list[str]:
     ]
 
 
-def is_named(step: Step, name: str) -> bool:
+def is_named(draft: DecisionDraft, name: str) -> bool:
     """Whether the record names the artifact that the peer calls ``name``, or will; the others it counts."""
-    named = step.record.artifacts
+    named = draft.record.artifacts
     return len(named) < KEPT_ARTIFACTS or any(one.name_at_peer == name for one in named)
 
 
 def count_awaited(
-    step: Step, name: str, known: ArtifactRef | None, *, stored: bool
+    draft: DecisionDraft, name: str, known: ArtifactRef | None, *, stored: bool
 ) -> Literal[1, -1] | None:
     """How the number of those changes that the record counts and the task waits for (I5)."""
     waited = known is not None and not known.stored
-    if is_named(step, name) or waited is not stored:
+    if is_named(draft, name) or waited is not stored:
         return None
     return -1 if stored else 1
 
@@ -200,10 +205,10 @@ def bound_id(name: str) -> str:
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
+def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> DescribedArtifact:
     """What is recorded of an artifact beside its ids; ``parts`` are its parts."""
     packed = orjson.dumps(artifact)
-    return Described(
+    return DescribedArtifact(
         bound_id(text_at(artifact, "artifactId")),
         packed,
         hashlib.sha256(packed).hexdigest(),
@@ -214,11 +219,11 @@ def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
     )
 
 
-def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> Described:
+def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> DescribedArtifact:
     """The same of an artifact that is large: its bytes are never held together."""
     spill = Spill()
     ref = spill.keep_long(lambda: write_artifact(artifact), preview_parts(parts))
-    return Described(
+    return DescribedArtifact(
         bound_id(text_at(artifact, "artifactId")),
         b"",
         ref.blob or "",
@@ -243,33 +248,141 @@ def _find_name(artifact: JsonObject) -> str | None:
     return text_at(artifact, "name")[:NAME_CHARS] or None if "name" in artifact else None
 
 
-def _find_standing(step: Step, title: str | None) -> NamedArtifact | None:
+def _find_standing(draft: DecisionDraft, title: str | None) -> NamedArtifact | None:
     """The version of the artifact of this name that stands in the context, whichever task produced it (LT-17)."""
-    thread = step.decision.state(step.sight.thread)
+    thread = draft.decision.state(draft.context.thread)
     if title is None or not isinstance(thread, ThreadRecord):
         return None
-    return thread.artifacts.get(title) or step.sight.standing.get(title)
+    return thread.artifacts.get(title) or draft.context.standing.get(title)
 
 
-def find_known(step: Step, name: str) -> ArtifactRef | None:
+def find_known(draft: DecisionDraft, name: str) -> ArtifactRef | None:
     """What is known of the artifact that the peer calls ``name``."""
-    fresh = step.catalogued.get(name)
+    fresh = draft.catalogued.get(name)
     if fresh is not None:
         return fresh
-    for one in step.record.artifacts:
+    for one in draft.record.artifacts:
         if one.name_at_peer == name:
             return one
-    return step.sight.catalogue.get(name)
+    return draft.context.catalogue.get(name)
 
 
-def list_all(step: Step) -> dict[str, Ref]:
+def list_all(draft: DecisionDraft) -> dict[str, Ref]:
     """A reference to the list of all artifacts, where the record names only the first of them."""
-    if step.record.artifact_count <= KEPT_ARTIFACTS:
+    if draft.record.artifact_count <= KEPT_ARTIFACTS:
         return {}
-    named = {one.name_at_peer: one for one in step.record.artifacts}
-    known: dict[str, ArtifactRef] = {**named, **step.sight.catalogue, **step.catalogued}
+    named = {one.name_at_peer: one for one in draft.record.artifacts}
+    known: dict[str, ArtifactRef] = {**named, **draft.context.catalogue, **draft.catalogued}
     listed = [
         {"artifactId": one.artifact_id, "version": one.version, "sha256": one.sha256}
         for one in known.values()
     ]
-    return {"artifacts": step.spill.keep(orjson.dumps(listed))}
+    return {"artifacts": draft.spill.keep(orjson.dumps(listed))}
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A file that is here now. ``kept`` bytes of ``size`` are, and ``redacted`` says what was taken out."""
+
+    url: str
+    sha256: str
+    media_type: str
+    size: int
+    kept: int
+    is_cut: bool
+    redacted: Sequence[tuple[str, int]] = ()
+
+    @property
+    def ref(self) -> Ref:
+        """How facts name it; a query may hold the key to what the address leads to."""
+        return Ref(
+            blob=self.sha256,
+            url=self.url.partition("?")[0],
+            size=self.kept,
+            media_type=self.media_type,
+        )
+
+
+def find_files(task: JsonObject, artifact: ArtifactRef, *, fetches: bool) -> list[str]:
+    """The addresses of the files of an artifact that a record names, as far as they are copied."""
+    for one in objects_at(task, "artifacts"):
+        if bound_id(text_at(one, "artifactId")) == artifact.name_at_peer:
+            return list_files(one, fetches=fetches)
+    return []
+
+
+def keep_copies(
+    draft: DecisionDraft, artifact: ArtifactRef, copies: Sequence[Copy], keep_ms: int | None
+) -> None:
+    """The artifact is stored now."""
+    if not _is_awaited(draft, artifact):
+        return
+    refs = {f"{COPY}{place}": copy.ref for place, copy in enumerate(copies)}
+    scope = tasks.scope_of(draft.record)
+    for (name, ref), copy in zip(refs.items(), copies, strict=True):
+        named = {name: ref}
+        if copy.is_cut:
+            cut = OutputTruncated("artifact", copy.size, copy.kept)
+            draft.add([Fact(scope, cut, named)])
+        draft.add(
+            [
+                Fact(scope, OutputRedacted("artifact", rule, count), named)
+                for rule, count in copy.redacted
+            ]
+        )
+    if artifact.blob is not None:
+        refs["artifact"] = Ref(blob=artifact.blob, size=artifact.size)
+    stored = ArtifactChanged(
+        artifact_id=artifact.artifact_id,
+        name_at_peer=artifact.name_at_peer,
+        version=artifact.version,
+        sha256=artifact.sha256,
+        size=artifact.size,
+        parts=artifact.parts,
+        media_types=artifact.media_types,
+        name=artifact.name,
+        replaces=artifact.replaces,
+        awaited=count_awaited(draft, artifact.name_at_peer, artifact, stored=True),
+        linked=None if is_named(draft, artifact.name_at_peer) else True,
+    )
+    draft.catalogued[artifact.name_at_peer] = replace(artifact, stored=True)
+    draft.add(draft.tell(ObserveArtifact(stored, draft.context.mint("step"), refs)))
+    if keep_ms is not None and copies:
+        at_ms = draft.decision.now_ms + keep_ms
+        draft.due.append(DueChange(f"output:{draft.record.task_id}", at_ms))
+
+
+def wait_for_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> None:
+    """The file cannot be had now: the task waits, until it can be or the time of the run is over."""
+    if not _is_awaited(draft, artifact) or draft.record.status is Status.WAITING_RESOURCE:
+        return
+    waiting = TaskWaiting(
+        waiting_for="resource",
+        status=Status.WAITING_RESOURCE,
+        reason=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",
+    )
+    draft.add(draft.tell(WaitFor(waiting)))
+
+
+def refuse_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> None:
+    """The file will never be had: what was brought is not what was said."""
+    if not _is_awaited(draft, artifact):
+        return
+    failure = Failure(
+        code="artifact_unavailable",
+        category=ErrorCategory.PEER,
+        message=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",
+        retryable=True,
+        source=draft.context.peer,
+        native=draft.record.attempts[-1].native_status,
+    )
+    end_run(draft, RunEnd(failure, native=failure.native))
+
+
+def _is_awaited(draft: DecisionDraft, artifact: ArtifactRef) -> bool:
+    """Whether nobody has changed what was being done: another version, a wish to cancel, a pause."""
+    return (
+        draft.record.withheld is not None
+        and draft.record.status is not Status.CANCELLING
+        and artifact in list_awaited(draft.record, draft.context.catalogue)
+    )

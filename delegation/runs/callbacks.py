@@ -1,8 +1,11 @@
-"""Peers that call back with news of a task: what they are told to call with, and what their call is worth.
+"""Peers that call back with news of a task: what they are given to call with, and what their call is worth.
 
 Each run gets an address and a token of its own, 256 random bits each. Only their hashes are stored, for as long as the
-run can last. A call that holds is a hint: the driver of the run asks the peer, so what a peer says of its task is
-always read from the peer itself, and repeats or late calls change nothing.
+run can last. A valid call is a hint: the driver asks the peer, so what a peer says of its task is always read from the
+peer itself, and repeated or late calls change nothing.
+
+A stream brings everything at once, so a peer that streams is given the address only when its stream is gone. A driver
+that takes a run over finds what its peer was given.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.callback import read_task_id
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import PasserelleError
 from passerelle.core.ids import encode_base32, read_shard
+from passerelle.core.peer import Answered, Refused
 from passerelle.core.task_record import TaskRecord
 from passerelle.store.callbacks import Callback
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.json import JsonObject
-    from passerelle.core.peer import PeerCard
+    from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.runtime.records.writes import Writes
     from passerelle.store.callbacks import RedisCallbacks
@@ -138,3 +143,59 @@ def _digest(secret: str) -> str:
 
 def _is_same(given: str, digest: str) -> bool:
     return hmac.compare_digest(_digest(given), digest)
+
+
+@dataclass(slots=True)
+class CallbackOffer:
+    """What one run has arranged with its peer; ``is_agreed``: the peer was told where to call."""
+
+    callbacks: Callbacks
+    peer: Peer
+    is_agreed: bool = False
+    _is_tried: bool = False
+
+    async def offer(self, record: TaskRecord) -> JsonObject | None:
+        """The push configuration that goes along with a message; without, the peer is asked all the same."""
+        run = record.run
+        if run is None or run.delivery_mechanism == "streaming":
+            return None
+        config = await self._make(record)
+        self.is_agreed = config is not None
+        return config
+
+    async def agree(self, record: TaskRecord) -> None:
+        """Tells the peer of a run where to call, once: one that takes no such request is asked as before."""
+        run = record.run
+        if self._is_tried or self.is_agreed or run is None or run.remote_task_id is None:
+            return
+        self._is_tried = True
+        if not await self._is_able():
+            return
+        if await self._is_known(run.run_id):
+            self.is_agreed = True
+            return
+        config = await self._make(record)
+        if config is None:
+            return
+        outcome = await self.peer.ask_for_news(run.remote_task_id, config)
+        self.is_agreed = isinstance(outcome, Answered)
+        # One that could not be reached, or has no time now, is told at the next look.
+        self._is_tried = isinstance(outcome, Answered | Refused)
+
+    async def _is_able(self) -> bool:
+        try:
+            return (await self.peer.describe()).push
+        except PasserelleError:
+            return False
+
+    async def _is_known(self, run_id: str) -> bool:
+        try:
+            return await self.callbacks.is_offered(run_id)
+        except PasserelleError:
+            return False
+
+    async def _make(self, record: TaskRecord) -> JsonObject | None:
+        try:
+            return await self.callbacks.offer(record, await self.peer.describe())
+        except PasserelleError:
+            return None

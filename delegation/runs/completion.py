@@ -1,9 +1,15 @@
-"""From the last word of a peer to the end of its task: what else has to be there first (I5, CF-17, CF-18).
+"""From the last word of a peer to the end of its task: what else has to be there first (I5, CF-17, CF-18). Pure.
 
-Pure. A peer that says COMPLETED ends its run and nothing more. Where everything is there, the task ends in the same
-append. Where something is missing (a person has to look at what was brought, a file has to be fetched) the last
-frame is kept back: it stands in the blob store, the record names it, and whoever drives the run comes back to it
-with ``go_on`` until the task has ended. Conditions that can be judged and are not met end it as failed.
+A peer that says COMPLETED ends its run and nothing more. Where everything is there, the task ends in the same append.
+Where something is missing (a person reviews what was brought, a file is fetched) the last frame is withheld: it is in
+the blob store, the record names it, and the driver comes back to it with ``go_on`` until the task has ended. Conditions
+that can be judged and are not met end the task as failed.
+
+A review by a person is a condition of the task (TR-13), and a question like any other: every device of the owner sees
+it, the first valid answer wins (I7). While it is open the task waits, and callers who follow it see that.
+
+Some frameworks lose the approval that a tool waits for: the task is completed, the tool never ran, and nothing says so.
+No answer can be given there, so the completion carries a warning.
 """
 
 from __future__ import annotations
@@ -15,15 +21,24 @@ import orjson
 
 from passerelle.a2a_mapping.acceptance import judge
 from passerelle.a2a_mapping.content import fold
-from passerelle.a2a_mapping.frames import make_status, status_frame, task_frame
+from passerelle.a2a_mapping.dialects.presentation import list_request_parts
+from passerelle.a2a_mapping.frames import (
+    ROLE_AGENT,
+    make_status,
+    status_frame,
+    task_frame,
+)
 from passerelle.a2a_mapping.history import complete_history
-from passerelle.a2a_mapping.members import object_at
-from passerelle.a2a_mapping.states import CANCELED, COMPLETED, WORKING
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.states import CANCELED, COMPLETED, INPUT_REQUIRED, WORKING
+from passerelle.core import approval
 from passerelle.core import task as tasks
+from passerelle.core.approval_commands import OpenAction
 from passerelle.core.approval_record import ActionRecord
+from passerelle.core.events import Fact
 from passerelle.core.facts import Coverage, ErrorCategory, Failure
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
+from passerelle.core.payloads.task import TaskCancelled, TaskCompleted, TaskWaiting
 from passerelle.core.status import Delivery, Phase, Status
 from passerelle.core.task_commands import (
     CompleteTask,
@@ -32,68 +47,80 @@ from passerelle.core.task_commands import (
     EndRun,
     FailRun,
     RecordDelivery,
+    WaitFor,
     WithholdEnd,
 )
 from passerelle.core.times import format_ms
 from passerelle.delegation.runs.artifacts import list_all
-from passerelle.delegation.runs.failing import Ended, end_run
-from passerelle.delegation.runs.reviewing import open_review
-from passerelle.delegation.runs.step import FACADE, Step, find_action
+from passerelle.delegation.runs.draft import FACADE, DecisionDraft, find_action
+from passerelle.delegation.runs.failure import RunEnd, end_run
+from passerelle.permission_bridge.answers.action_rows import open_rows
+from passerelle.permission_bridge.cases import PeerAsks
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.requests import Asking
+from passerelle.permission_bridge.reviews import make_review
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import Request
 
 _STEERED: Final = frozenset({Status.PAUSED, Status.BLOCKED})
 """Somebody has stopped the task: it ends when it goes on."""
+PEER_LOST_APPROVAL: Final = "peer_lost_approval"
+_GATED: Final = frozenset({"permission", "confirmation"})
 
 
-def complete(step: Step, frame: JsonObject, said: RunStatus, before: JsonObject | None) -> None:
+def complete(
+    draft: DecisionDraft, frame: JsonObject, said: RunStatus, before: JsonObject | None
+) -> None:
     """The peer is done: ends the task, or keeps the frame back until it may end.
 
     ``before`` is the content without ``frame``.
     """
-    coverage = measure(step, is_done=True)
+    coverage = measure(draft, is_done=True)
     accepted = coverage is None or coverage.state == "met"
-    record = step.record
+    record = draft.record
     is_whole = tasks.is_stored(record) and not tasks.is_owed_to_parent(record)
     if accepted and is_whole and record.status not in _STEERED:
-        _finish(step, frame, said)
+        _finish(draft, frame, said)
         return
-    step.sight.content = before
-    go_on(step, _withhold(step, frame, said))
+    draft.context.content = before
+    go_on(draft, _withhold(draft, frame, said))
 
 
-def go_on(step: Step, frame: JsonObject) -> None:
+def go_on(draft: DecisionDraft, frame: JsonObject) -> None:
     """Ends the task with the frame that was kept back, if what was missing is there; else changes nothing."""
-    record = step.record
+    record = draft.record
     if record.status is Status.CANCELLING:
-        _stop(step)
+        _stop(draft)
         return
     if record.status in _STEERED or record.open_actions:
         return
-    coverage = measure(step, is_done=True)
+    coverage = measure(draft, is_done=True)
     if coverage is not None and coverage.state == "unmet":
-        _refuse(step, coverage)
+        _refuse(draft, coverage)
     elif not tasks.is_stored(record):
         return
     elif coverage is not None and coverage.state == "pending":
-        _open_review(step, coverage)
-    elif tasks.is_owed_to_parent(step.record):
+        _open_review(draft, coverage)
+    elif tasks.is_owed_to_parent(draft.record):
         return
     else:
-        content = fold(step.sight.content, frame)
-        step.sight.content = complete_history(content, step.sight.accepted) if content else None
-        _finish(step, frame, RunStatus(native_status=_native(step)))
+        content = fold(draft.context.content, frame)
+        draft.context.content = (
+            complete_history(content, draft.context.accepted) if content else None
+        )
+        _finish(draft, frame, RunStatus(native_status=_native(draft)))
 
 
-def measure(step: Step, *, is_done: bool) -> Coverage | None:
+def measure(draft: DecisionDraft, *, is_done: bool) -> Coverage | None:
     """How many conditions hold for what is there now, recorded where that changed; None for a task without any."""
-    record = step.record
+    record = draft.record
     if not record.acceptance:
         return None
-    judged = judge(record.acceptance, step.sight.content or {})
+    judged = judge(record.acceptance, draft.context.content or {})
     review = record.coverage.review if record.coverage else None
-    verdict = _find_verdict(step, review)
+    verdict = _find_verdict(draft, review)
     unmet = judged.unmet
     if judged.review is not None and verdict != "allowed":
         unmet = (*unmet, f"review: {judged.review}")
@@ -105,51 +132,53 @@ def measure(step: Step, *, is_done: bool) -> Coverage | None:
         unmet=unmet,
         review=review,
     )
-    step.add(step.tell(Cover(coverage)))
+    draft.add(draft.tell(Cover(coverage)))
     return coverage
 
 
-def _find_verdict(step: Step, action_id: str | None) -> Literal["allowed", "refused"] | None:
+def _find_verdict(
+    draft: DecisionDraft, action_id: str | None
+) -> Literal["allowed", "refused"] | None:
     """What a person said of the task; None while nobody has."""
-    action = step.decision.state(find_action(action_id)) if action_id else None
+    action = draft.decision.state(find_action(action_id)) if action_id else None
     if not isinstance(action, ActionRecord) or action.is_open:
         return None
     return "allowed" if action.state == "allowed" else "refused"
 
 
-def _open_review(step: Step, coverage: Coverage) -> None:
-    question = judge(step.record.acceptance, {}).review or ""
-    action_id = open_review(step, question)
-    step.add(step.tell(Cover(replace(coverage, review=action_id))))
+def _open_review(draft: DecisionDraft, coverage: Coverage) -> None:
+    question = judge(draft.record.acceptance, {}).review or ""
+    action_id = open_review(draft, question)
+    draft.add(draft.tell(Cover(replace(coverage, review=action_id))))
 
 
-def _withhold(step: Step, frame: JsonObject, said: RunStatus) -> JsonObject:
+def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonObject:
     """Keeps the frame back. A Task that callers do not see yet is shown as it stands, still at work."""
     kept = frame
     task = object_at(frame, "task")
     if task:
         status, metadata = object_at(task, "status"), object_at(task, "metadata")
-        kept = status_frame(step.facade, step.sight.context_id, status, metadata)
-    ref = step.spill.keep(orjson.dumps(kept))
-    facts = step.tell(WithholdEnd(replace(said, phase=Phase.VERIFYING), step.step_id, ref))
+        kept = status_frame(draft.facade, draft.context.context_id, status, metadata)
+    ref = draft.spill.keep(orjson.dumps(kept))
+    facts = draft.tell(WithholdEnd(replace(said, phase=Phase.VERIFYING), draft.step_id, ref))
     if task:
-        working = make_status(WORKING, format_ms(step.decision.now_ms))
-        step.sight.content = {**task, "status": working}
-        step.add_shown(facts, task_frame(step.sight.content))
+        working = make_status(WORKING, format_ms(draft.decision.now_ms))
+        draft.context.content = {**task, "status": working}
+        draft.add_shown(facts, task_frame(draft.context.content))
     else:
-        step.add(facts)
+        draft.add(facts)
     return kept
 
 
-def _finish(step: Step, frame: JsonObject, said: RunStatus) -> None:
+def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
     state = said.native_status or ""
     verifying = replace(said, phase=Phase.VERIFYING)
     answer: Literal["message", "task"] = "message" if "message" in frame else "task"
     if answer == "message":
-        step.sight.answer = object_at(frame, "message")
-    step.add(step.tell(EndRun(state, said.text, verifying, step.step_id or None)))
-    step.add(step.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
-    record = step.record
+        draft.context.answer = object_at(frame, "message")
+    draft.add(draft.tell(EndRun(state, said.text, verifying, draft.step_id or None)))
+    draft.add(draft.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
+    record = draft.record
     completed = TaskCompleted(
         native_status=state,
         artifacts=tuple(artifact.artifact_id for artifact in record.artifacts),
@@ -159,33 +188,106 @@ def _finish(step: Step, frame: JsonObject, said: RunStatus) -> None:
         coverage=record.coverage,
         answer=answer,
     )
-    step.add_shown(step.tell(CompleteTask(completed, list_all(step))), frame)
-    step.end_turn(answer)
+    draft.add_shown(draft.tell(CompleteTask(completed, list_all(draft))), frame)
+    draft.end_turn(answer)
 
 
-def _refuse(step: Step, coverage: Coverage) -> None:
+def _refuse(draft: DecisionDraft, coverage: Coverage) -> None:
     reason = "the task does not have what was asked for: " + "; ".join(coverage.unmet)
     failure = Failure(
         code="acceptance",
         category=ErrorCategory.POLICY,
         message=reason[:1000],
         retryable=True,
-        source=step.sight.peer,
-        native=_native(step),
+        source=draft.context.peer,
+        native=_native(draft),
     )
-    end_run(step, Ended(failure, native=_native(step)))
+    end_run(draft, RunEnd(failure, native=_native(draft)))
 
 
-def _stop(step: Step) -> None:
+def _stop(draft: DecisionDraft) -> None:
     """The peer was done before it could be stopped; the wish is kept all the same."""
-    record, state = step.record, _native(step)
-    step.close_actions("task_cancelled")
-    failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=step.sight.peer)
-    step.add(step.tell(FailRun(Status.CANCELLED, failure, state)))
-    actor = record.cancel_requested_by or step.sight.peer
-    facts = step.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
-    step.end_with(facts, CANCELED, "stopped before it was complete")
+    record, state = draft.record, _native(draft)
+    draft.close_actions("task_cancelled")
+    failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=draft.context.peer)
+    draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
+    actor = record.cancel_requested_by or draft.context.peer
+    facts = draft.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
+    draft.end_with(facts, CANCELED, "stopped before it was complete")
 
 
-def _native(step: Step) -> str:
-    return step.record.attempts[-1].native_status or COMPLETED
+def _native(draft: DecisionDraft) -> str:
+    return draft.record.attempts[-1].native_status or COMPLETED
+
+
+FIRST_REVISION = 1
+
+
+def open_review(draft: DecisionDraft, question: str) -> str:
+    """Opens the question and lets the task wait for it; the id of the action."""
+    record, decision, context = draft.record, draft.decision, draft.context
+    facts = PolicyFacts(context.mint("eval"), is_configured=True)
+    evaluation = evaluate(
+        PeerAsks(context.peer, "free_input", tags=context.peer_tags), facts, decision.now_ms
+    )
+    scope = tasks.scope_of(record)
+    asking = Asking(
+        action_id=context.mint("act"),
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=record.scope.principal,
+        peer=context.peer,
+        scope=scope,
+        card_hash=record.run.worker.card_hash if record.run else None,
+    )
+    request = make_review(question, asking, evaluation, decision.now_ms)
+    decision.introduce(find_action(request.action_id))
+    draft.add([Fact(scope, evaluation.to_payload())])
+    draft.add(approval.decide(None, OpenAction(request, scope), decision.now_ms))
+    draft.due.extend(open_rows(request))
+    _wait(draft, request)
+    return request.action_id
+
+
+def _wait(draft: DecisionDraft, request: Request) -> None:
+    waiting = TaskWaiting(
+        waiting_for="permission",
+        status=Status.WAITING_PERMISSION,
+        reason=request.title,
+        action_ids=(request.action_id,),
+    )
+    facts = draft.tell(WaitFor(waiting))
+    if not draft.record.shown:
+        draft.add(facts)
+        return
+    draft.show_status(facts, INPUT_REQUIRED, list_request_parts(request, FIRST_REVISION))
+    draft.end_turn("task")
+
+
+def find_lost(draft: DecisionDraft) -> str | None:
+    """Why a completed task of a peer may lack something that wanted approval; None where nothing says so.
+
+    To be asked before the questions of the task are closed.
+    """
+    actions = [state for state in draft.decision.states.values() if isinstance(state, ActionRecord)]
+    if any(_is_unanswered(action) for action in actions if action.request.kind in _GATED):
+        return "the agent completed without the answer to what it had asked leave for"
+    if is_silent(draft.context.content or {}):
+        return "the agent completed without a word and without output: what wanted approval did not run"
+    return None
+
+
+def is_silent(task: JsonObject) -> bool:
+    """Whether a Task has no artifact and no message of its agent."""
+    if objects_at(task, "artifacts"):
+        return False
+    said = [*objects_at(task, "history"), object_at(object_at(task, "status"), "message")]
+    return all(text_at(message, "role") != ROLE_AGENT for message in said)
+
+
+def _is_unanswered(action: ActionRecord) -> bool:
+    """Whether the peer was never sent the answer, and asked nothing else in its place."""
+    if action.is_open:
+        return True
+    by_itself = action.decision is not None and action.decision.cause == "peer_moved_on"
+    return by_itself or (action.return_state == "owed" and action.return_attempts == 0)

@@ -1,8 +1,8 @@
 """What comes due on a task or a question: limits, expiries, answers and cancels that are owed (I9).
 
-The due loop claims the row, the driver of the run acts on it. Where the driver lives elsewhere, or nobody drives, a
-limit ends the task all the same and a cancel is told to the peer; an answer waits: its driver is told of it, or the run
-is taken over, and the row comes due again. A row that has nothing left to say is dropped.
+The due loop claims the row, the driver of the run acts on it. Where the driver is on another instance, or nobody
+drives, a limit ends the task all the same and a cancel is sent to the peer. An answer waits: its driver is told of it,
+or the run is taken over, and the row comes due again. A row with nothing left to do is dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core import task as tasks
 from passerelle.core.approval_commands import Escalate, FailReturn
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
@@ -18,10 +19,12 @@ from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
 from passerelle.core.status import ENDED, UNDRIVEN
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.delivering import tell_stop
-from passerelle.delegation.runs.endings import time_out
+from passerelle.delegation.runs.delivery import is_kept_back
+from passerelle.delegation.runs.finish import time_out
 from passerelle.delegation.runs.limits import find_end
-from passerelle.delegation.runs.sending import is_kept_back
+from passerelle.delegation.runs.results import name_task
+from passerelle.permission_bridge.hooks.hearing import UNHEARD
+from passerelle.runtime.records.spill import Spill, write_notes
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
@@ -29,16 +32,20 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.inputs import Inputs
-    from passerelle.delegation.runs.limits import Limit
+    from passerelle.delegation.runs.limits import TimeLimit
     from passerelle.delegation.runs.retries import Retries
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.granting import Granting
     from passerelle.runtime.records.writes import Writes
 
+STOP_ROW: Final = "stop"
+"""The kind of the due row of an end that hooks are told of."""
 _KEPT_MS: Final = 60_000
+_STOP_KEPT_MS: Final = 3_600_000
 _THROTTLED_MS: Final = 1_000
 """Until an idle limit is looked at again of a run whose stream is not read."""
 
@@ -63,8 +70,8 @@ class Deadlines:
         """``idle:<task>``: the limit of a run without news of its agent."""
         await self._judge_limit(shard, row, "idle", now_ms)
 
-    async def _judge_limit(self, shard: Shard, row: DueRow, limit: Limit, now_ms: int) -> None:
-        record = await self._find_task(row.entity)
+    async def _judge_limit(self, shard: Shard, row: DueRow, limit: TimeLimit, now_ms: int) -> None:
+        record = await self.dispatch.read_task(row.entity)
         end_ms = find_end(record, limit, now_ms) if record else None
         if record is None or record.status in UNDRIVEN or end_ms is None:
             await self.drop(shard, row)
@@ -91,11 +98,11 @@ class Deadlines:
 
         await self.writes.decide(record.session_id, [], body)
 
-    async def _time_out(self, row: DueRow, limit: Limit) -> None:
+    async def _time_out(self, row: DueRow, limit: TimeLimit) -> None:
         driver = self.dispatch.find(row.entity)
         run = driver.run if driver is not None else await self.dispatch.hold(row.entity)
         remote = run.record.run.remote_task_id if run.record.run else None
-        peer = run.sight.peer
+        peer = run.context.peer
         await time_out(run, limit, Claim(row.member, row.token), driver)
         # Before anything else: the driver of a next run may be here in a moment.
         self.dispatch.runs.drop(row.entity)
@@ -120,7 +127,7 @@ class Deadlines:
 
     async def on_send(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``send:<task>``: the first message of a run, which the peer would not take before."""
-        record = await self._find_task(row.entity)
+        record = await self.dispatch.read_task(row.entity)
         if record is None or record.status in ENDED or not is_kept_back(record):
             await self.drop(shard, row)
             return
@@ -139,7 +146,7 @@ class Deadlines:
 
     async def on_stop(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``stop:<task>``: an end that hooks are told of."""
-        if not await tell_stop(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
+        if not await _tell_stop(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
             await self.drop(shard, row)
 
     async def on_mint(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
@@ -175,15 +182,8 @@ class Deadlines:
                 await self.actions.close(row.entity, FailReturn("peer_terminal"), claim)
 
     async def _is_over(self, task_id: str) -> bool:
-        record = await self._find_task(task_id)
+        record = await self.dispatch.read_task(task_id)
         return record is None or record.status in ENDED
-
-    async def _find_task(self, task_id: str) -> TaskRecord | None:
-        if read_shard(task_id) is None:
-            return None
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.writes.load([ref]))[ref].record
-        return record if isinstance(record, TaskRecord) else None
 
     async def _find_action(self, action_id: str) -> ActionRecord | None:
         if read_shard(action_id) is None:
@@ -191,3 +191,35 @@ class Deadlines:
         ref = EntityRef(EntityKind.ACTION, action_id)
         record = (await self.writes.load([ref]))[ref].record
         return record if isinstance(record, ActionRecord) else None
+
+
+async def _tell_stop(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
+    """Tells hooks of the end of a task, and settles the row; False where there is nothing to tell."""
+    record = (await dispatch.writes.load([task]))[task].record
+    consulting = dispatch.consulting
+    rules = consulting.find_rules()
+    if not isinstance(record, TaskRecord) or not rules.hooks_at("on_stop"):
+        return False
+    given: JsonObject = {
+        **name_task(record),
+        "status": record.status,
+        "reason": record.status_reason,
+        "peer": record.peer,
+    }
+    heard = await consulting.hooks.hear("on_stop", rules, given)
+    if heard is UNHEARD:
+        return False
+    spill = Spill()
+    facts = write_notes(spill, tasks.scope_of(record), heard.notes)
+    for blob in spill.blobs:
+        await dispatch.blobs.put(task.shard, blob)
+
+    def body(decision: Decision) -> Terms:
+        decision.add(facts)
+        key = f"{row.member}:{record.exposure}"
+        return Terms(
+            claim=Claim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _STOP_KEPT_MS)
+        )
+
+    await dispatch.writes.decide(record.session_id, [], body)
+    return True

@@ -38,8 +38,8 @@ from passerelle.core.task_commands import SendInput
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, SubmitMessage, ThreadRecord
 from passerelle.core.trace import read_trace
+from passerelle.delegation.runs.gate import SendCase, judge_send
 from passerelle.delegation.runs.inputs import name_row
-from passerelle.delegation.runs.judging_sends import Send, judge_send
 from passerelle.delegation.runs.remarks import advise, explain_kept, remark
 from passerelle.permission_bridge.answers.actions import Beside
 from passerelle.permission_bridge.answers.native_answers import find_decisions
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.gate import JudgedSend
     from passerelle.delegation.runs.inputs import Inputs
-    from passerelle.delegation.runs.judging_sends import Judged
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.native_answers import Decided
     from passerelle.runtime.records.ownership import Ownership
@@ -193,7 +193,7 @@ class FollowUps:
         if not consulting.find_rules().judges_sends:
             return message
         run = record.attempts[-1] if record.attempts else None
-        send = Send(
+        send = SendCase(
             peer=record.peer or record.kind,
             agent=record.kind,
             caller=record.scope.principal,
@@ -220,7 +220,7 @@ class FollowUps:
             raise Forbidden(f"the message is not sent: {how}: {found.reason}", why=code)
         return replace(message, command=replace(message.command, message=judged.message))
 
-    async def _note(self, message: FollowUp, judged: Judged) -> None:
+    async def _note(self, message: FollowUp, judged: JudgedSend) -> None:
         spill, scope = Spill(), scope_of(message.record)
         facts = write_notes(spill, scope, judged.heard.notes)
         facts += [Fact(scope, one.to_payload()) for one in judged.evaluations]
@@ -265,7 +265,14 @@ class FollowUps:
         def conclude(decision: Decision) -> None:
             task = decision.state(message.task)
             if isinstance(task, TaskRecord) and task.status in WAITING:
-                remark(decision, message, shown, "The answer is recorded. More of them are needed.")
+                remark(
+                    decision,
+                    message.task,
+                    message.thread,
+                    message.turn_id,
+                    shown,
+                    "The answer is recorded. More of them are needed.",
+                )
 
         refs = (message.task, message.thread)
         beside = Beside(refs, lambda decision: body(decision).idem, conclude)
@@ -290,7 +297,7 @@ class FollowUps:
             task = decision.state(message.task)
             if not isinstance(task, TaskRecord) or _stands_otherwise(task, message.record):
                 raise _TaskMovedError
-            remark(decision, message, shown, text)
+            remark(decision, message.task, message.thread, message.turn_id, shown, text)
             return terms
 
         refs = [message.task, message.thread]

@@ -1,11 +1,11 @@
 """Further messages for a task that works: sent once they are stored, and owed until the peer has them (I9).
 
-The append that stores the message sets a due row ``input:<task>:<turn>``. Whoever sends it drops the row once the
-peer has it or refuses it. A peer that is away or busy has not taken it: it is tried again at its time, and the row
-moves on with it. A row that comes due was left by a crash, or by a cut connection: the peer's history is asked, and
-the message goes out only if the peer shows a history without it. An id is not unique (G1), so the history has to show
-the message as often as it was sent. An agent that keeps none proves nothing, so nothing is sent again, and the record
-of the task says so.
+The append that stores the message sets a due row ``input:<task>:<turn>``. The sender drops the row once the peer has
+the message or refuses it. A peer that is away or busy has not taken it: it is tried again at its time, and the row
+moves on with it. A row that comes due was left by a crash, or by a cut connection: the peer's history is read, and the
+message goes out only if the peer shows a history without it. An id is not unique (G1), so the history has to show the
+message as often as it was sent. An agent without a history proves nothing, so nothing is sent again, and the record of
+the task says so.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.matching import count_message
 from passerelle.a2a_mapping.members import objects_at
-from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueChange, IdempotencyRow
 from passerelle.core.errors import Conflict, PasserelleError, StoreUnavailable
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.core.status import ENDED, HELD
 from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.delivery import back_off, judge_refusal
+from passerelle.delegation.runs.peer_calls import send_input
+from passerelle.delegation.runs.results import apply_input_outcome
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.delegation.runs.sending import back_off, judge_refusal
-from passerelle.delegation.runs.taking import settle_input
 from passerelle.runtime.common.carried import wishing
 from passerelle.runtime.records.writes import Terms
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.ports.due import DueRow
+    from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.delegation.runs.driver import Driver
 
 ASK: Final = "?"
 """Before the id of a turn: the message may have arrived, so the agent is asked first."""
@@ -75,7 +76,7 @@ class Inputs:
     _sending: set[str] = field(default_factory=set[str])
 
     def send(self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject) -> None:
-        """Sends a stored message, detached from whoever asked."""
+        """Sends a stored message, detached from its caller."""
         self.dispatch.detach(self._send(task_id, turn_id, message, params))
 
     async def _send(
@@ -117,20 +118,20 @@ class Inputs:
                 return None  # its row comes due again until the task goes on
 
     async def _hand_on(self, task_id: str, turn_id: str, outcome: PeerOutcome | None) -> bool:
-        """Whether whoever the agent is linked to was told to send it. Its row looks after it from then on."""
-        elsewhere = self.dispatch.elsewhere
-        if elsewhere is None or not is_absent(outcome):
+        """Whether the instance that the agent is linked to was told to send it. Its row looks after it from then on."""
+        remote = self.dispatch.remote
+        if remote is None or not is_absent(outcome):
             return False
-        record = await self._read(task_id)
+        record = await self.dispatch.read_task(task_id)
         agent = record.peer if record is not None else None
-        if agent is None or not await elsewhere.send_elsewhere(agent, task_id, turn_id):
+        if agent is None or not await remote.forward_input(agent, task_id, turn_id):
             return False
         await self._settle(task_id, turn_id, self.dispatch.clock.now_ms())
         return True
 
     async def send_stored(self, task_id: str, turn_id: str) -> None:
         """Sends a message that another instance has stored and knows not to have arrived."""
-        record = await self._read(task_id)
+        record = await self.dispatch.read_task(task_id)
         if record is None or record.status in ENDED or turn_id in self._sending:
             return
         message = await self.dispatch.contents.read_turn(record, turn_id)
@@ -144,14 +145,14 @@ class Inputs:
             self.send(record.task_id, turn_id, message, wishes.options)
 
     async def _waits(self, task_id: str) -> bool:
-        record = await self._read(task_id)
+        record = await self.dispatch.read_task(task_id)
         return record is not None and record.status in HELD
 
     async def _deliver(
         self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject
     ) -> PeerOutcome | None:
         sender = await self._find_sender(task_id)
-        outcome = await sender.send_input(message, params) if sender is not None else None
+        outcome = await send_input(sender, message, params) if sender is not None else None
         if sender is None or outcome is None or judge_input(outcome, 0) is not None:
             return outcome
         # A Task is the run that is followed already: taken twice it would say everything twice.
@@ -160,27 +161,27 @@ class Inputs:
         self.dispatch.wake(task_id)
         return outcome
 
-    async def _find_sender(self, task_id: str) -> Driver | None:
+    async def _find_sender(self, task_id: str) -> ActiveRun | None:
         """The driver of a run, or one in its place; None while nobody knows what the run is called at the agent."""
         driver = self.dispatch.find(task_id)
         if driver is not None and not driver.run.moved:
             return driver
-        record = await self._read(task_id)
+        record = await self.dispatch.read_task(task_id)
         if record is None or record.run is None or record.run.remote_task_id is None:
             return None
         sender = await self.dispatch.stand_in(task_id)
         # Another attempt may have begun since: by its context alone the agent would take the message for a new task.
         return sender if sender.remote_task() is not None else None
 
-    async def _record(self, sender: Driver, outcome: PeerOutcome, turn_id: str) -> None:
-        """Stores what the agent said, whoever drives the run by then: it stands nowhere else."""
+    async def _record(self, sender: ActiveRun, outcome: PeerOutcome, turn_id: str) -> None:
+        """Stores what the agent said, whichever instance drives the run by then: it is kept nowhere else."""
         while True:
             try:
                 if sender.run.moved:
-                    sender = await self.dispatch.stand_in(sender.run.sight.task.id)
-                await settle_input(sender, outcome, turn_id)
+                    sender = await self.dispatch.stand_in(sender.run.context.task.id)
+                await apply_input_outcome(sender, outcome, turn_id)
             except (RunMovedError, Conflict):
-                await asyncio.sleep(self.dispatch.patience.lease_s)
+                await asyncio.sleep(self.dispatch.timeouts.lease_s)
             except StoreUnavailable as error:
                 await sender.hold(error)
             else:
@@ -202,7 +203,7 @@ class Inputs:
         """Whether nothing is owed any more."""
         if turn_id in self._sending:
             return False
-        record = await self._read(task_id)
+        record = await self.dispatch.read_task(task_id)
         if record is None or record.status in ENDED:
             return True
         if record.status in HELD:
@@ -214,9 +215,9 @@ class Inputs:
         peer = self.dispatch.find_peer(run.worker.peer)
         outcome = await peer.get(run.remote_task_id, history_length=_SHOWN_HISTORY)
         if not isinstance(outcome, Answered):
-            if is_absent(outcome) and self.dispatch.elsewhere is not None:
+            if is_absent(outcome) and self.dispatch.remote is not None:
                 agent = run.worker.peer
-                await self.dispatch.elsewhere.send_elsewhere(agent, task_id, f"{ASK}{turn_id}")
+                await self.dispatch.remote.forward_input(agent, task_id, f"{ASK}{turn_id}")
             return False
         history = objects_at(outcome.result, "history")
         if not history or len(history) >= _SHOWN_HISTORY:
@@ -243,14 +244,9 @@ class Inputs:
             reason = "the agent shows no history, so nobody can tell whether it has the message"
             await driver.warn("input_doubtful", reason)
 
-    async def _read(self, task_id: str) -> TaskRecord | None:
-        ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.dispatch.writes.load([ref]))[ref].record
-        return record if isinstance(record, TaskRecord) else None
-
     async def _settle(self, task_id: str, turn_id: str, from_ms: int | None = None) -> None:
         """Drops the row of an input, or moves it on to when one that is sent then is not on its way any more."""
-        record = await self._read(task_id)
+        record = await self.dispatch.read_task(task_id)
         if record is None:
             return
         member = name_row(task_id, turn_id)

@@ -1,33 +1,48 @@
-"""The limits of a run as due rows (I9): the time that it may take at all, and the time without news of the agent.
+"""The limits of a run: its time as due rows (I9), and the constraints of its task (TR-11).
 
-A row is set when the run starts. Nothing moves it with each frame, pause or message: when it comes due, the record says
-whether the limit is over by now, and else the row goes on to when it may be. The clock stands still while a task is
-paused or blocked. That of news runs only while the agent works: not while somebody else is waited for.
+``timeout`` is the time that a run may take at all, ``idle`` the time without news of the agent. A row is set when the
+run starts. Frames, pauses and messages do not move it: when it comes due, the record says whether the limit is over,
+and else the row moves to when it may be. The clock stands still while a task is paused or blocked. That of news runs
+only while the agent works: not while a person or another task is waited for.
+
+Constraints bound the terms of each attempt, and end a task that goes beyond them. The gateway stops such a task itself:
+the cancel is stored with the constraint that was broken, and the agent is told by the same row as for any cancel
+(CMD-9).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
-from passerelle.core.status import HELD, WORKING
+from passerelle.core.constraints import find_excess, find_overspent, find_stranger, read_constraints
+from passerelle.core.errors import InvalidInput
+from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.status import HELD, WORKING, Status
+from passerelle.core.task_commands import RequestCancel
 from passerelle.core.times import parse_ms
 
 if TYPE_CHECKING:
+    from passerelle.core.constraints import Constraints
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.task_record import Attempt, TaskRecord
+    from passerelle.delegation.runs.draft import DecisionDraft
 
-Limit: TypeAlias = Literal["total", "idle"]
+TimeLimit: TypeAlias = Literal["total", "idle"]
 
-ROWS: Final[dict[Limit, str]] = {"total": "timeout", "idle": "idle"}
+ROWS: Final[dict[TimeLimit, str]] = {"total": "timeout", "idle": "idle"}
 """The kinds of the due rows."""
 _SHORTEST_MS: Final = 1_000
 """Between two looks at a task whose clock stands still."""
+GATEWAY: Final = "gateway"
+"""Who stops a task that nobody has stopped."""
 
 
 def list_limits(task_id: str, policy: RetryPolicy, now_ms: int) -> tuple[DueChange, ...]:
     """The rows of a run that starts now."""
-    limits: tuple[Limit, ...] = ("total", "idle")
+    limits: tuple[TimeLimit, ...] = ("total", "idle")
     return tuple(
         DueChange(f"{ROWS[limit]}:{task_id}", now_ms + limit_ms)
         for limit in limits
@@ -42,12 +57,12 @@ def drop_limits(task_id: str, run: Attempt | None) -> tuple[DueChange, ...]:
     return tuple(DueChange(row.member, None) for row in list_limits(task_id, run.retry_policy, 0))
 
 
-def read_limit(policy: RetryPolicy, limit: Limit) -> int | None:
+def read_limit(policy: RetryPolicy, limit: TimeLimit) -> int | None:
     """How long it is, in ms; None where there is none."""
     return policy.total_timeout_ms if limit == "total" else policy.idle_timeout_ms
 
 
-def find_end(record: TaskRecord, limit: Limit, now_ms: int) -> int | None:
+def find_end(record: TaskRecord, limit: TimeLimit, now_ms: int) -> int | None:
     """When to look whether a limit is over, in ms: not later than ``now_ms`` where it is; None without a limit."""
     run = record.attempts[-1] if record.attempts else None
     limit_ms = read_limit(run.retry_policy, limit) if run else None
@@ -68,7 +83,7 @@ def _find_idle_end(record: TaskRecord, run: Attempt, limit_ms: int, now_ms: int)
     return max(parse_ms(run.news_at), parse_ms(record.status_at)) + limit_ms
 
 
-def explain_limit(record: TaskRecord, limit: Limit) -> str:
+def explain_limit(record: TaskRecord, limit: TimeLimit) -> str:
     """What callers are told when it is over."""
     run = record.attempts[-1]
     limit_s = (read_limit(run.retry_policy, limit) or 0) // 1000
@@ -77,3 +92,50 @@ def explain_limit(record: TaskRecord, limit: Limit) -> str:
     if limit == "idle":
         return f"there was no news of the agent for {limit_s} s"
     return f"the task took longer than {limit_s} s"
+
+
+def find_constraints(task: TaskRecord) -> Constraints | None:
+    """Those of a task; None where it has none that hold anything."""
+    if not task.constraints:
+        return None
+    try:
+        return read_constraints(task.constraints)
+    except InvalidInput:
+        return None  # kept by a version that did not read them
+
+
+def bound_policy(task: TaskRecord, policy: RetryPolicy) -> RetryPolicy:
+    """The terms of an attempt, within the time that the task gives it."""
+    constraints = find_constraints(task)
+    if constraints is None or constraints.max_seconds is None:
+        return policy
+    most_ms = constraints.max_seconds * 1000
+    return replace(policy, total_timeout_ms=min(policy.total_timeout_ms, most_ms))
+
+
+def find_obstacle(
+    task: TaskRecord, agent: str, endpoint: str | None, estimate_micros: int
+) -> str | None:
+    """Why the next attempt may not begin at an agent, where a constraint says so."""
+    constraints = find_constraints(task)
+    if constraints is None:
+        return None
+    cost = estimate_micros * (len(task.attempts) + 1)
+    return find_stranger(constraints, agent, endpoint) or find_overspent(constraints, cost)
+
+
+def enforce(draft: DecisionDraft) -> None:
+    """Stops a task that has gone beyond its constraints; what it has brought stays recorded."""
+    task = draft.record
+    constraints = find_constraints(task)
+    if constraints is None or task.status is Status.CANCELLING:
+        return
+    reason = find_excess(constraints, task)
+    if reason is None and constraints.asks_nobody and task.status is Status.WAITING_PERMISSION:
+        reason = "constraint permission: the agent asks for leave"
+    if reason is None or task.status not in tasks.TABLE[RequestCancel]:
+        return
+    wish = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
+    draft.add(draft.tell(RequestCancel(wish)))
+    draft.close_actions("task_cancelled")
+    draft.due.append(DueChange(f"cancel:{task.task_id}", draft.decision.now_ms))

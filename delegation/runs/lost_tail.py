@@ -1,4 +1,4 @@
-"""Whether the store still has what it acknowledged to a run, and what becomes of a run of which it has not.
+"""Whether the store still has what it acknowledged to a run, and what becomes of a run that it has lost a part of.
 
 *Lost* is a lower version of a record than one that was seen, the same version by another operation, or, at a higher
 version, our last event not at its sequence and chain. That somebody else has written is none of these.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.machine import Record
     from passerelle.core.ports.log import EventLog
 
-CODE: Final = "history_lost"
+HISTORY_LOST: Final = "history_lost"
 """Of the warning in a task whose tail was lost, and of the failure of one whose agent cannot say what was in it."""
 
 
@@ -76,4 +76,4 @@ def explain_lost(agent: str) -> Failure:
         "the store has lost a part of what the agent had said, after a failover or a restore, "
         f"and agent {agent!r} cannot be asked for it"
     )
-    return Failure(CODE, ErrorCategory.STORE, reason, source=agent)
+    return Failure(HISTORY_LOST, ErrorCategory.STORE, reason, source=agent)

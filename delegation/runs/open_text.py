@@ -1,4 +1,4 @@
-"""Text of artifacts on its way: told to whoever follows live, before anything of it is stored (EVC-6).
+"""Text of artifacts on its way: told to live followers before anything of it is stored (EVC-6).
 
 Nothing depends on it. Each chunk is stored with the frame that callers see, whatever is heard of it here. So nothing
 waits for a publication, one is under way per session at a time, and what comes meanwhile goes out as one. Where nobody
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Scope
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.ports.deltas import Deltas
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import DecisionDraft
 
 _PROBE_MS: Final = 1_000
 _LONGEST_BLOCK: Final = 256 * 1024
@@ -86,16 +86,16 @@ class OpenTexts:
     _sessions: dict[str, str] = field(default_factory=dict[str, str])
     """The session of each task that has told text."""
 
-    def tell(self, step: Step) -> None:
+    def tell(self, draft: DecisionDraft) -> None:
         """Takes the text that a step brings, before it is stored."""
-        scope = tasks.scope_of(step.record)
+        scope = tasks.scope_of(draft.record)
         channel = self._channels.get(scope.session_id)
         if channel is None:
             stream = StreamRef(StreamKind.SESSION, scope.session_id)
             channel = self._channels[scope.session_id] = _Channel(stream)
-        self._sessions[step.sight.task.id] = scope.session_id
-        for chunk in step.chunks:
-            block = _open(channel, step, scope, chunk)
+        self._sessions[draft.context.task.id] = scope.session_id
+        for chunk in draft.chunks:
+            block = _open(channel, draft, scope, chunk)
             if block.is_told:
                 self._add(channel, block, chunk.text)
         if channel.waiting and channel.publishing is None:
@@ -115,7 +115,7 @@ class OpenTexts:
             del self._channels[session]
 
     def read_blocks(self, session: str) -> list[Delta]:
-        """Each open block of a session as one delta from 0 on; whoever listens already goes on from there."""
+        """Each open block of a session as one delta from 0 on; those who listen already go on from there."""
         channel = self._channels.get(session)
         if channel is None:
             return []
@@ -182,21 +182,21 @@ class OpenTexts:
         return await self.deltas.publish(channel.stream, encode_event(event)) > 0
 
 
-def _open(channel: _Channel, step: Step, scope: Scope, chunk: Chunk) -> _Block:
+def _open(channel: _Channel, draft: DecisionDraft, scope: Scope, chunk: Chunk) -> _Block:
     """The block of a chunk."""
     key = (scope.task_id or "", chunk.artifact)
     block = channel.blocks.get(key)
     if block is None or not chunk.appends:
-        before = _find_before(step, chunk.artifact) if chunk.appends else ""
-        name = f"{step.facade}/{chunk.artifact}"
+        before = _find_before(draft, chunk.artifact) if chunk.appends else ""
+        name = f"{draft.facade}/{chunk.artifact}"
         block = channel.blocks[key] = _Block(name, scope, [before], len(before))
     if block.length + len(chunk.text) > _LONGEST_BLOCK:
         block.is_told, block.pieces = False, []
     return block
 
 
-def _find_before(step: Step, artifact: str) -> str:
+def _find_before(draft: DecisionDraft, artifact: str) -> str:
     """The text of an artifact that others have begun, or a Task that came whole."""
-    text = read_text(find_artifact(step.sight.content or {}, artifact))
-    brought = sum(len(chunk.text) for chunk in step.chunks if chunk.artifact == artifact)
+    text = read_text(find_artifact(draft.context.content or {}, artifact))
+    brought = sum(len(chunk.text) for chunk in draft.chunks if chunk.artifact == artifact)
     return text[: max(0, len(text) - brought)]

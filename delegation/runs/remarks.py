@@ -1,4 +1,4 @@
-"""Words of ours to the caller of a task that goes on waiting: they stand before the question that is still open.
+"""The gateway's words to the caller of a task that goes on waiting: they stand before the open question.
 
 A caller of A2A looks at the status of its task and nowhere else. The words are a status message in the state that the
 task is in, so that streams tell of them too, and they end the turn of the message that they are about.
@@ -25,26 +25,33 @@ from passerelle.runtime.records.spill import Spill, show
 
 if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision
     from passerelle.core.json import Json, JsonObject
-    from passerelle.delegation.runs.follow_ups import FollowUp
 
 _SHOWN: Final = 3
 
 
-def remark(decision: Decision, message: FollowUp, status: JsonObject, text: str) -> None:
-    """Adds ``text`` to the status of a task that waits, and ends the turn of ``message``.
+def remark(
+    decision: Decision,
+    task_ref: EntityRef,
+    thread_ref: EntityRef,
+    turn_id: str,
+    status: JsonObject,
+    text: str,
+) -> None:
+    """Adds ``text`` to the status of a task that waits, and ends the turn that it is about.
 
     ``status`` is what callers see now; what it asks stays in it as it is.
     """
-    task, thread = decision.state(message.task), decision.state(message.thread)
+    task, thread = decision.state(task_ref), decision.state(thread_ref)
     if not isinstance(task, TaskRecord):
         return
     facade, context = expose(TaskId(task.task_id), task.exposure), task.scope.context_id
     asked = object_at(status, "message")
     kept: list[Json] = [part for part in objects_at(asked, "parts") if not is_remark(part)]
     parts: list[Json] = [make_remark(text), *kept]
-    said = make_message(f"remark-{message.turn_id}", facade, context, parts)
+    said = make_message(f"remark-{turn_id}", facade, context, parts)
     shown = make_status(text_at(status, "state"), format_ms(decision.now_ms), {**asked, **said})
     run = task.run
     waiting = TaskWaiting(
@@ -59,7 +66,7 @@ def remark(decision: Decision, message: FollowUp, status: JsonObject, text: str)
     decision.add([*facts[:-1], *show(Spill(), facts[-1], frame, facade, "status")])
     if isinstance(thread, ThreadRecord):
         completed = TurnCompleted("task", task.status)
-        decision.add(threads.decide(thread, EndTurn(message.turn_id, task.task_id, completed)))
+        decision.add(threads.decide(thread, EndTurn(turn_id, task.task_id, completed)))
 
 
 def explain_kept(approval: ActionRecord) -> str:

@@ -1,7 +1,7 @@
 """Statuses that say again what the last one said: a sign of life, and no more. Pure.
 
-One of them is stored from time to time, since the idle limit of a run begins anew with each word of its agent. The
-others are dropped, whoever reads: an agent that ticks would fill the history with nothing.
+One of them is stored from time to time, since the idle limit of a run restarts with each word of its agent. The
+others are dropped: an agent that ticks would fill the history with nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from passerelle.core.times import parse_ms
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.draft import DecisionDraft
 
 LONGEST_MS: Final = 10_000
 """One of the statuses of this time is stored; less where the idle limit of the run is short."""
@@ -24,15 +24,17 @@ _OF_LIMIT: Final = 4
 """So often within an idle limit."""
 
 
-def is_dropped(step: Step, before: JsonObject | None, folded: JsonObject, state: str) -> bool:
+def is_dropped(
+    draft: DecisionDraft, before: JsonObject | None, folded: JsonObject, state: str
+) -> bool:
     """Whether a status is not stored: it changes ``before`` to ``folded``, and the peer named this state."""
     if before is None or without_time(folded) != without_time(before):
         return False
-    run, shown = step.record.run, text_at(object_at(folded, "status"), "state")
+    run, shown = draft.record.run, text_at(object_at(folded, "status"), "state")
     # One that asks again wants an answer, and what a broken stream left open is over with any word after it.
     if (
         run is None
-        or step.record.status not in WORKING
+        or draft.record.status not in WORKING
         or shown in INTERRUPTED_STATES
         or (state or shown) != run.native_status
         or run.broken_at is not None
@@ -40,4 +42,4 @@ def is_dropped(step: Step, before: JsonObject | None, folded: JsonObject, state:
         return folded == before
     limit_ms = run.retry_policy.idle_timeout_ms
     kept_ms = LONGEST_MS if limit_ms is None else min(LONGEST_MS, limit_ms // _OF_LIMIT)
-    return step.decision.now_ms - parse_ms(run.news_at) < kept_ms
+    return draft.decision.now_ms - parse_ms(run.news_at) < kept_ms

@@ -24,10 +24,9 @@ from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.status import Status
 from passerelle.core.task_commands import StartRun
 from passerelle.core.thread import ThreadRecord
-from passerelle.delegation.runs.constraining import bound_policy, find_obstacle
-from passerelle.delegation.runs.endings import confirm_stop, fail_owed
-from passerelle.delegation.runs.first_message import compose_input
-from passerelle.delegation.runs.limits import list_limits
+from passerelle.delegation.runs.draft import compose_input
+from passerelle.delegation.runs.finish import confirm_stop, fail_owed
+from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import Terms
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.run import Run
-    from passerelle.delegation.runs.step import Step
     from passerelle.runtime.records.references import References
 
 _CARD_S: Final = 3.0
@@ -64,15 +63,15 @@ class Retries:
         if run.record.status is not Status.RETRYING:
             return False
         try:
-            peer = self.dispatch.find_peer(run.sight.peer)
+            peer = self.dispatch.find_peer(run.context.peer)
         except NotFound as error:
-            gone = Failure("peer_gone", ErrorCategory.POLICY, str(error), source=run.sight.peer)
+            gone = Failure("peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer)
             await fail_owed(run, gone, claim)
             return True
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
         card = await _find_card(peer)
-        price = run.sight.price.estimate() if run.sight.price else 0
+        price = run.context.price.estimate() if run.context.price else 0
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
             broken = Failure("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
@@ -82,28 +81,28 @@ class Retries:
         return True
 
     async def _start(self, run: Run, peer: Peer, card: PeerCard | None, claim: Claim) -> None:
-        task = run.sight.task
+        task = run.context.task
         started = self._describe(run, card, peer.name)
-        message = {**compose_input(run.sight.accepted), "messageId": started.message_id}
+        message = {**compose_input(run.context.accepted), "messageId": started.message_id}
         referred = await self.references.recall(run.record, peer.name, message)
-        run_id, driver = run.sight.mint("run"), self.dispatch.drives(task.shard)
+        run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
 
-        def start(step: Step) -> None:
-            step.add(step.tell(StartRun(run_id, started)))
-            step.decision.set_field(task, OWNER, str(driver).encode())
+        def start(draft: DecisionDraft) -> None:
+            draft.add(draft.tell(StartRun(run_id, started)))
+            draft.decision.set_field(task, OWNER, str(driver).encode())
 
-        def conclude(step: Step) -> Terms:
+        def conclude(draft: DecisionDraft) -> Terms:
             return Terms(
                 claim=claim,
                 runs=(RunMove(run_id, task.id, driver, enters=True),),
-                due=list_limits(task.id, started.retry_policy, step.decision.now_ms),
+                due=list_limits(task.id, started.retry_policy, draft.decision.now_ms),
             )
 
         await run.append(start, conclude)
         self.dispatch.start(run, peer, driver, {"message": message}, referred)
 
     def _describe(self, run: Run, card: PeerCard | None, peer: str) -> TaskAttemptStarted:
-        record, thread = run.record, run.held[run.sight.thread].record
+        record, thread = run.record, run.held[run.context.thread].record
         remotes = thread.remotes if isinstance(thread, ThreadRecord) else {}
         last = record.attempts[-1]
         ordinal = last.ordinal + 1
@@ -118,7 +117,7 @@ class Retries:
             message_id=_choose_message_id(run, peer, ordinal),
             retry_policy=bound_policy(record, self.dispatch.find_terms(peer).policy),
             reason=record.status_reason or "retry",
-            remote_context_id=remotes.get(peer) or run.sight.mint(REMOTE_CONTEXT),
+            remote_context_id=remotes.get(peer) or run.context.mint(REMOTE_CONTEXT),
             traceparent=last.traceparent,
             tracestate=last.tracestate,
             extensions=last.extensions,
@@ -135,7 +134,7 @@ async def _find_card(peer: Peer) -> PeerCard | None:
 
 
 def _choose_message_id(run: Run, peer: str, ordinal: int) -> str:
-    own = text_at(run.sight.accepted[0], "messageId")
+    own = text_at(run.context.accepted[0], "messageId")
     is_known = any(
         one.worker.peer == peer and one.remote_task_id is not None for one in run.record.attempts
     )

@@ -27,15 +27,17 @@ from passerelle.core.prompt import PeerPrompt, read_answer
 from passerelle.core.status import ENDED
 from passerelle.core.task import TABLE
 from passerelle.core.task_commands import RequestCancel, SendInput
-from passerelle.delegation.runs.raising import end_raised, finds_fault
-from passerelle.delegation.runs.stalling import note_break
-from passerelle.delegation.runs.step import find_action
-from passerelle.delegation.runs.taking import take
-from passerelle.delegation.runs.turning_down import (
+from passerelle.delegation.runs.agent_errors import (
     ON_ITS_WAY,
+    end_raised,
     find_turns,
-    turn_down_answer,
+    finds_fault,
+    refuse_answer,
 )
+from passerelle.delegation.runs.draft import find_action
+from passerelle.delegation.runs.liveness import note_break
+from passerelle.delegation.runs.peer_calls import cancel_task
+from passerelle.delegation.runs.results import apply_results
 from passerelle.permission_bridge.returning import (
     REFUSED,
     Ended,
@@ -62,8 +64,8 @@ if TYPE_CHECKING:
     from passerelle.core.approval_commands import ActionCommand
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome, StreamOutcome
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.returning import Sight
     from passerelle.runtime.records.withholding import Withheld
 
@@ -74,13 +76,35 @@ _LOOK_AGAIN_MS: Final = 10_000
 """When the due row of an answer comes back, should its driver break now."""
 
 
-def list_groups(driver: Driver) -> list[tuple[str, ...]]:
+async def return_answers(active: ActiveRun) -> bool:
+    """Carries every owed answer one step; whether something was done.
+
+    Raises:
+        RunMovedError: the run is driven elsewhere now.
+        StoreUnavailable: the step is taken again later.
+    """
+    done = False
+    missing = [ref for ref in map(find_action, active.pending.owed) if ref not in active.run.held]
+    if missing:
+        active.run.held |= await active.run.writes.load(missing)
+    groups = _list_groups(active)
+    put_off = active.pending.put_off
+    for settled in put_off.keys() - {group[0] for group in groups}:
+        del put_off[settled]
+    for group in groups:
+        if put_off.get(group[0], 0) <= active.deps.clock.now_ms():
+            put_off.pop(group[0], None)
+            done = await PauseAnswers(active, group).go() or done
+    return done
+
+
+def _list_groups(active: ActiveRun) -> list[tuple[str, ...]]:
     """The answers that are owed on a run, those of one pause together: one message has to answer them all.
 
-    A pause of which a question is still open owes nothing yet.
+    A pause with an open question owes nothing yet.
     """
     pauses: dict[str, list[ActionRecord]] = {}
-    for held in driver.run.held.values():
+    for held in active.run.held.values():
         record = held.record
         if isinstance(record, ActionRecord):
             name = record.request.group_id or record.request.action_id
@@ -94,16 +118,16 @@ def list_groups(driver: Driver) -> list[tuple[str, ...]]:
 
 
 @dataclass(slots=True)
-class Returning:
+class PauseAnswers:
     """The answers of one pause on their way back; ``action_ids`` are its answered questions, at least one."""
 
-    driver: Driver
+    active: ActiveRun
     action_ids: tuple[str, ...]
 
     @property
     def actions(self) -> list[ActionRecord]:
         """The questions whose answers are on their way, as the driver has them."""
-        held = self.driver.run.held
+        held = self.active.run.held
         found = [held[ref].record for ref in map(find_action, self.action_ids) if ref in held]
         return [
             one for one in found if isinstance(one, ActionRecord) and one.return_state in ON_ITS_WAY
@@ -119,17 +143,17 @@ class Returning:
 
     async def _step(self, actions: list[ActionRecord]) -> bool:
         remote = self._remote()
-        if remote is None or self.driver.run.record.status in ENDED:
+        if remote is None or self.active.run.record.status in ENDED:
             await self._tell(FailReturn("peer_terminal"))
             return True
         if any(action.cancels_task for action in actions):
             return await self._cancel(actions)
         sight = await self._look(actions, remote)
-        now_ms = self.driver.means.clock.now_ms()
-        untaken = self.action_ids[0] in self.driver.debts.untaken
+        now_ms = self.active.deps.clock.now_ms()
+        untaken = self.action_ids[0] in self.active.pending.untaken
         attempts = read_attempts(_find_last(actions), untaken=untaken)
-        attempts = replace(attempts, last_ms=self.driver.find_written_ms(attempts.last_ms))
-        doubt_ms = round(self.driver.patience.doubt_s * 1000)
+        attempts = replace(attempts, last_ms=self.active.find_written_ms(attempts.last_ms))
+        doubt_ms = round(self.active.timeouts.doubt_s * 1000)
         step = choose_step(sight, attempts, now_ms, doubt_ms)
         match step:
             case Send():
@@ -147,7 +171,7 @@ class Returning:
         return True
 
     def _remote(self) -> str | None:
-        run = self.driver.run.record.run
+        run = self.active.run.record.run
         return run.remote_task_id if run else None
 
     async def _find_message(self, actions: list[ActionRecord]) -> JsonObject | None:
@@ -155,26 +179,26 @@ class Returning:
         decision = actions[0].decision
         if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
             return None
-        run, turn_id = self.driver.run, decision.decision_id
+        run, turn_id = self.active.run, decision.decision_id
         return await run.contents.read_turn(run.record, turn_id)
 
     async def _open(self, action: ActionRecord) -> Withheld | None:
         """What the message says that answers a request for a credential; None where it says it itself, or is gone."""
-        run, turn_id, sealed = self.driver.run, *await self._find_sealed(action)
+        run, turn_id, sealed = self.active.run, *await self._find_sealed(action)
         if sealed is None:
             return None
         return await run.contents.withholding.read(run.shard, sealed, turn_id)
 
     async def _forget(self, action: ActionRecord) -> None:
         """Keeps no credential that is not on its way any more."""
-        run, (_, sealed) = self.driver.run, await self._find_sealed(action)
+        run, (_, sealed) = self.active.run, await self._find_sealed(action)
         if sealed is not None:
-            now_ms = self.driver.means.clock.now_ms()
+            now_ms = self.active.deps.clock.now_ms()
             await run.contents.withholding.forget(run.shard, sealed, now_ms)
 
     async def _find_sealed(self, action: ActionRecord) -> tuple[str, str | None]:
         """The turn that brought the answer, and where its message is sealed, if it is."""
-        decision, run = action.decision, self.driver.run
+        decision, run = action.decision, self.active.run
         if decision is None or decision.outcome != "answered_by_caller":
             return "", None
         wishes = await run.contents.read_wishes(run.record, decision.decision_id)
@@ -186,7 +210,7 @@ class Returning:
         return text_at(own, "messageId") if own else derive_message_id(decided)
 
     async def _look(self, actions: list[ActionRecord], remote: str) -> Sight:
-        outcome = await self.driver.peer.get(remote, history_length=_SHOWN_HISTORY)
+        outcome = await self.active.peer.get(remote, history_length=_SHOWN_HISTORY)
         if isinstance(outcome, Refused) and outcome.code == _TASK_NOT_FOUND:
             return Gone()
         if not isinstance(outcome, Answered):
@@ -201,7 +225,7 @@ class Returning:
                 return StillWaiting(same=True, native_status=state, has_message=seen)
             return RunningOn(state, seen)
         asked = [one.request.remote for one in actions if one.request.remote]
-        shown = {prompt.occurrence for prompt in detect(self.driver.peer.name, task)}
+        shown = {prompt.occurrence for prompt in detect(self.active.peer.name, task)}
         shown |= recall(task, asked)
         same = any(one.occurrence in shown for one in asked)
         return StillWaiting(same, state, seen)
@@ -211,7 +235,7 @@ class Returning:
 
         Once one of them may have reached it, only its history says that it has not.
         """
-        run = self.driver.run.record.run
+        run = self.active.run.record.run
         is_first = _find_last(actions).return_attempts == 0
         return run is not None and run.waits_on == state and (is_first or seen is False)
 
@@ -219,7 +243,7 @@ class Returning:
         """Whether the peer has the message. A caller may use one id again: then it has to have each of them (G1)."""
         if not history:
             return None
-        ours = sum(text_at(one, "messageId") == mine for one in self.driver.run.sight.accepted)
+        ours = sum(text_at(one, "messageId") == mine for one in self.active.run.context.accepted)
         return sum(text_at(one, "messageId") == mine for one in history) >= max(ours, 1)
 
     async def _send(self, actions: list[ActionRecord], remote: str) -> None:
@@ -231,28 +255,28 @@ class Returning:
         if message is None:
             await self._cancel(actions)
             return
-        await self.driver.await_lease()
+        await self.active.await_lease()
         wishes = await self._read_wishes(actions)
         streams = self._is_streamed(wishes)
         if not await self._begin(
             actions, message_id=text_at(message, "messageId"), streams=streams
         ):
             return
-        self.driver.debts.untaken.discard(self.action_ids[0])
-        await self.driver.await_leave()
+        self.active.pending.untaken.discard(self.action_ids[0])
+        await self.active.await_leave()
         attempts = _find_last(actions).return_attempts + 1
         with wishing(wishes.extensions):
             options = withheld.options if withheld else wishes.options
             sent, state = await self._exchange({**options, "message": message}, streams=streams)
-        judged = judge_sending(sent, state, attempts, self.driver.means.clock.now_ms())
+        judged = judge_sending(sent, state, attempts, self.active.deps.clock.now_ms())
         match judged:
             case Returned(native_status=native):
                 await self._tell(FinishReturn(native))
             case TurnedDown(outcome=outcome):
-                await turn_down_answer(self.driver, self.action_ids, remote, outcome)
+                await refuse_answer(self.active, self.action_ids, remote, outcome)
             case LookAgain(at_ms=at_ms, untaken=untaken):
                 if untaken:
-                    self.driver.debts.untaken.add(self.action_ids[0])
+                    self.active.pending.untaken.add(self.action_ids[0])
                 await self._postpone(at_ms)
             case _:
                 assert_never(judged)
@@ -262,12 +286,12 @@ class Returning:
 
         To all others it goes out unary. The task is known, so nothing is lost that subscribing or asking cannot bring.
         """
-        card = self.driver.peer.peek()
+        card = self.active.peer.peek()
         return card is not None and card.streaming and wishes.streams
 
     async def _read_wishes(self, actions: list[ActionRecord]) -> Wishes:
         """What was asked for beside the message that is the answer; nothing where it came another way."""
-        run = self.driver.run
+        run = self.active.run
         turns = await find_turns(run, actions) or run.record.open_turns
         return await run.contents.read_wishes(run.record, turns[-1]) if turns else Wishes()
 
@@ -275,11 +299,11 @@ class Returning:
         """CancelTask takes the place of words; a peer that was not reached is told again."""
         if not await self._begin(actions, _make_wish(actions)):
             return True
-        if await self.driver.cancel():
+        if await cancel_task(self.active):
             await self._tell(FinishReturn("cancel requested"))
             return True
         attempts = _find_last(actions).return_attempts + 1
-        await self._postpone(self.driver.means.clock.now_ms() + back_off(attempts))
+        await self._postpone(self.active.deps.clock.now_ms() + back_off(attempts))
         return False
 
     async def _begin(
@@ -296,29 +320,29 @@ class Returning:
         """
         began = False
 
-        def begin(step: Step) -> None:
+        def begin(draft: DecisionDraft) -> None:
             nonlocal began
-            now = [step.decision.state(find_action(one.request.action_id)) for one in seen]
+            now = [draft.decision.state(find_action(one.request.action_id)) for one in seen]
             actions = [one for one in now if isinstance(one, ActionRecord)]
             began = list(map(_stand, actions)) == list(map(_stand, seen))
             for action in actions if began else ():
-                step.add(approval.decide(action, BeginReturn(), step.decision.now_ms))
+                draft.add(approval.decide(action, BeginReturn(), draft.decision.now_ms))
             if began and message_id:
-                _intend(step, message_id, streams=streams)
-            if began and wish is not None and step.record.status in TABLE[RequestCancel]:
-                step.add(step.tell(RequestCancel(wish)))
+                _intend(draft, message_id, streams=streams)
+            if began and wish is not None and draft.record.status in TABLE[RequestCancel]:
+                draft.add(draft.tell(RequestCancel(wish)))
 
-        await self.driver.run.append(begin, self._settle)
+        await self.active.run.append(begin, self._settle)
         return began
 
     async def _encode(
         self, actions: list[ActionRecord], remote: str, withheld: Withheld | None
     ) -> JsonObject | None:
-        run = self.driver.run.record.run
+        run = self.active.run.record.run
         context = run.remote_context_id if run else None
         own = withheld.message if withheld else await self._find_message(actions)
         if own is not None:
-            referred = await self.driver.refer(own)
+            referred = await self.active.refer(own)
             to = RemoteAddress(context_id=context, task_id=remote, references=referred.ids)
             return address_message(own, to)
         replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
@@ -329,9 +353,9 @@ class Returning:
     ) -> tuple[PeerOutcome, str | None]:
         """Sends, and takes what comes; the outcome with the state in it."""
         if not streams:
-            outcome = await self.driver.peer.send(params)
+            outcome = await self.active.peer.send(params)
             if isinstance(outcome, Answered):
-                await take(self.driver, [outcome.result])
+                await apply_results(self.active, [outcome.result])
             return outcome, _native_status(outcome)
         return await self._follow(params)
 
@@ -342,23 +366,23 @@ class Returning:
         """
         first: tuple[PeerOutcome, str | None] | None = None
         last: StreamOutcome = Closed()
-        async with aclosing(self.driver.peer.stream(params)) as stream:
+        async with aclosing(self.active.peer.stream(params)) as stream:
             async for said in stream:
                 if not isinstance(said, Answered):
                     last = said
                     break
                 last = Answered({})
                 first = first or (last, _native_status(said))
-                await take(self.driver, [said.result])
+                await apply_results(self.active, [said.result])
                 del said  # a stream that waits would keep it
-                if self.driver.run.has_ended() or self.driver.run.is_parked():
+                if self.active.run.has_ended() or self.active.run.is_parked():
                     break
         if first is not None and isinstance(last, Refused):
             if finds_fault(last):
                 return last, None
-            await end_raised(self.driver, last)
+            await end_raised(self.active, last)
         elif not isinstance(last, Answered | Refused):
-            await note_break(self.driver)
+            await note_break(self.active)
         if first is not None:
             return first
         if isinstance(last, Closed):
@@ -366,21 +390,21 @@ class Returning:
         return last, None
 
     async def _tell(self, command: ActionCommand) -> None:
-        def tell(step: Step) -> None:
+        def tell(draft: DecisionDraft) -> None:
             for ref in map(find_action, self.action_ids):
-                action = step.decision.state(ref)
+                action = draft.decision.state(ref)
                 if isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY:
-                    step.add(approval.decide(action, command, step.decision.now_ms))
+                    draft.add(approval.decide(action, command, draft.decision.now_ms))
 
-        await self.driver.run.append(tell, self._settle)
+        await self.active.run.append(tell, self._settle)
 
-    def _settle(self, step: Step) -> Terms:
+    def _settle(self, draft: DecisionDraft) -> Terms:
         return Terms(
             due=tuple(
                 DueChange(
                     f"return:{action_id}",
-                    step.decision.now_ms + _LOOK_AGAIN_MS
-                    if _is_on_its_way(step.decision.state(find_action(action_id)))
+                    draft.decision.now_ms + _LOOK_AGAIN_MS
+                    if _is_on_its_way(draft.decision.state(find_action(action_id)))
                     else None,
                 )
                 for action_id in self.action_ids
@@ -388,16 +412,16 @@ class Returning:
         )
 
     async def _postpone(self, at_ms: int) -> None:
-        self.driver.debts.put_off[self.action_ids[0]] = at_ms
+        self.active.pending.put_off[self.action_ids[0]] = at_ms
         due = tuple(DueChange(f"return:{action}", at_ms) for action in self.action_ids)
-        await self.driver.run.append(lambda _step: None, lambda _step: Terms(due=due))
+        await self.active.run.append(lambda _draft: None, lambda _draft: Terms(due=due))
 
 
-def _intend(step: Step, message_id: str, *, streams: bool) -> None:
+def _intend(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:
     """Answers to a question are an exchange of their own (EVC-6)."""
-    if step.record.run is not None and step.record.status in TABLE[SendInput]:
-        requested = request(step.sight.peer, "streaming" if streams else "unary", message_id)
-        step.add(step.tell(SendInput(requested)))
+    if draft.record.run is not None and draft.record.status in TABLE[SendInput]:
+        requested = request(draft.context.peer, "streaming" if streams else "unary", message_id)
+        draft.add(draft.tell(SendInput(requested)))
 
 
 def _is_on_its_way(action: object) -> bool:

@@ -11,52 +11,37 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import orjson
-
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.history import complete_history
-from passerelle.a2a_mapping.long_task import write_task
 from passerelle.core.batch import (
     Again,
     Appended,
-    DueChange,
     EntityKind,
     EntityRef,
-    Fence,
     Fenced,
-    IdempotencyRow,
     Incarnation,
-    RunMove,
-    TargetChange,
     Unclaimed,
 )
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.standing import make_row
-from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
+from passerelle.core.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
-from passerelle.delegation.runs.failing import name_row
-from passerelle.delegation.runs.limits import drop_limits
+from passerelle.delegation.runs.conclusion import complete_terms, keep_content
+from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
 from passerelle.delegation.runs.lost_tail import lacks, may_go_on
-from passerelle.delegation.runs.step import Asked, Sight, Step, find_action
 from passerelle.runtime.common.fair_lock import FairLock
-from passerelle.runtime.records.spill import CAP, Spill
+from passerelle.runtime.records.spill import Spill
 from passerelle.runtime.records.task_fields import (
-    CONTENT,
-    IN_BLOB,
-    IN_ENTRY,
-    IN_PIECES,
-    OWNER,
     ContentReads,
 )
 from passerelle.runtime.records.writes import MAX_TRIES, Terms, Unread, Written
-from passerelle.webhooks.push_configs import end_targets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from passerelle.core.batch import PackedBatch
-    from passerelle.core.decision import Decision, Held
+    from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
@@ -64,15 +49,13 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.ports.uploads import Uploads
-    from passerelle.delegation.runs.habits import Seen
-    from passerelle.delegation.runs.plain_answers import AnswerForm, PlainAnswer
-    from passerelle.delegation.runs.plain_turns import PlainTurn
+    from passerelle.delegation.runs.peer_profile import SeenBehaviour
+    from passerelle.delegation.runs.templates import AnswerTemplate, TemplatedAnswer, TemplatedTurn
     from passerelle.runtime.records.writes import Outdated, Refusal, Writes
 
 T = TypeVar("T")
 WAY_S: Final = 0.25
 """Enough for a read and an append of another instance, and a second try."""
-_NOTICE_TTL_MS: Final = 600_000
 
 
 class RunMovedError(Exception):
@@ -83,7 +66,7 @@ class RunMovedError(Exception):
 class Run:
     """One run as its driver has it. As with a driver, what few of them need stands in the class.
 
-    Each append wakes whoever waits for a change, and so does the end of its driver. Before each wait it is asked
+    Each append wakes those who wait for a change, and so does the end of its driver. Before each wait they ask
     whether the run has ended or moved, with no await in between.
     """
 
@@ -94,13 +77,13 @@ class Run:
     uploads: Uploads
     """What it has uploaded before it named it."""
     contents: ContentReads
-    sight: Sight
+    context: RunContext
     shard: Shard
     """Where the task lives."""
     kept: dict[EntityRef, Held] | Unread
     driver: Incarnation | None
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
-    asks: Callable[[Step, JsonObject, RunStatus], Asked]
+    asks: Callable[[DecisionDraft, JsonObject, RunStatus], OpenedQuestions]
     post_row: Callable[[IndexRow, float], Awaitable[bool]]
     """Sends an owner-index row beside an append that may wait for company as long as is said, in seconds.
 
@@ -110,7 +93,7 @@ class Run:
     """Writes one that was not; the relay writes the same row, so a failure loses nothing."""
     on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
     """Told once it is stored what a run cost."""
-    on_text: Callable[[Step], None] = lambda _step: None
+    on_text: Callable[[DecisionDraft], None] = lambda _draft: None
     """Told of text before it is stored, once."""
     on_loss: Callable[[Run], None] = lambda _run: None
     """Told that what was acknowledged to this run is not stored any more."""
@@ -120,11 +103,11 @@ class Run:
     """The Task as callers may be told it: no further than what is stored (I1)."""
     answer: JsonObject | None = None
     """The Message that is the answer, once it is stored (I1)."""
-    plain: PlainTurn | None = field(default=None, init=False)
-    """How its turn was filled in, as long as nothing was stored since."""
-    filled: PlainAnswer | None = field(default=None, init=False)
-    """What callers are shown of the stored end of a plain turn."""
-    seen: Seen | None = field(default=None, init=False)
+    templated: TemplatedTurn | None = field(default=None, init=False)
+    """How its turn was rendered, as long as nothing was stored since."""
+    rendered: TemplatedAnswer | None = field(default=None, init=False)
+    """What callers are shown of the stored end of a templated turn."""
+    seen: SeenBehaviour | None = field(default=None, init=False)
     """What that says about the peer's habits."""
     moved: bool = field(default=False, init=False)
     epoch: int = field(default=0, init=False)
@@ -134,11 +117,11 @@ class Run:
     last: tuple[int, str] | None = field(default=None, init=False)
     """Sequence and chain of the last event that was stored here."""
     line: FairLock = field(default_factory=FairLock, init=False)
-    """Held by whoever appends or reads just now, also by commands that have lost to the driver."""
+    """Held during each append and read, also by commands that have lost to the driver."""
     gives_way: bool = field(default=False, init=False)
     """Whether the line is held, or stood in, for another instance."""
     _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
-    """Whoever is told of the next change; of most runs that is one, or nobody."""
+    """Callbacks for the next change; most runs have one, or none."""
 
     @property
     def held(self) -> dict[EntityRef, Held]:
@@ -149,34 +132,34 @@ class Run:
 
     @held.setter
     def held(self, held: dict[EntityRef, Held]) -> None:
-        self.kept, self.plain = held, None
+        self.kept, self.templated = held, None
 
     @property
     def record(self) -> TaskRecord:
         """The task as it was stored last."""
-        record = self.held[self.sight.task].record
+        record = self.held[self.context.task].record
         if not isinstance(record, TaskRecord):
-            message = f"no task {self.sight.task.id}"
+            message = f"no task {self.context.task.id}"
             raise TypeError(message)
         return record
 
     def has_ended(self) -> bool:
         """Whether nothing is left to drive: the task has ended, or another attempt at it is owed."""
-        if self.plain is not None or self.filled is not None:
-            return self.plain is None
+        if self.templated is not None or self.rendered is not None:
+            return self.templated is None
         return self.record.status in UNDRIVEN
 
     def is_gated(self) -> bool:
         """Whether policy has to let its message through first."""
-        if self.plain is not None:
+        if self.templated is not None:
             return False
         run = self.record.run
         return run is not None and run.gated
 
     def is_streamed(self) -> bool:
         """Whether the run is sent as a stream."""
-        if self.plain is not None:
-            return self.plain.form.mechanism == "streaming"
+        if self.templated is not None:
+            return self.templated.template.mechanism == "streaming"
         run = self.record.run
         return run is not None and run.delivery_mechanism == "streaming"
 
@@ -190,8 +173,8 @@ class Run:
 
     async def append(
         self,
-        body: Callable[[Step], None],
-        terms: Callable[[Step], Terms] | None = None,
+        body: Callable[[DecisionDraft], None],
+        terms: Callable[[DecisionDraft], Terms] | None = None,
     ) -> Written:
         """Decides with ``body`` and appends under the fence, one at a time, again after a conflict.
 
@@ -206,30 +189,30 @@ class Run:
             return await self._append(body, terms)
         finally:
             # What was not stored was not seen: the same frames are decided again, from what stands.
-            self.sight.content, self.sight.answer = self.content, self.answer
+            self.context.content, self.context.answer = self.content, self.answer
             self.line.release()
 
     async def _append(
-        self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
+        self, body: Callable[[DecisionDraft], None], terms: Callable[[DecisionDraft], Terms] | None
     ) -> Written:
         for tries in range(MAX_TRIES):
             drafted = self.draft(body, terms)
             if drafted is None:
                 return Written(self.held, 0, 0, self.writes.clock.now_ms())
-            step, agreed = drafted
-            if step.chunks and tries == 0:
-                self.on_text(step)
-            for blob in step.spill.blobs:
+            draft, agreed = drafted
+            if draft.chunks and tries == 0:
+                self.on_text(draft)
+            for blob in draft.spill.blobs:
                 await self.blobs.put(self.shard, blob)
-            for long in step.spill.long:
+            for long in draft.spill.long:
                 await self.blobs.put_pieces(self.shard, long.sha256, long.write())
-            outcome = await self._commit(step, agreed)
+            outcome = await self._commit(draft, agreed)
             if isinstance(outcome, Written):
                 self._settle(outcome)
-                self._keep_place(step)
-                if step.cost is not None:
-                    self.on_cost(self.record, step.cost)
-                if step.decision.events and outcome.first == 0:
+                self._keep_place(draft)
+                if draft.cost is not None:
+                    self.on_cost(self.record, draft.cost)
+                if draft.decision.events and outcome.first == 0:
                     # A repeat hid what came after the first try.
                     await self._refold()
                 return outcome
@@ -239,28 +222,31 @@ class Run:
         raise ConflictError("the task was changed by others again and again")
 
     def draft(
-        self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None = None
-    ) -> tuple[Step, Terms] | None:
-        """Decides; nothing is stored yet. None where there is nothing to be stored."""
-        self.sight.content, self.sight.answer = self.content, self.answer
-        step = Step(
-            self.writes.begin(self.record.session_id, self.held), self.sight, Spill(), self.asks
-        )
-        body(step)
-        if not step.decision.events and terms is None:
-            return None
-        self._conclude(step)
-        return step, self._complete_terms(step, terms(step) if terms else Terms())
-
-    async def fill(
         self,
-        turn: PlainTurn,
-        form: AnswerForm,
+        body: Callable[[DecisionDraft], None],
+        terms: Callable[[DecisionDraft], Terms] | None = None,
+    ) -> tuple[DecisionDraft, Terms] | None:
+        """Decides; nothing is stored yet. None where there is nothing to be stored."""
+        self.context.content, self.context.answer = self.content, self.answer
+        draft = DecisionDraft(
+            self.writes.begin(self.record.session_id, self.held), self.context, Spill(), self.asks
+        )
+        body(draft)
+        if not draft.decision.events and terms is None:
+            return None
+        keep_content(draft, self.record)
+        asked = terms(draft) if terms else Terms()
+        return draft, complete_terms(draft, asked, self.record, self.held, self.driver)
+
+    async def append_rendered(
+        self,
+        turn: TemplatedTurn,
+        template: AnswerTemplate,
         packed: PackedBatch,
-        answer: PlainAnswer,
+        answer: TemplatedAnswer,
         row: IndexRow | None,
     ) -> bool:
-        """Appends the end of a plain turn; False where it is not stored, and its answer has to be observed.
+        """Appends the end of a templated turn; False where it is not stored, and its answer has to be observed.
 
         ``row`` is that of its owner's list.
 
@@ -271,22 +257,25 @@ class Run:
         try:
             if self.moved:
                 raise RunMovedError
-            if self.plain is not turn:
+            if self.templated is not turn:
                 return False
-            writing = self.writes.append(packed, feed=form.feed, pause_s=self.store_pause_s)
+            writing = self.writes.append(packed, feed=template.feed, pause_s=self.store_pause_s)
             if row is None:
                 outcome = await writing
             else:
                 outcome = await self._list_beside(row, writing, packed.within_s)
             if isinstance(outcome, Appended):
-                refs = (self.sight.task, self.sight.thread)
-                self.kept, self.plain = Unread(self.writes.log, packed, outcome.first, refs), None
+                refs = (self.context.task, self.context.thread)
+                self.kept, self.templated = (
+                    Unread(self.writes.log, packed, outcome.first, refs),
+                    None,
+                )
                 if isinstance(task := answer.frame.get("task"), dict):
-                    self.content = self.sight.content = task
+                    self.content = self.context.content = task
                 elif isinstance(message := answer.frame.get("message"), dict):
-                    self.answer = self.sight.answer = message
+                    self.answer = self.context.answer = message
                 # Its driver is done with it, and tells.
-                self.filled, self.seen = answer, form.seen
+                self.rendered, self.seen = answer, template.seen
                 return True
             if isinstance(outcome, Again):
                 await self._reload()
@@ -294,7 +283,7 @@ class Run:
                 await self._recover(outcome)
             return self.has_ended()
         except StoreUnavailable:
-            # Whoever observes it waits for the store.
+            # The caller observes the answer, and waits for the store there.
             return False
         finally:
             self.line.release()
@@ -322,15 +311,15 @@ class Run:
             self._told.pop(changed, None)
 
     def tell_changed(self) -> None:
-        """Tells whoever listens of a change."""
+        """Calls the listeners for a change."""
         told, self._told = self._told, None
         for changed in told or ():
             changed()
 
-    async def _commit(self, step: Step, terms: Terms) -> Written | Outdated | Refusal:
+    async def _commit(self, draft: DecisionDraft, terms: Terms) -> Written | Outdated | Refusal:
         """Appends. A task that callers see from now on is in their list before they have their answer (LT-7)."""
-        record = step.record
-        writing = self.writes.insist(step.decision, self.held, terms, self.store_pause_s)
+        record = draft.record
+        writing = self.writes.insist(draft.decision, self.held, terms, self.store_pause_s)
         is_listed = self.record.shown and self.record.exposure == record.exposure
         if is_listed or not record.shown:
             return await writing
@@ -344,85 +333,23 @@ class Run:
             if not await posted:
                 await self.list_row(row)
 
-    def _complete_terms(self, step: Step, terms: Terms) -> Terms:
-        ends = step.record.status in ENDED and self.record.status not in ENDED
-        leaves = step.record.status in UNDRIVEN and not self.has_ended()
-        due = (*terms.due, *step.due)
-        task_id = self.sight.task.id
-        if leaves:
-            last = step.record.attempts[-1] if step.record.attempts else None
-            due = (*due, *drop_limits(task_id, last))
-        if ends:
-            due = (*due, DueChange(f"cancel:{task_id}", None))
-            if self.sight.find_rules().hooks_at("on_stop"):
-                due = (*due, DueChange(f"stop:{task_id}", step.decision.now_ms))
-            if any(edge.is_waited_for for edge in step.record.relationships):
-                due = (*due, DueChange(f"unblock:{task_id}", step.decision.now_ms))
-        if ends and self.record.run is None:
-            due = (*due, DueChange(name_row(task_id), None))
-        touched = any(
-            step.decision.state(ref) is not held.record for ref, held in self.held.items()
-        )
-        idem = None if touched else self._notice(step.decision)
-        return Terms(
-            fence=None if self.has_ended() or self.driver is None else Fence(task_id, self.driver),
-            claim=terms.claim,
-            runs=(*terms.runs, *(self._leave() if leaves else ())),
-            due=due,
-            targets=self._end_targets(step) if ends else (),
-            idem=terms.idem or idem,
-        )
-
-    def _end_targets(self, step: Step) -> tuple[TargetChange, ...]:
-        """Nothing would ever wake the webhooks of a task that ends without having been shown."""
-        if step.record.shown or any(event.fact.facade for event in step.decision.events):
-            return ()
-        return end_targets(step.record, self.held[self.sight.task].fields)
-
-    def _notice(self, decision: Decision) -> IdempotencyRow:
-        """What changes no entity has no version to compare: a row of its own keeps it single."""
-        first = decision.events[0].event_id if decision.events else self.sight.mint("op")
-        return IdempotencyRow(key=first, digest=first, result=b"", ttl_ms=_NOTICE_TTL_MS)
-
-    def _leave(self) -> tuple[RunMove, ...]:
-        run = self.record.attempts[-1] if self.record.attempts else None
-        if run is None or self.driver is None:
-            return ()
-        return (RunMove(run.run_id, self.sight.task.id, self.driver, enters=False),)
-
-    def _conclude(self, step: Step) -> None:
-        """At the end of a task its content is folded once, so that nobody has to do it again."""
-        if step.record.status in UNDRIVEN and not self.has_ended():
-            step.decision.set_field(self.sight.task, OWNER, None)
-        if step.record.status not in ENDED or self.record.status in ENDED:
-            return
-        content = self.sight.content
-        if content is None or not step.record.shown:
-            return
-        if step.is_large:
-            ref = step.spill.keep_long(lambda: write_task(content))
-            kept = b"%b%d:%b" % (IN_PIECES, ref.size or 0, (ref.blob or "").encode())
-        else:
-            kept = place_content(step, orjson.dumps(content))
-        step.decision.set_field(self.sight.task, CONTENT, kept)
-
     def _settle(self, written: Written) -> None:
         self.held = written.held
         self.epoch = self.writes.log.shard_epoch(self.shard)
         if written.chain:
             self.last = (written.last, written.chain)
-        self.content, self.answer = self.sight.content, self.sight.answer
+        self.content, self.answer = self.context.content, self.context.answer
         if self.record.status is Status.RETRYING:
             self.writes.news(self.shard)
         self.tell_changed()
 
-    def _keep_place(self, step: Step) -> None:
-        if self.sight.volume is not None:
-            step.growth.settle()
-        self.sight.place = step.place if step.more else None
-        self.sight.names_foreign |= step.names_foreign
-        if step.catalogued and self.record.artifact_count > KEPT_ARTIFACTS:
-            self.sight.catalogue.update(step.catalogued)
+    def _keep_place(self, draft: DecisionDraft) -> None:
+        if self.context.volume is not None:
+            draft.growth.settle()
+        self.context.place = draft.place if draft.more else None
+        self.context.names_foreign |= draft.names_foreign
+        if draft.catalogued and self.record.artifact_count > KEPT_ARTIFACTS:
+            self.context.catalogue.update(draft.catalogued)
 
     async def _recover(self, outcome: Outdated | Refusal) -> None:
         if isinstance(outcome, Fenced):
@@ -446,14 +373,14 @@ class Run:
     def _follow(self, news: Written) -> bool:
         held = self.held
         wanted = {
-            ref for ref in news.held if ref == self.sight.task or ref.kind is EntityKind.ACTION
+            ref for ref in news.held if ref == self.context.task or ref.kind is EntityKind.ACTION
         }
         fresh = {ref: news.held[ref] for ref in wanted if _moves(held.get(ref), news.held[ref])}
-        before, after = self.record, news.held.get(self.sight.task)
+        before, after = self.record, news.held.get(self.context.task)
         record = after.record if after else None
         if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):
             return False
-        if isinstance(record, TaskRecord) and self.sight.task in fresh:
+        if isinstance(record, TaskRecord) and self.context.task in fresh:
             if record.inputs != before.inputs:
                 return False  # a message came with it, which has its place in what callers see
             if (record.shown_to != before.shown_to) != bool(news.frames) or self.content is None:
@@ -461,8 +388,8 @@ class Run:
             content: JsonObject | None = self.content
             for frame in news.frames:
                 shown = fold(content, frame)
-                content = complete_history(shown, self.sight.accepted) if shown else shown
-            self.content = self.sight.content = content
+                content = complete_history(shown, self.context.accepted) if shown else shown
+            self.content = self.context.content = content
         self.held = {**held, **fresh}
         self.tell_changed()
         return True
@@ -506,8 +433,8 @@ class Run:
         stored = await self.writes.load(self.held)
         if await lacks(self.writes.log, self.held, stored, self.record.session_id, self.last):
             self.on_loss(self)
-            if not (self.has_all and may_go_on(stored[self.sight.task].record)):
-                # Its agent is asked for all that it has said, by whoever takes the run up.
+            if not (self.has_all and may_go_on(stored[self.context.task].record)):
+                # The driver that takes the run up asks its agent for all that it has said.
                 self.moved = True
                 self.tell_changed()
                 return
@@ -524,13 +451,13 @@ class Run:
 
     async def _refold(self) -> None:
         """Takes the content from what is stored: somebody else has added to it."""
-        if self.sight.content is None:
+        if self.context.content is None:
             return
         content = await self.contents.fold_task(self.record)
-        self.sight.volume = None
-        self.sight.content, self.sight.accepted = content.task, list(content.accepted)
-        self.sight.catalogue.update(content.catalogue)
-        self.content = self.sight.content
+        self.context.volume = None
+        self.context.content, self.context.accepted = content.task, list(content.accepted)
+        self.context.catalogue.update(content.catalogue)
+        self.content = self.context.content
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
@@ -546,12 +473,3 @@ def _moves(held: Held | None, news: Held) -> bool:
 def _is_next(held: Held, news: Held) -> bool:
     """Whether nothing was stored between what is held and the news."""
     return news.stamp.version == held.stamp.version + 1
-
-
-def place_content(step: Step, packed: bytes) -> bytes:
-    """What the content field of an ended task holds."""
-    if step.whole:
-        return IN_ENTRY
-    if len(packed) <= CAP:
-        return packed
-    return IN_BLOB + (step.spill.keep(packed).blob or "").encode()

@@ -1,9 +1,9 @@
 """A send of unknown outcome is looked for at the peer before anything is sent again.
 
-Every task of the remote context is listed. One that no run has and that shows our message is ours; so is the only one
-that is left in a context made for us, unless another send may have made it. No task at all proves that the message
-never arrived only at a peer whose habits are known; then it is sent again, with the same id. Where nobody can tell the
-run is lost, and so is its turn; what follows is for the retry policy.
+Every task of the remote context is listed. A task that no run has and that shows our message is ours; so is the only
+one left in a context made for us, unless another send may have made it. An empty list proves that the message never
+arrived only at a peer whose behaviour is known (``peer_profile``); then it is sent again, with the same id. Where
+nobody can tell the run is lost, and so is its turn; what follows is for the retry policy.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
-from passerelle.delegation.runs.endings import end_unknown
-from passerelle.delegation.runs.first_message import find_first
-from passerelle.delegation.runs.sending import deliver_again
-from passerelle.delegation.runs.taking import take
+from passerelle.delegation.runs.delivery import deliver_again
+from passerelle.delegation.runs.draft import find_first
+from passerelle.delegation.runs.finish import end_unknown
+from passerelle.delegation.runs.peer_calls import cancel_task
+from passerelle.delegation.runs.results import apply_results
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import Attempt
-    from passerelle.delegation.runs.driver import Driver
+    from passerelle.delegation.runs.active_run import ActiveRun
 
 _LISTED_TASKS: Final = 1000
 _SHOWN_HISTORY: Final = 5
@@ -39,11 +40,11 @@ _PAST_S: Final = 0.01
 _CANNOT: Final = frozenset({-32601, -32004})
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 
-Verdict: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
+SearchResult: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TaskListing:
     """The tasks of a remote context. ``whole``: there are no more than these. ``holds`` are their places in memory."""
 
     tasks: list[JsonObject]
@@ -51,42 +52,42 @@ class Listing:
     holds: list[object]
 
 
-async def find_send(driver: Driver) -> None:
+async def find_send(active: ActiveRun) -> None:
     """Binds the run to the remote task that its send made, sends again what never arrived, or ends the run as lost."""
-    run = driver.run.record.run
+    run = active.run.record.run
     if run is None or run.remote_task_id is not None:
         return
-    begun_ms, pause_s, looks = driver.means.clock.now_ms(), driver.patience.poll_s, 0
-    while driver.run.record.run is not None and driver.remote_task() is None:
-        if driver.run.is_held():
+    begun_ms, pause_s, looks = active.deps.clock.now_ms(), active.timeouts.poll_s, 0
+    while active.run.record.run is not None and active.remote_task() is None:
+        if active.run.is_held():
             return
-        verdict = await _look(driver)
+        verdict = await _look(active)
         looks += 1
         if verdict == "bound":
-            if driver.run.record.status is Status.CANCELLING:
-                await driver.cancel()
+            if active.run.record.status is Status.CANCELLING:
+                await cancel_task(active)
             return
-        now_ms = driver.means.clock.now_ms()
+        now_ms = active.deps.clock.now_ms()
         # A peer that is away has said nothing: it has the time that a peer may be out of reach.
-        waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
-        left_s = driver.patience.doubt_s - (now_ms - _find_written_ms(driver)) / 1000
+        waits = verdict == "away" and now_ms - begun_ms <= active.timeouts.liveness_s * 1000
+        left_s = active.timeouts.doubt_s - (now_ms - _find_written_ms(active)) / 1000
         is_over = left_s < 0 and not waits
-        again = await driver.recall() if verdict == "absent" and is_over else None
+        again = await active.recall() if verdict == "absent" and is_over else None
         if again is not None:
-            if await deliver_again(driver, again):
+            if await deliver_again(active, again):
                 return
             # Nobody knows of this one either, and it has its own time to arrive.
-            pause_s = driver.patience.poll_s
+            pause_s = active.timeouts.poll_s
         elif verdict == "hopeless" or is_over:
-            await end_unknown(driver, _explain(verdict, driver.peer.name, looks))
+            await end_unknown(active, _explain(verdict, active.peer.name, looks))
             return
         # The last look comes as soon as it can decide.
-        await driver.rest(pause_s if left_s < 0 else min(pause_s, left_s + _PAST_S))
-        pause_s = min(pause_s * 2, driver.patience.poll_max_s)
+        await active.rest(pause_s if left_s < 0 else min(pause_s, left_s + _PAST_S))
+        pause_s = min(pause_s * 2, active.timeouts.poll_max_s)
 
 
-def _explain(verdict: Verdict, peer: str, looks: int) -> str:
-    """What happened, what was done to find out, and what can be done, for whoever waits for the answer."""
+def _explain(verdict: SearchResult, peer: str, looks: int) -> str:
+    """What happened, what was done to find out, and what can be done, for the caller who waits for the answer."""
     match verdict:
         case "hopeless":
             found = "it has no list of tasks to look in"
@@ -104,27 +105,27 @@ def _explain(verdict: Verdict, peer: str, looks: int) -> str:
     )
 
 
-def _find_written_ms(driver: Driver) -> int:
+def _find_written_ms(active: ActiveRun) -> int:
     """When the send may have begun, at the latest: the time that the peer had for it starts there.
 
     A message that was held back is sent after the task has resumed, so its time is that of the status.
     """
-    record = driver.run.record
+    record = active.run.record
     run = record.attempts[-1]
     meant_ms = max(parse_ms(run.intended_at or run.started_at), parse_ms(record.status_at))
-    return max(driver.find_written_ms(meant_ms), driver.sent_ms)
+    return max(active.find_written_ms(meant_ms), active.sent_ms)
 
 
-async def _look(driver: Driver) -> Verdict:
+async def _look(active: ActiveRun) -> SearchResult:
     """What the peer's list of tasks says about the send."""
-    run = driver.run.record.run
+    run = active.run.record.run
     if run is None or run.remote_context_id is None:
         return "hopeless"
-    listing = await _list_context(driver, run.remote_context_id)
-    if not isinstance(listing, Listing):
+    listing = await _list_context(active, run.remote_context_id)
+    if not isinstance(listing, TaskListing):
         return listing
-    message = find_first(driver.run.sight.accepted, run)
-    records = await _list_records(driver)
+    message = find_first(active.run.context.accepted, run)
+    records = await _list_records(active)
     bound = {
         attempt.remote_task_id
         for record in records
@@ -134,20 +135,22 @@ async def _look(driver: Driver) -> Verdict:
     unbound = [task for task in listing.tasks if text_at(task, "id") not in bound]
     is_minted = is_own_context(run.remote_context_id)
     is_alone = is_minted and not _list_rivals(records, run)
-    sent = Sent(message or {"messageId": run.message_id}, is_alone, driver.key)
+    sent = Sent(message or {"messageId": run.message_id}, is_alone, active.key)
     found = find_task(unbound, sent)
     if found is not None:
         if found.rivals:
             reason = f"{found.rivals + 1} tasks of the remote context show the message"
-            await driver.warn("ambiguous_send", reason)
-        await take(driver, [{"task": found.task}])
+            await active.warn("ambiguous_send", reason)
+        await apply_results(active, [{"task": found.task}])
         return "bound"
     if unbound or not listing.whole or not is_alone:
         return "unclear"
-    return "absent" if await driver.means.habits.proves_absence(run.worker) else "unclear"
+    return "absent" if await active.deps.behaviour.proves_absence(run.worker) else "unclear"
 
 
-async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["away", "hopeless"]:
+async def _list_context(
+    active: ActiveRun, context_id: str
+) -> TaskListing | Literal["away", "hopeless"]:
     """Every page of the list; no filter by time, since the peer's clock is not ours."""
     found: list[JsonObject] = []
     holds: list[object] = []
@@ -159,7 +162,7 @@ async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["a
             "includeArtifacts": True,
             "pageToken": token,
         }
-        outcome = await driver.peer.list(asked)
+        outcome = await active.peer.list(asked)
         match outcome:
             case Answered(result=result):
                 found += objects_at(result, "tasks")
@@ -168,11 +171,11 @@ async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["a
             case Refused(code=code, http_status=status) if code in _CANNOT or status in _GONE:
                 return "hopeless"
             case Malformed():
-                return Listing([], whole=False, holds=[])
+                return TaskListing([], whole=False, holds=[])
             case _:
                 return "away"
         if not token or len(found) > _LISTED_TASKS:
-            return Listing(found, whole=not token, holds=holds)
+            return TaskListing(found, whole=not token, holds=holds)
 
 
 def _list_rivals(records: list[TaskRecord], run: Attempt) -> list[Attempt]:
@@ -193,12 +196,12 @@ def _is_unresolved(attempt: Attempt) -> bool:
     return attempt.remote_task_id is None and not over and attempt.send_after is None
 
 
-async def _list_records(driver: Driver) -> list[TaskRecord]:
+async def _list_records(active: ActiveRun) -> list[TaskRecord]:
     """Every task of the session: the remote context is shared by the turns of a thread.
 
     Read from the stream: a task that was given up before callers saw it stands in no list.
     """
-    writes, session = driver.run.writes, driver.run.record.session_id
+    writes, session = active.run.writes, active.run.record.session_id
     stream, after = StreamRef(StreamKind.SESSION, session), 0
     refs: list[EntityRef] = []
     while entries := await writes.log.read_page(stream, after):

@@ -1,29 +1,70 @@
-"""A message comes in: where it belongs, and the task that it opens, tried again where others change its context."""
+"""A message comes in: where it belongs, and the task that it opens, tried again where others change its context.
+
+One append holds everything before a peer is called: session, thread, task, turn, the judgement of the policy, and the
+intent to send, with the run in this instance's set. Where it is refused nothing is written, and no peer is called (I1,
+I9).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import Conflict, InvalidInput, NotFound
-from passerelle.core.ids import read_shard
-from passerelle.core.session import SessionRecord
-from passerelle.core.thread import ThreadRecord
-from passerelle.delegation.runs.turn_opening import Opened, Opening
+from passerelle.a2a_mapping.frames import make_status, task_frame
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.states import SUBMITTED
+from passerelle.core import session as sessions
+from passerelle.core import task as tasks
+from passerelle.core import thread as threads
+from passerelle.core.batch import (
+    Conflict,
+    Early,
+    EntityKind,
+    EntityRef,
+    Fenced,
+    RunMove,
+    StaleEpoch,
+)
+from passerelle.core.codec import from_bytes
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose, read_shard
+from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
+from passerelle.core.payloads.task import TaskCreated
+from passerelle.core.record import value
+from passerelle.core.session import OpenSession, SessionRecord
+from passerelle.core.standing import make_row
+from passerelle.core.status import Visibility
+from passerelle.core.task_commands import CreateTask, LinkTask, StartRun
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import OpenThread, ThreadRecord
+from passerelle.core.times import format_ms
+from passerelle.delegation.runs.limits import list_limits
+from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.runtime.records.places import Place, list_places, mint_place
-from passerelle.runtime.records.writes import MAX_TRIES, Writes
+from passerelle.runtime.records.receipts import TurnReceipt, remember
+from passerelle.runtime.records.spill import Spill, show
+from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.words import describe, digest_request, submit
+from passerelle.runtime.records.writes import MAX_TRIES, Refusal, Terms, Writes, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from passerelle.core import task_requests
+    from passerelle.core.batch import IdempotencyRow, Incarnation, TargetChange
     from passerelle.core.commands import SubmitTurn
-    from passerelle.core.decision import Held
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.plan import Delegation
+    from passerelle.delegation.runs.templates import TemplatedTurn
+    from passerelle.runtime.records.writes import Outdated, Unread
     from passerelle.webhooks.push_configs import PushConfigs
 
 
@@ -81,7 +122,7 @@ class Turns:
 
     async def open(
         self, principal: Principal, command: SubmitTurn, idem: str | None, plan: Delegation
-    ) -> Opened:
+    ) -> OpenedTurn:
         """Accepts the message as a new task, in one append.
 
         Raises:
@@ -90,15 +131,256 @@ class Turns:
         """
         for tries in range(MAX_TRIES):
             place, held = await self.locate(principal, command, idem)
-            opening = Opening(self, principal, command, plan, place, held)
+            opening = TurnAttempt(self, principal, command, plan, place, held)
             outcome = await opening.append(idem)
-            if isinstance(outcome, Opened):
+            if isinstance(outcome, OpenedTurn):
                 return outcome
             await self.writes.step_back(tries)
-        raise Conflict("the context was changed by others again and again; try once more")
+        raise ConflictError("the context was changed by others again and again; try once more")
 
 
 def _check_session(held: Held, principal: Principal, session_id: str) -> None:
     session = held.record
     if not isinstance(session, SessionRecord) or session.owner != principal.key:
         raise NotFound("session", session_id)
+
+
+@value
+class OpenedTurn:
+    """A stored turn with a new task: what the driver starts from."""
+
+    place: Place
+    task: EntityRef
+    turn_id: str
+    held: dict[EntityRef, Held] | Unread
+    driver: Incarnation
+    repeated: bool = False
+    shown: JsonObject | None = None
+    """The Task as callers see it already."""
+    templated: TemplatedTurn | None = None
+    """How it was rendered, if it was."""
+
+    def accept(self) -> TurnAccepted:
+        """What its caller is told of it."""
+        return TurnAccepted(
+            session_id=self.place.session.id,
+            thread_id=self.place.thread.id,
+            turn_id=self.turn_id,
+            task_id=self.task.id,
+            facade=expose(TaskId(self.task.id), 1),
+            context_id=self.place.context_id,
+            repeated=self.repeated,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDraft:
+    """What one try would store."""
+
+    decision: Decision
+    terms: Terms
+    spill: Spill
+    task: EntityRef
+    turn_id: str
+    driver: Incarnation
+    shown: JsonObject | None = None
+
+
+@dataclass(slots=True)
+class TurnAttempt:
+    """One try to open a turn with a task."""
+
+    turns: Turns
+    principal: Principal
+    command: SubmitTurn
+    plan: Delegation
+    place: Place
+    held: dict[EntityRef, Held]
+
+    async def append(self, idem: str | None) -> OpenedTurn | None:
+        """Stores it; None when somebody else changed the context meanwhile."""
+        draft = self.draft(idem)
+        for blob in draft.spill.blobs:
+            await self.turns.blobs.put(self.place.shard, blob)
+        task = draft.task
+        outcome = await self._commit(draft.decision, task, draft.terms)
+        match outcome:
+            case Written(repeated=bytes(stored)) if _read_task(stored) != task.id:
+                return await self._repeat(stored)
+            case Written():
+                # Its own receipt may come back as well: the reply to the first try of this very append was lost.
+                await self._list(draft, outcome.held)
+                return OpenedTurn(
+                    self.place,
+                    task,
+                    draft.turn_id,
+                    outcome.held,
+                    draft.driver,
+                    shown=draft.shown,
+                )
+            case Conflict() | StaleEpoch() | Early():
+                return None
+            case Fenced():
+                raise StoreUnavailable("the lease of this instance is lost", "no")
+            case _:
+                raise UnsupportedOperation("the turn could not be stored; try again")
+
+    def draft(self, idem: str | None) -> TurnDraft:
+        """Decides; nothing is stored yet."""
+        writes = self.turns.writes
+        shard = self.place.shard
+        task = EntityRef(EntityKind.TASK, writes.ids.mint("task", shard))
+        turn_id, run_id = writes.ids.mint("turn", shard), writes.ids.mint("run", shard)
+        spill = Spill()
+        decision = writes.begin(self.place.session.id, self.held)
+        for ref in (self.place.thread, task):
+            if ref not in self.held:
+                decision.introduce(ref)
+        if decision.state(self.place.thread) is None and self.place.session not in self.held:
+            decision.introduce(self.place.session)
+        self._decide(decision, task.id, turn_id, spill)
+        shown = self._start(decision, task.id, run_id, spill)
+        driver = self.plan.drives(shard)
+        decision.set_field(task, OWNER, str(driver).encode())
+        terms = self._terms(decision, task, turn_id, run_id, idem, driver)
+        return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
+
+    async def _list(self, draft: TurnDraft, held: Mapping[EntityRef, Held]) -> None:
+        """A caller who is told of the task finds it in its list (LT-7)."""
+        stored = held[draft.task].record
+        if draft.shown is None or self.turns.list_row is None or not isinstance(stored, TaskRecord):
+            return
+        await self.turns.list_row(make_row(stored))
+
+    async def _commit(
+        self, decision: Decision, task: EntityRef, terms: Terms
+    ) -> Written | Outdated | Refusal:
+        try:
+            return await self.turns.writes.commit(decision, self.held, terms)
+        except StoreUnavailable as error:
+            if error.wrote == "unknown":
+                self.turns.doubt(task)
+            raise
+
+    def _terms(
+        self,
+        decision: Decision,
+        task: EntityRef,
+        turn_id: str,
+        run_id: str,
+        idem: str | None,
+        driver: Incarnation,
+    ) -> Terms:
+        return Terms(
+            runs=(RunMove(run_id, task.id, driver, enters=True),),
+            due=list_limits(task.id, self.plan.policy, decision.now_ms),
+            targets=self._attach_push(decision, task),
+            idem=self._remember(task.id, turn_id, idem),
+        )
+
+    def _remember(self, task_id: str, turn_id: str, idem: str | None) -> IdempotencyRow | None:
+        if idem is None:
+            return None
+        place = self.place
+        receipt = TurnReceipt(place.session.id, place.thread.id, turn_id, task_id, place.context_id)
+        return remember(self.principal, idem, digest_request(self.command), receipt)
+
+    def _attach_push(self, decision: Decision, task: EntityRef) -> tuple[TargetChange, ...]:
+        push = self.command.push
+        if push is None:
+            return ()
+        facade = expose(TaskId(task.id), 1)
+        return self.turns.push_configs.attach(decision, task, facade, self.principal, push)
+
+    async def _repeat(self, stored: bytes) -> OpenedTurn:
+        receipt = from_bytes(TurnReceipt, stored)
+        task = EntityRef(EntityKind.TASK, receipt.task_id)
+        thread = EntityRef(EntityKind.THREAD, receipt.thread_id)
+        session = EntityRef(EntityKind.SESSION, receipt.session_id)
+        held = await self.turns.writes.load([task, thread])
+        place = Place(thread.shard, receipt.context_id, thread, session)
+        return OpenedTurn(
+            place,
+            task,
+            receipt.turn_id,
+            held,
+            self.plan.drives(task.shard),
+            repeated=True,
+        )
+
+    def _decide(self, decision: Decision, task_id: str, turn_id: str, spill: Spill) -> None:
+        who, place = self.principal, self.place
+        decision.belong(self.plan.trace)
+        session = decision.state(place.session)
+        if place.session in decision.states and session is None:
+            created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
+            decision.add(sessions.decide(None, OpenSession(place.session.id, created)))
+        thread = decision.state(place.thread)
+        if thread is None:
+            started = ThreadStarted(
+                context_id=place.context_id,
+                owner=who.key,
+                tenant=who.tenant,
+                principal=who.id,
+                status="running",
+            )
+            opening = OpenThread(place.session.id, place.thread.id, started)
+            decision.add(threads.decide(None, opening))
+            thread = decision.state(place.thread)
+        scope = Scope(place.session.id, place.thread.id, turn_id, task_id)
+        decision.add(tasks.decide(None, CreateTask(scope, self._created(task_id))))
+        for edge in self.plan.list_edges():
+            state = decision.state(EntityRef(EntityKind.TASK, task_id))
+            if isinstance(state, TaskRecord):
+                decision.add(tasks.decide(state, LinkTask(edge)))
+        if isinstance(thread, ThreadRecord):
+            decision.add(threads.decide(thread, submit(self.command, scope, spill)))
+        decision.add([Fact(scope, self.plan.judge(self.turns.writes.ids, place.shard))])
+        if self.plan.facts:
+            decision.add(Fact(scope, payload) for payload in self.plan.facts)
+
+    def _created(self, task_id: str) -> TaskCreated:
+        words, who = describe(self.command), self.principal
+        return TaskCreated(
+            objective=words.objective,
+            title=words.title,
+            kind=self.command.agent,
+            family="delegation",
+            requested_by=who.id,
+            owner=who.key,
+            tenant=who.tenant,
+            context_id=self.place.context_id,
+            assignee=self.command.agent,
+            visibility=Visibility.BACKGROUND
+            if self.command.wait == "none"
+            else Visibility.FOREGROUND,
+            root_task_id=task_id,
+            acceptance=self.plan.acceptance,
+        )
+
+    def _start(
+        self, decision: Decision, task_id: str, run_id: str, spill: Spill
+    ) -> JsonObject | None:
+        """Adds the intent to send; the Task, where callers see it from here on."""
+        thread = decision.state(self.place.thread)
+        record = decision.state(EntityRef(EntityKind.TASK, task_id))
+        if not (isinstance(thread, ThreadRecord) and isinstance(record, TaskRecord)):
+            return None
+        context = thread.remotes.get(self.command.agent) or self.turns.writes.ids.mint(
+            REMOTE_CONTEXT, self.place.shard
+        )
+        started = begin_attempt(record, self.command, self.plan, context)
+        facts = tasks.decide(record, StartRun(run_id, started))
+        if not self.plan.shows_at_once:
+            decision.add(facts)
+            return None
+        facade = expose(TaskId(task_id), 1)
+        status = make_status(SUBMITTED, format_ms(decision.now_ms))
+        task: JsonObject = {"id": facade, "contextId": self.place.context_id, "status": status}
+        shown = complete_history(task, [self.command.message])
+        decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
+        return shown
+
+
+def _read_task(stored: bytes) -> str:
+    return from_bytes(TurnReceipt, stored).task_id

@@ -134,7 +134,7 @@ async def _compare_index(
 async def _compare_given(
     store: Store, look: Look, tasks: dict[str, TaskRecord], owed: list[FeedRow]
 ) -> list[Problem]:
-    """Whoever had a task and gave it away has it in no list of open ones any more."""
+    """A task that was transferred is in no list of open tasks of its former owner."""
     found: list[Problem] = []
     coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
     for record, owner in list_former(look, tasks):

@@ -37,15 +37,15 @@ _LOOKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class SessionRepair:
     """What differed in a session at first, and what does still."""
 
     found: tuple[Problem, ...] = ()
     left: tuple[Problem, ...] = ()
 
 
-async def repair_session(store: Store, session: str, *, has_lost: bool = False) -> Repaired:
-    """Compares what is derived from a session, and writes it anew where something differs.
+async def repair_session(store: Store, session: str, *, has_lost: bool = False) -> SessionRepair:
+    """Compares what is derived from a session, and rewrites it where something differs.
 
     ``has_lost``: it is written in any case, with what no comparison looks at. A session whose beginning is not in its
     stream is left alone.
@@ -58,7 +58,7 @@ async def repair_session(store: Store, session: str, *, has_lost: bool = False) 
     for _ in range(_LOOKS):
         look = await look_at(store.log, session)
         if look is None or not look.is_whole:
-            return Repaired()
+            return SessionRepair()
         left = tuple(await compare_rebuilt(store, look))
         is_due = has_lost and first is None
         first = left if first is None else first
@@ -69,7 +69,7 @@ async def repair_session(store: Store, session: str, *, has_lost: bool = False) 
         if await store.log.read_head(stream) == look.head:
             left = tuple(await compare_rebuilt(store, look))
             break
-    return Repaired(first or (), left)
+    return SessionRepair(first or (), left)
 
 
 async def _write_anew(store: Store, look: Look) -> None:

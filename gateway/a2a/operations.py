@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
-    from passerelle.delegation.runs.commands import Told
+    from passerelle.delegation.runs.active_runs import ResultCallback
     from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Judge, Waits
@@ -132,7 +132,7 @@ class TurnService(CommandService, Protocol):
         """Waits for ``{"task": …}`` or ``{"message": …}``."""
         ...
 
-    def begin(self, principal: Principal, command: SubmitTurn, told: Told[Turn]) -> None:
+    def begin(self, principal: Principal, command: SubmitTurn, told: ResultCallback[Turn]) -> None:
         """``execute`` for a message without a key, for whoever does not wait and is told."""
         ...
 

@@ -203,7 +203,7 @@ class _Sender:
     def _call(self) -> Call:
         return self._admitted.ask(self._message.asked.params)
 
-    def succeed(self, turn: Turn) -> None:
+    def on_result(self, turn: Turn) -> None:
         if not turn.listen(self._look):
             self._spawn(self._serve(self._wait(turn)))
             return
@@ -216,7 +216,7 @@ class _Sender:
     def _is_waiting(self) -> bool:
         return self._turn is not None
 
-    def fail(self, failure: BaseException) -> None:
+    def on_failure(self, failure: BaseException) -> None:
         if not isinstance(failure, Exception):
             # Its append may have been under way.
             failure = StoreUnavailable("this instance was shut down meanwhile", "unknown")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Authenticator
     from passerelle.core.ports.uploads import Uploads
     from passerelle.core.principal import Principal
-    from passerelle.delegation.runs.outputs.policy import OutputPolicy
+    from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.gateway.auth.credentials import CredentialReader
     from passerelle.runtime.limits.gate import Gate
 

@@ -32,12 +32,11 @@ from passerelle.core.peer import Unreached
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
-from passerelle.delegation.runs.failing import Ended, end_run
+from passerelle.delegation.runs.delivery import is_kept_back
+from passerelle.delegation.runs.failure import RunEnd, end_run, explain
 from passerelle.delegation.runs.inputs import ASK
-from passerelle.delegation.runs.letting_go import FIRST_LOOK_MS, ROW, let_go
-from passerelle.delegation.runs.refusal import explain
+from passerelle.delegation.runs.remote_drivers import FIRST_LOOK_MS, SERVE_ROW, release_run
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.delegation.runs.sending import is_kept_back
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
 
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
-    from passerelle.delegation.runs.driver import Driver
-    from passerelle.delegation.runs.step import Step
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.peers.reverse.dialling import Dialling
 
 VISIBILITY_MS: Final = 10_000
@@ -123,7 +122,7 @@ class Routing:
         decision = self.service.writes.begin(record.session_id, held)
         decision.set_field(task, OWNER, str(heir).encode())
         entering = RunMove(record.attempts[-1].run_id, task.id, heir, enters=True)
-        due = (DueChange(f"{ROW}:{task.id}", None),)
+        due = (DueChange(f"{SERVE_ROW}:{task.id}", None),)
         return await self.service.writes.commit(decision, held, Terms(runs=(entering,), due=due))
 
     async def _adopt(self, task: EntityRef) -> None:
@@ -146,7 +145,7 @@ class Routing:
         except StoreUnavailable as error:
             self.service.dispatch.log.info("agent.late", reason=error.reason)
 
-    async def send_elsewhere(self, agent: str, task_id: str, turn_id: str) -> bool:
+    async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
         """Hands a further message to the instance that the agent is linked to; False where it is linked to none."""
         served = await self.dialling.agents.read(agent)
         if self.dialling.links.holds(agent) or served is None or not served.links:
@@ -165,15 +164,15 @@ class Routing:
         for driver in drivers:
             await self._hand_over(agent, driver)
 
-    async def _hand_over(self, agent: str, driver: Driver) -> None:
-        task_id = driver.run.sight.task.id
+    async def _hand_over(self, agent: str, driver: ActiveRun) -> None:
+        task_id = driver.run.context.task.id
         with suppress(RunMovedError):  # it is gone, which is what was wanted
-            if driver.run.has_ended() or not await let_go(driver):
+            if driver.run.has_ended() or not await release_run(driver):
                 return
         self.service.dispatch.runs.drop(task_id)
         await self.offer(agent, task_id)
 
-    def _list_drivers(self, agent: str) -> list[Driver]:
+    def _list_drivers(self, agent: str) -> list[ActiveRun]:
         runs = self.service.dispatch.runs
         found = (runs.find(task_id) for task_id in runs.list_tasks())
         return [driver for driver in found if driver is not None and driver.peer.name == agent]
@@ -210,13 +209,13 @@ class Routing:
         run = await self.service.dispatch.hold(row.entity)
         away = Unreached("it has not dialled in", None)
 
-        def end(step: Step) -> None:
-            held = run.held[run.sight.task]
+        def end(draft: DecisionDraft) -> None:
+            held = run.held[run.context.task]
             if is_free(held):
-                end_run(step, Ended(explain(away, step.sight, step.record).failure))
+                end_run(draft, RunEnd(explain(away, draft.context, draft.record).failure))
 
         terms = Terms(claim=Claim(row.member, row.token), due=(DueChange(row.member, None),))
-        await run.append(end, lambda _step: terms)
+        await run.append(end, lambda _draft: terms)
         await self.dialling.agents.forget(agent, row.entity)
 
     async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:

@@ -27,7 +27,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.delegation.duties.settling import Settling
+from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.verification.rebuild import find_difference
 from passerelle.delegation.verification.report import VerifyReport
 from passerelle.gateway.settings import Settings
@@ -327,13 +327,13 @@ async def test_task_that_nothing_moves_on_is_named(store: Store, server: Server)
     await story.begin()
     report = await verify_store(store)
     assert [(p.kind, p.subject) for p in report.problems] == [("undriven", story.task.id)]
-    settling = Settling(store.log, SystemIds())
+    factless_writes = FactlessWrites(store.log, SystemIds())
     limit, row = f"timeout:{story.task.id}", f"send:{story.task.id}"
-    await settling.write(SHARD, due=(DueChange(limit, 4_000_000_000_000),))
+    await factless_writes.write(SHARD, due=(DueChange(limit, 4_000_000_000_000),))
     assert not (await verify_store(store)).ok, "a limit ends what nothing moves on"
-    await settling.write(SHARD, due=(DueChange(row, 4_000_000_000_000),))
+    await factless_writes.write(SHARD, due=(DueChange(row, 4_000_000_000_000),))
     assert (await verify_store(store)).ok, "a due row moves it on"
-    await settling.write(SHARD, due=(DueChange(row, None),))
+    await factless_writes.write(SHARD, due=(DueChange(row, None),))
     assert not (await verify_store(store)).ok
     await story.ask()
     ask(server.url, "DEL", keys.due(SHARD))

@@ -45,9 +45,9 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.delegation.runs.deadlines import Deadlines
-from passerelle.delegation.runs.outputs.policy import OutputPolicy
-from passerelle.delegation.runs.patience import Patience
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.outputs import OutputPolicy
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
 from passerelle.gateway.parts import make_service
 from passerelle.gateway.surroundings import Surroundings
@@ -70,7 +70,7 @@ from tests.support.waiting import wait_until
 
 ADA: Final = Principal("ada", kind="person", scopes=frozenset(Scope))
 BOB: Final = Principal("bob", kind="person", scopes=frozenset(Scope))
-QUICK: Final = Patience(
+QUICK: Final = Timeouts(
     poll_s=0.02,
     poll_max_s=0.05,
     parked_poll_s=0.02,
@@ -107,7 +107,7 @@ class House:
     peers: dict[str, ScriptedPeer]
     stack: AsyncExitStack
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    patience: Patience = QUICK
+    timeouts: Timeouts = QUICK
     public_url: str | None = None
     acceptance: tuple[JsonObject, ...] = ()
     correlates: bool = False
@@ -138,7 +138,7 @@ class House:
                 find_sender=lambda _shard: _DRIVER,
                 find_terms=self._find_terms,
                 find_rules=lambda: self.rules,
-                patience=self.patience,
+                timeouts=self.timeouts,
                 tally=lambda _result, _seconds, _why: None,
                 news=lambda _shard: None,
                 catalogue=Catalogue(self.registry),
@@ -149,11 +149,11 @@ class House:
         )
 
     def _find_terms(self, _agent: str) -> PeerTerms:
-        patience = self.patience
+        timeouts = self.timeouts
         if self.doubt_s is not None:
-            patience = replace(patience, doubt_s=self.doubt_s)
+            timeouts = replace(timeouts, doubt_s=self.doubt_s)
         return PeerTerms(
-            patience,
+            timeouts,
             self.policy,
             acceptance=self.acceptance,
             correlates=self.correlates,

@@ -19,7 +19,7 @@ import pytest
 
 from passerelle.channels.connection import Connection
 from passerelle.delegation.duties.relay import Relay
-from passerelle.delegation.runs.driver import Driver
+from passerelle.delegation.runs import dispatch
 from passerelle.gateway.http import v1
 from passerelle.store.batcher import Batcher
 from passerelle.store.connection import Reply
@@ -28,7 +28,7 @@ from passerelle.store.scripts import OPERATIONS, read_script
 ERRANDS: Final = (
     (Connection, "_call", "request"),
     (getattr(v1, "_Endpoint"), "answer", "request"),  # noqa: B009  private to its module
-    (Driver, "drive", "driver"),
+    (dispatch, "drive", "driver"),
     (Relay, "pass_on", "relay"),
 )
 """Where an errand begins, and what it is called."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.delegation.runs.outputs.fetcher import Away, Fetched, Fetcher, Gone
+from passerelle.delegation.runs.outputs import Fetched, Fetcher, FileAway, FileGone
 from passerelle.webhooks.addresses import WebhookRules
 from tests.support.file_server import File, FileServer
 from tests.support.names import Inside
@@ -17,7 +17,7 @@ async def test_name_that_leads_to_a_private_address_is_refused_at_the_connection
         port = server.url.rpartition(":")[2]
         fetcher = Fetcher(WebhookRules(("http://*:*",)), 1_024, 5.0, resolver=Inside())
         outcome = await fetcher.fetch(f"http://files.example.com:{port}/r.pdf")
-        assert outcome == Gone("its address is not allowed")
+        assert outcome == FileGone("its address is not allowed")
         assert server.asked == {}
         await fetcher.close()
 
@@ -26,7 +26,7 @@ async def test_server_that_is_not_there_is_away_and_not_gone() -> None:
     async with FileServer() as server:
         url = server.url
     fetcher = Fetcher(WebhookRules((url,)), 1_024, 5.0)
-    assert isinstance(await fetcher.fetch(f"{url}/r.pdf"), Away)
+    assert isinstance(await fetcher.fetch(f"{url}/r.pdf"), FileAway)
     await fetcher.close()
 
 
@@ -44,5 +44,5 @@ async def test_no_more_is_read_than_is_kept(size: int) -> None:
 )
 async def test_address_that_is_none_or_not_allowed_is_never_asked(url: str) -> None:
     fetcher = Fetcher(WebhookRules(()), 1_024, 5.0)
-    assert isinstance(await fetcher.fetch(url), Gone)
+    assert isinstance(await fetcher.fetch(url), FileGone)
     await fetcher.close()

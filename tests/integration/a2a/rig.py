@@ -20,8 +20,8 @@ from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.principal import Scope
-from passerelle.delegation.runs.patience import Patience
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.auth.authenticator import know_keys
@@ -54,7 +54,7 @@ CLIENTS: Final = {
     "reader": make_client("reader", "reader-key", "*", scopes=(Scope.READ_TASKS,)),
 }
 INSTANCE: Final = Incarnation("inst_00rig", 1)
-PATIENCE: Final = Patience(poll_s=0.05, poll_max_s=0.2, parked_poll_s=0.05, parked_poll_max_s=0.2)
+PATIENCE: Final = Timeouts(poll_s=0.05, poll_max_s=0.2, parked_poll_s=0.05, parked_poll_max_s=0.2)
 
 
 @dataclass
@@ -223,7 +223,7 @@ async def run_rig(
                 find_sender=lambda _: INSTANCE,
                 find_terms=lambda agent: terms.get(agent, PeerTerms(PATIENCE)),
                 find_rules=lambda: rules[0],
-                patience=PATIENCE,
+                timeouts=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
                 news=lambda _shard: None,
             )

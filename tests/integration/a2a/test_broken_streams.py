@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from passerelle.core.json import Json
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.peers.config import PeerConfig
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.support.old_agent import run_old_agent

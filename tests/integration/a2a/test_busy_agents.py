@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.json import JsonObject
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.integration.a2a.speakers import Speaker
 from tests.integration.a2a.test_bindings_agree import speakers

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.core.json import JsonObject
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import LARGE_BYTES, OutputLimits
 from passerelle.runtime.records.missing_content import MISSING
 from passerelle.store.blobs import DirectoryBlobs

@@ -11,7 +11,7 @@ from passerelle.a2a_mapping.extensions import PERMISSION, RESUME
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.commands import GetTask, RespondAction
 from passerelle.core.principal import OWNER
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.integration.a2a.rig import PATIENCE, Event, Rig
 from tests.integration.a2a.test_follow_ups import stop_streaming

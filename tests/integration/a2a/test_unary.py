@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.unary import UnaryCalls
 from passerelle.runtime.observability.correlation import REQUEST
 from tests.integration.a2a.rig import OWNER, Answer, Rig
@@ -291,7 +291,7 @@ async def test_command_that_a_shutdown_ends_is_answered(
         await asyncio.Event().wait()
 
     async with connect(rig) as line:
-        monkeypatch.setattr(type(service.plain_turns), "open", hang)
+        monkeypatch.setattr(type(service.templated_turns), "open", hang)
         line.write(rig.message("go"))
         await asyncio.wait_for(hangs.wait(), WITHIN_S)
         await asyncio.wait_for(service.dispatch.commands.drain(), WITHIN_S)

@@ -79,7 +79,7 @@ async def replay(desk: Desk, session_id: str, last: int | None = None) -> list[T
 @pytest.mark.requirement("SNAP-5", "SNAP-14", "SNAP-15", "SNAP-18", "SNAP-19", "CMD-17")
 async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> None:
     # What is lost is looked for longer than the test takes.
-    desk.house.patience = replace(QUICK, liveness_s=60)
+    desk.house.timeouts = replace(QUICK, liveness_s=60)
     await desk.house.restart()
     session_id = await open_session(desk)
     completed = await start(desk, session_id, "echo done", Status.COMPLETED)

@@ -16,8 +16,10 @@ from passerelle.core.peer import StreamOutcome
 from passerelle.core.ports.chance import Clock
 from passerelle.core.record import change
 from passerelle.core.status import Status
-from passerelle.delegation.runs.driver import Driver
-from passerelle.delegation.runs.streaming import follow
+from passerelle.delegation.runs.active_run import ActiveRun
+from passerelle.delegation.runs.loop import drive
+from passerelle.delegation.runs.returns import return_answers
+from passerelle.delegation.runs.stream import follow_stream
 from passerelle.runtime.records.writes import Terms
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
@@ -38,19 +40,23 @@ class CountedClock:
         return self.clock.now_ms()
 
 
-async def break_down(_driver: Driver) -> bool:
-    raise RuntimeError("a fault of ours")
-
-
 @pytest.mark.requirement("I9")
-async def test_run_whose_driver_breaks_is_taken_up_again(house: House) -> None:
-    house.patience = replace(house.patience, revive_s=0.02)
+async def test_run_whose_driver_breaks_is_taken_up_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.timeouts = replace(house.timeouts, revive_s=0.02)
     await house.restart()
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     broken = house.service.dispatch.find(accepted.task_id)
     assert broken is not None
-    broken.means = change(broken.means, returns=break_down)
+
+    async def break_down(active: ActiveRun) -> bool:
+        if active is broken:
+            raise RuntimeError("a fault of ours")
+        return await return_answers(active)
+
+    monkeypatch.setattr("passerelle.delegation.runs.loop.return_answers", break_down)
     broken.wake()
 
     def is_replaced() -> bool:
@@ -72,7 +78,7 @@ async def test_run_that_is_dropped_before_its_driver_has_begun_is_not_driven_her
     driver = runs.find(task_id)
     assert driver is not None
     await runs.end(task_id)
-    runs.start(driver, driver.drive())
+    runs.start(driver, drive(driver))
     # In the same turn of the loop: its task is cancelled before its first step.
     runs.drop(task_id)
     await wait_until(lambda: runs.find(task_id) is None, 5, "nobody drives it here")
@@ -89,14 +95,14 @@ async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: Hous
             raise RuntimeError("a fault of ours")
         yield  # type: ignore[misc]  # an async generator
 
-    await asyncio.wait_for(follow(driver, break_off()), 15)
+    await asyncio.wait_for(follow_stream(driver, break_off()), 15)
     assert house.service.dispatch.find(accepted.task_id) is driver
 
 
 async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
     house: House,
 ) -> None:
-    house.patience = replace(house.patience, doubt_s=0.0, liveness_s=60.0)
+    house.timeouts = replace(house.timeouts, doubt_s=0.0, liveness_s=60.0)
     await house.restart()
     house.peer.hold()
     accepted = await house.send("hello")
@@ -110,8 +116,8 @@ async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
     await house.adopt(accepted)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    watched = CountedClock(driver.means.clock)
-    driver.means = change(driver.means, clock=watched)
+    watched = CountedClock(driver.deps.clock)
+    driver.deps = change(driver.deps, clock=watched)
     await wait_until(lambda: watched.readings >= 6, 15, "the peer was asked again and again")
     wire: JsonObject = await house.service.read(ADA, GetRecord(accepted.facade))
     assert wire["status"] == "running"

@@ -152,7 +152,7 @@ async def test_short_wait_is_no_news_to_whoever_waits_for_the_answer(house: Hous
 async def test_operator_may_have_busy_agents_refuse(
     house: House, wait: Wait, status: int, error: type[PeerUnavailable]
 ) -> None:
-    house.patience = replace(house.patience, refuses=True)
+    house.timeouts = replace(house.timeouts, refuses=True)
     await house.restart()
     house.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
     accepted = await house.send("hello", wait=wait)
@@ -165,7 +165,7 @@ async def test_operator_may_have_busy_agents_refuse(
 
 
 async def test_message_that_was_never_taken_is_given_up_in_time(house: House) -> None:
-    house.patience = replace(house.patience, busy_s=10.0)
+    house.timeouts = replace(house.timeouts, busy_s=10.0)
     await house.restart()
     busy = HttpAnswer(429, headers={"Retry-After": "7"})
     house.peer.answer_next(busy, busy)

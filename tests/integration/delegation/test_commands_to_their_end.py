@@ -11,8 +11,8 @@ import pytest
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import NotFound
 from passerelle.core.json import JsonObject
-from passerelle.delegation.runs import commands
-from passerelle.delegation.runs.runs import Runs
+from passerelle.delegation.runs import active_runs as commands
+from passerelle.delegation.runs.active_runs import ActiveRuns
 from tests.support.house import ADA, House, task_of
 from tests.support.waiting import wait_until
 
@@ -62,10 +62,10 @@ async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
 class Deaf:
     """Told of a command, and fails."""
 
-    def succeed(self, result: object) -> None:
+    def on_result(self, result: object) -> None:
         raise KeyError(result)
 
-    def fail(self, failure: BaseException) -> None:
+    def on_failure(self, failure: BaseException) -> None:
         raise failure
 
 
@@ -174,13 +174,13 @@ async def test_command_that_a_shutdown_finds_before_its_first_step_tells_its_cal
         begun.append("late")
         return "done", None
 
-    refuse = Runs.refuse
+    refuse = ActiveRuns.refuse
 
-    def ask_at_the_last_moment(runs: Runs) -> None:
+    def ask_at_the_last_moment(runs: ActiveRuns) -> None:
         refuse(runs)
         waiting.append(dispatch.commands.open_run(begin()))
 
-    monkeypatch.setattr(Runs, "refuse", ask_at_the_last_moment)
+    monkeypatch.setattr(ActiveRuns, "refuse", ask_at_the_last_moment)
     await dispatch.commands.drain()
     assert [one.cancelled() for one in waiting] == [True, True]
     assert begun == []

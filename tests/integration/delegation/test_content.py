@@ -17,7 +17,7 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.status import Status
 from passerelle.core.task import scope_of
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.step import Step
+from passerelle.delegation.runs.draft import DecisionDraft
 from tests.support.house import House, task_of
 from tests.support.scripted_behaviours import BIG_ARTIFACT_CHARS, BIG_INTEGER, BIG_STATUS_CHARS
 from tests.support.scripted_tasks import Turn
@@ -183,10 +183,10 @@ async def test_vendor_events_between_the_others_change_no_read_model(house: Hous
 async def add_vendor_event(house: House, task: EntityRef, number: int) -> None:
     """An event of a vendor, always beside a normalized one."""
 
-    def body(step: Step) -> None:
-        scope = scope_of(step.record)
+    def body(draft: DecisionDraft) -> None:
+        scope = scope_of(draft.record)
         data: dict[str, Json] = {"number": number}
-        step.add(
+        draft.add(
             [
                 Fact(scope, VendorPayload("x.test.detail", data)),
                 Fact(scope, WarningRaised("vendor_detail", "a test said something")),

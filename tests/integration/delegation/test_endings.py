@@ -14,7 +14,7 @@ from passerelle.core.errors import NotCancelable, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
-from passerelle.delegation.runs.attending import ask
+from passerelle.delegation.runs.peer_calls import poll_task
 from tests.support.house import ADA, House
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
@@ -283,7 +283,7 @@ async def test_total_limit_of_a_hidden_turn_is_an_error_for_its_caller(house: Ho
 
 
 async def test_peer_out_of_reach_is_lost_only_after_its_limit(house: House) -> None:
-    house.patience = replace(house.patience, liveness_s=120.0)
+    house.timeouts = replace(house.timeouts, liveness_s=120.0)
     await house.restart()
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
@@ -291,10 +291,10 @@ async def test_peer_out_of_reach_is_lost_only_after_its_limit(house: House) -> N
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
     for _ in range(3):
-        await ask(driver, "scripted-task-1")
+        await poll_task(driver, "scripted-task-1")
     assert (await house.record(accepted)).status is Status.QUEUED
     house.clock.ahead_ms += 121_000
-    await ask(driver, "scripted-task-1")
+    await poll_task(driver, "scripted-task-1")
     assert (await house.record(accepted)).status is Status.LOST
 
 

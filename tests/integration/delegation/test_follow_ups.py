@@ -234,7 +234,7 @@ async def test_a_broken_stream_is_told_by_whoever_has_taken_the_run_up(house: Ho
         await turn.drop()
 
     house.peer.subscribes = False
-    house.patience = replace(QUICK, stalled_s=30.0)
+    house.timeouts = replace(QUICK, stalled_s=30.0)
     await house.restart()
     house.peer.next(work_and_break)
     accepted = await house.send("work", wait="stream")
@@ -244,7 +244,7 @@ async def test_a_broken_stream_is_told_by_whoever_has_taken_the_run_up(house: Ho
         return bool(record.attempts and record.attempts[-1].broken_at)
 
     await wait_until(is_broken, 15, "the break is stored")
-    house.patience = replace(QUICK, stalled_s=0.2)
+    house.timeouts = replace(QUICK, stalled_s=0.2)
     await house.restart()
     await house.adopt(accepted)
     told = cast("JsonObject", (await house.hear(accepted))["task"])

@@ -15,8 +15,8 @@ from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.driver import Driver
-from passerelle.delegation.runs.step import Step
+from passerelle.delegation.runs.active_run import ActiveRun
+from passerelle.delegation.runs.draft import DecisionDraft
 from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store import keys
 from tests.support.engine import Server, ask
@@ -30,9 +30,9 @@ RACES = 1_000
 SIDE_BY_SIDE = 8
 
 
-def note(step: Step) -> None:
+def note(draft: DecisionDraft) -> None:
     """A fact that changes the record."""
-    step.add([Fact(tasks.scope_of(step.record), RunStatus(native_status="TASK_STATE_WORKING"))])
+    draft.add([Fact(tasks.scope_of(draft.record), RunStatus(native_status="TASK_STATE_WORKING"))])
 
 
 async def change(house: House, session: str, task: EntityRef) -> None:
@@ -56,7 +56,7 @@ def losses(house: House) -> list[tuple[Shard, int, str]]:
     return told
 
 
-async def begin(house: House) -> tuple[Driver, EntityRef, str]:
+async def begin(house: House) -> tuple[ActiveRun, EntityRef, str]:
     house.peer.hold()
     accepted = await house.send("chunks 3", wait="stream")
     house.peer.release(2)

@@ -163,7 +163,7 @@ async def test_answer_is_sent_again_at_its_time_by_a_driver_whom_no_row_wakes(
     house.peer.subscribes = subscribes
     accepted, _ = await lose_answer(house)
     # Looks at the agent are far apart, and the duty of the shard is another instance's.
-    house.patience = replace(house.patience, poll_s=60.0, poll_max_s=60.0, look_s=60.0)
+    house.timeouts = replace(house.timeouts, poll_s=60.0, poll_max_s=60.0, look_s=60.0)
     await house.restart()
     await house.adopt(accepted)
     await house.until(accepted, Status.COMPLETED)
@@ -190,7 +190,7 @@ async def test_answer_that_the_agent_has_and_does_not_take_is_asked_for_again(ho
 
 async def test_answer_may_be_on_its_way_for_as_long_as_its_agent_says(house: House) -> None:
     accepted, action = await lose_answer(house)
-    house.patience = replace(house.patience, doubt_s=60.0)
+    house.timeouts = replace(house.timeouts, doubt_s=60.0)
     await house.restart()
     await house.adopt(accepted)
     await wait_until(lambda: house.peer.count("SubscribeToTask") > 0, 10, "the agent was asked")
@@ -376,7 +376,7 @@ async def test_answer_that_another_instance_took_is_found_by_the_one_that_drives
         await turn.status("INPUT_REQUIRED", "Which colour?")
         await asyncio.Event().wait()
 
-    house.patience = replace(house.patience, look_s=0.05)
+    house.timeouts = replace(house.timeouts, look_s=0.05)
     await house.restart()
     house.peer.next(ask_and_stay)
     accepted = await house.send("go", wait="stream")
@@ -408,7 +408,7 @@ async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_
     await house.until(accepted, Status.QUEUED)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.means = change(driver.means, may_send=may_send_nothing)
+    driver.deps = change(driver.deps, may_send=may_send_nothing)
     turn = await house.send("and this", task=accepted.facade)
     await house.restart()
     await house.adopt(accepted)

@@ -18,7 +18,7 @@ from passerelle.core.record import change
 from passerelle.core.status import Status
 from passerelle.core.task import scope_of
 from passerelle.core.task_record import TaskRecord
-from passerelle.delegation.runs.habits import Habits
+from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.delegation.runs.run import Run
 from passerelle.runtime.records.writes import Terms, Written
 from tests.integration.delegation.test_endings import state_of
@@ -95,7 +95,7 @@ async def test_agent_says_how_long_a_message_to_it_may_be_on_its_way(house: Hous
 async def test_last_look_comes_as_soon_as_it_can_decide(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
-    house.patience = replace(house.patience, poll_s=60.0, poll_max_s=60.0)
+    house.timeouts = replace(house.timeouts, poll_s=60.0, poll_max_s=60.0)
     await house.restart()
     house.peer.next(vanish)
     accepted = await house.send("go")
@@ -186,8 +186,10 @@ async def test_habits_of_a_peer_outlive_the_process(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
     worker = (await house.record(known)).attempts[-1].worker
-    assert await Habits(house.store.habits).proves_absence(worker)
-    assert not await Habits(house.store.habits).proves_absence(replace(worker, card_hash="other"))
+    assert await PeerBehaviour(house.store.habits).proves_absence(worker)
+    assert not await PeerBehaviour(house.store.habits).proves_absence(
+        replace(worker, card_hash="other")
+    )
 
 
 async def expect_unknown(house: House, accepted: TurnAccepted) -> str:
@@ -222,7 +224,7 @@ async def test_peer_that_answers_with_messages_proves_nothing_by_an_empty_list(
 async def test_task_that_shows_up_at_such_a_peer_within_the_time_of_doubt_is_adopted(
     house: House,
 ) -> None:
-    house.patience = replace(house.patience, doubt_s=60.0)
+    house.timeouts = replace(house.timeouts, doubt_s=60.0)
     await house.restart()
     said, _ = await house.talk("message hello")
     await until_known(house, said, "answers_with_messages")
@@ -261,7 +263,7 @@ async def test_answer_that_was_lost_with_the_gateway_is_told_as_unknown_for_ever
 
 
 async def test_peer_that_cannot_list_leaves_the_run_lost_at_once(house: House) -> None:
-    house.patience = replace(house.patience, doubt_s=60.0)
+    house.timeouts = replace(house.timeouts, doubt_s=60.0)
     await house.restart()
     house.peer.lists = False
     house.peer.next(vanish)
@@ -376,7 +378,7 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     await wait_until(lambda: house.peer.texts.count("and this") == 1, 15, "the first has arrived")
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.means = change(driver.means, may_send=may_send_nothing)
+    driver.deps = change(driver.deps, may_send=may_send_nothing)
     turn = await house.send("", task=accepted.facade, message=message)
     await house.restart()
     await house.adopt(accepted)
@@ -390,7 +392,7 @@ async def test_input_is_looked_for_once_the_term_of_its_agent_is_over(house: Hou
     wait_for_arrival(house, 600.0)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.means = change(driver.means, may_send=may_send_nothing)
+    driver.deps = change(driver.deps, may_send=may_send_nothing)
     began_ms = house.clock.now_ms()
     turn = await house.send("and this", task=accepted.facade)
     at_ms = (await house.due(accepted.task_id))[f"input:{accepted.task_id}:{turn.turn_id}"]

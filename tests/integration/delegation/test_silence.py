@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 async def be_watchful(house: House) -> None:
     """A gateway that looks and tells at once."""
-    house.patience = replace(house.patience, look_s=0.02, heartbeat_s=0.1)
+    house.timeouts = replace(house.timeouts, look_s=0.02, heartbeat_s=0.1)
     await house.restart()
 
 
@@ -136,7 +136,7 @@ async def test_an_agent_that_says_the_same_again_lives_and_fills_no_history(
     house: House, *, stamps: bool
 ) -> None:
     house.policy = RetryPolicy(idle_timeout_ms=8_000)
-    house.patience = replace(house.patience, look_s=60)
+    house.timeouts = replace(house.timeouts, look_s=60)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     (remote,) = house.peer.tasks.values()

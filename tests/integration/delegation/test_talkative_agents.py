@@ -16,7 +16,7 @@ from passerelle.core.commands import TurnAccepted
 from passerelle.core.event_type import EventType
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
-from passerelle.delegation.runs.driver import Driver
+from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server
 from tests.support.house import ADA, BOB, House, open_house
@@ -58,13 +58,13 @@ def say_word(task: RemoteTask, number: int, more: str = "") -> Frame:
     return Frame({"statusUpdate": update})
 
 
-def find_driver(house: House, accepted: TurnAccepted) -> Driver:
+def find_driver(house: House, accepted: TurnAccepted) -> ActiveRun:
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
     return driver
 
 
-async def await_throttle(house: House, accepted: TurnAccepted) -> Driver:
+async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
     driver = find_driver(house, accepted)
     await wait_until(lambda: driver.is_throttled, 10, "the stream is not read any more")
     return driver
@@ -225,7 +225,7 @@ async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
 
 def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Whoever takes turns from now on: caller and agent."""
-    turns = house.service.dispatch.turns
+    turns = house.service.dispatch.scheduler
     take, taken = turns.take, list[tuple[str, str]]()
 
     async def note(caller: str, agent: str) -> None:

@@ -142,7 +142,7 @@ async def test_keyed_input_whose_first_reply_was_lost_is_sent_all_the_same(house
 async def test_task_that_was_stored_though_its_caller_got_an_error_comes_to_an_end(
     house: House,
 ) -> None:
-    house.patience = replace(house.patience, revive_s=0.02)
+    house.timeouts = replace(house.timeouts, revive_s=0.02)
     await house.restart()
     tasks: list[str] = []
 

@@ -18,8 +18,8 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.task_requests import PauseTask, ResumeTask
-from passerelle.delegation.runs.driver import Driver
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.active_run import ActiveRun
+from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, ask, bearer, make_answer, say
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 OWNER: Final = Principal("ada", kind="person", scopes=frozenset(Scope))
 _AGES_S: Final = 3600.0
 _UNHURRIED: Final = replace(
-    Patience(),
+    Timeouts(),
     poll_s=_AGES_S,
     poll_max_s=_AGES_S,
     parked_poll_s=_AGES_S,
@@ -50,7 +50,7 @@ class Town:
     driver: Instance
     third: Instance
 
-    def find(self, task_id: str) -> Driver | None:
+    def find(self, task_id: str) -> ActiveRun | None:
         """The driver of a task, where it is expected."""
         return self.driver.gateway.service.dispatch.find(task_id)
 
@@ -125,7 +125,7 @@ async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
 
 def silence(instance: Instance) -> None:
     """Nothing that it tells others arrives."""
-    instance.gateway.service.dispatch.nudging = None
+    instance.gateway.service.dispatch.signals = None
 
 
 @pytest.mark.parametrize("who", ["keeper", "third", "driver"])

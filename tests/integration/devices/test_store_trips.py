@@ -17,7 +17,7 @@ import pytest
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, asks, bearer, make_answer, say
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 MOST: Final = 3
 _WITHIN_S: Final = 20.0
 _ASKED: Final = b"action.required"
-_UNHURRIED: Final = replace(Patience(), parked_poll_s=3600.0, parked_poll_max_s=3600.0)
+_UNHURRIED: Final = replace(Timeouts(), parked_poll_s=3600.0, parked_poll_max_s=3600.0)
 """Nobody looks at an agent that waits, so a driver that moves was told to."""
 
 

@@ -13,7 +13,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.delegation.duties.due import MOST_AT_ONCE, Handler
-from passerelle.delegation.duties.settling import Settling
+from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances
@@ -27,9 +27,9 @@ SHARD = Shard(3)
 
 async def owe(store: Store, shard: Shard, *members: str) -> None:
     """Sets rows that are due now."""
-    settling = Settling(store.log, SystemIds())
+    factless_writes = FactlessWrites(store.log, SystemIds())
     due = tuple(DueChange(member, 1) for member in members)
-    assert isinstance(await settling.write(shard, due=due), Appended)
+    assert isinstance(await factless_writes.write(shard, due=due), Appended)
 
 
 async def count_due(store: Store, shard: Shard) -> int:
@@ -47,7 +47,7 @@ async def test_each_row_is_acted_on_once_by_the_two_instances_that_share_the_sha
     def handler(name: str) -> Handler:
         async def act(shard: Shard, row: DueRow, now_ms: int) -> None:
             assert now_ms > 1_600_000_000_000
-            if await owners[name].duties.settling.drop_row(shard, row):
+            if await owners[name].duties.factless_writes.drop_row(shard, row):
                 seen[row.member] += 1
 
         return act
@@ -135,7 +135,7 @@ async def test_row_whose_handler_failed_comes_due_again(instances: Instances, st
             raise StoreUnavailable("test", "no")
         if len(tries) == 2:
             raise KeyError(row.member)
-        assert await one.duties.settling.drop_row(shard, row)
+        assert await one.duties.factless_writes.drop_row(shard, row)
         dropped.set()
 
     one = await instances.start("in_one", handlers={"ring": ring}, runs=False)
@@ -162,7 +162,7 @@ async def test_row_of_a_kind_that_nobody_knows_stays(instances: Instances, store
 
 
 async def test_claim_that_outlived_its_visibility_drops_nothing(store: Store) -> None:
-    settling = Settling(store.log, SystemIds())
+    factless_writes = FactlessWrites(store.log, SystemIds())
     await owe(store, SHARD, "ring:x")
     (first,) = (await store.due.claim(SHARD, 1, 1)).rows
 
@@ -172,18 +172,18 @@ async def test_claim_that_outlived_its_visibility_drops_nothing(store: Store) ->
 
     second = await wait_until(again, 15, "the row is due again")
     assert second is not None
-    assert not await settling.drop_row(SHARD, first)
-    assert await settling.drop_row(SHARD, second)
-    assert not await settling.drop_row(SHARD, second)
+    assert not await factless_writes.drop_row(SHARD, first)
+    assert await factless_writes.drop_row(SHARD, second)
+    assert not await factless_writes.drop_row(SHARD, second)
     assert not await count_due(store, SHARD)
 
 
 async def test_settling_makes_no_session(store: Store, instances: Instances) -> None:
-    settling = Settling(store.log, SystemIds())
+    factless_writes = FactlessWrites(store.log, SystemIds())
     await owe(store, SHARD, "ring:x")
     (row,) = (await store.due.claim(SHARD, 1, 60_000)).rows
     again = (DueChange("ring:y", 5),)
-    result = await settling.write(SHARD, claim=Claim(row.member, row.token), due=again)
+    result = await factless_writes.write(SHARD, claim=Claim(row.member, row.token), due=again)
     assert isinstance(result, Appended)
     assert ask(instances.url, "KEYS", "*:s:*") == []
 

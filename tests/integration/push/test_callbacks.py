@@ -16,7 +16,7 @@ import pytest
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
 from passerelle.delegation.runs.callbacks import PER_SECOND
-from passerelle.delegation.runs.patience import Patience
+from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.runtime.common.clock import SystemIds
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
@@ -74,7 +74,7 @@ async def called(
     engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Called]:
     """The gateway would ask by itself once a minute, so that what a call does shows."""
-    patient = partial(Patience, poll_s=60.0, poll_max_s=60.0)
+    patient = partial(Timeouts, poll_s=60.0, poll_max_s=60.0)
     monkeypatch.setattr("passerelle.gateway.assembly.Patience", patient)
     async with run_rig(engine_server.url, tmp_path, public_url=PUBLIC) as rig:
         yield await begin(rig, {"streaming": False, "pushNotifications": True})
@@ -206,7 +206,7 @@ async def test_peer_is_told_nothing_where_it_cannot_call_or_streams_anyway(
 async def test_peer_whose_stream_is_gone_is_told_to_call_back_instead(
     engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient = partial(Patience, poll_s=60.0, poll_max_s=60.0)
+    patient = partial(Timeouts, poll_s=60.0, poll_max_s=60.0)
     monkeypatch.setattr("passerelle.gateway.assembly.Patience", patient)
     async with run_rig(engine_server.url, tmp_path, public_url=PUBLIC) as rig:
         called = await begin(rig, {"streaming": True, "pushNotifications": True})

@@ -28,9 +28,9 @@ from passerelle.core.status import Status
 from passerelle.core.task_commands import CreateTask, RequestCancel, StartRun
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
-from passerelle.delegation.runs.asking import ask
-from passerelle.delegation.runs.observe import observe
-from passerelle.delegation.runs.step import Sight, Step
+from passerelle.delegation.runs.draft import DecisionDraft, RunContext
+from passerelle.delegation.runs.observation import observe
+from passerelle.delegation.runs.questions import open_questions
 from passerelle.runtime.records.spill import Spill
 from tests.support.counted_ids import START_MS, CountedIds
 from tests.support.task_commands import CREATED, STARTED
@@ -56,14 +56,14 @@ class Pump:
     replayed: dict[EntityRef, Record | None] = field(
         default_factory=dict[EntityRef, "Record | None"]
     )
-    sight: Sight = field(init=False)
+    context: RunContext = field(init=False)
     now_ms: int = START_MS
 
     def __post_init__(self) -> None:
-        self.sight = Sight(
+        self.context = RunContext(
             TASK, SHARD, THREAD, "echo", "ctx_1", lambda prefix: self.ids.mint(prefix, SHARD)
         )
-        self.sight.accepted.append(OURS)
+        self.context.accepted.append(OURS)
         decision = self._begin(dict.fromkeys((SESSION, THREAD, TASK), NOTHING))
         created = SessionCreated("pr_1", "default", "ada")
         decision.add(sessions.decide(None, OpenSession(SESSION.id, created)))
@@ -81,11 +81,11 @@ class Pump:
         """Takes the frames in one decision; the new events."""
         decision = self._begin(self.held)
         spill = Spill()
-        step = Step(decision, self.sight, spill, ask)
+        step = DecisionDraft(decision, self.context, spill, open_questions)
         for result in results:
             observe(step, result)
         self.blobs += spill.blobs
-        self.sight.names_foreign |= step.names_foreign
+        self.context.names_foreign |= step.names_foreign
         return self._store(decision) if decision.events else []
 
     def hear_each(self, *results: JsonObject) -> list[Event]:

@@ -102,7 +102,7 @@ def test_each_version_is_told_once_with_the_hash_of_what_was_joined(
         assert [one.replaces for one in versions[1:]] == [versions[0].artifact_id] * (
             len(versions) - 1
         )
-    shown = objects_at(pump.sight.content or {}, "artifacts")
+    shown = objects_at(pump.context.content or {}, "artifacts")
     assert {str(one["artifactId"]): one["parts"] for one in shown} == model.parts
 
 
@@ -117,5 +117,5 @@ def test_names_of_an_agent_that_are_contents_do_not_swell_records() -> None:
     assert [one.version for one in changed] == [2]
     assert len(write_snapshot(pump.record)) < 4_096
     assert len(write_snapshot(pump.thread)) < 2_048
-    (shown,) = objects_at(pump.sight.content or {}, "artifacts")
+    (shown,) = objects_at(pump.context.content or {}, "artifacts")
     assert (shown["artifactId"], shown["name"]) == (long, long)

@@ -20,5 +20,5 @@ def test_a_status_is_the_same_work_however_many_there_were() -> None:
     for number in range(1_001):
         counted[number] = count_calls(partial(pump.hear, tell(number)))
     assert counted[1_000] < counted[100] * 1.2
-    content = cast("JsonObject", pump.sight.content)
+    content = cast("JsonObject", pump.context.content)
     assert len(cast("list[JsonObject]", content["history"])) == 1_001

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.delegation.runs.rates import QUIET_BYTES, QUIET_EVENTS, Rate, Sums
+from passerelle.delegation.runs.volume import QUIET_BYTES, QUIET_EVENTS, CallerLoads, ReadRate
 
 
 def test_a_run_may_bring_a_second_at_once_and_then_its_rate() -> None:
-    rate = Rate(events_per_s=10, bytes_per_s=1_000)
+    rate = ReadRate(events_per_s=10, bytes_per_s=1_000)
     rate.count(10, 0, now_s=100.0)
     assert rate.find_wait_s(100.0) <= 0
     rate.count(5, 0, now_s=100.0)
@@ -19,7 +19,7 @@ def test_a_run_may_bring_a_second_at_once_and_then_its_rate() -> None:
 
 
 def test_bytes_are_waited_for_as_events_are_and_the_longer_wait_counts() -> None:
-    rate = Rate(events_per_s=10, bytes_per_s=1_000)
+    rate = ReadRate(events_per_s=10, bytes_per_s=1_000)
     rate.count(1, 3_000, now_s=50.0)
     assert rate.find_wait_s(50.0) == pytest.approx(2.0)
     rate.count(60, 0, now_s=50.0)
@@ -27,7 +27,7 @@ def test_bytes_are_waited_for_as_events_are_and_the_longer_wait_counts() -> None
 
 
 def test_what_was_not_brought_is_not_saved_up() -> None:
-    rate = Rate(events_per_s=10, bytes_per_s=1_000)
+    rate = ReadRate(events_per_s=10, bytes_per_s=1_000)
     rate.count(1, 0, now_s=0.0)
     rate.count(20, 0, now_s=1_000.0)
     assert rate.find_wait_s(1_000.0) == pytest.approx(1.0)
@@ -35,7 +35,7 @@ def test_what_was_not_brought_is_not_saved_up() -> None:
 
 @pytest.mark.parametrize("events", [1, 10, 100])
 def test_over_a_long_time_no_more_comes_than_the_rate(events: int) -> None:
-    rate, now_s, came = Rate(events_per_s=50, bytes_per_s=10**9), 0.0, 0
+    rate, now_s, came = ReadRate(events_per_s=50, bytes_per_s=10**9), 0.0, 0
     while now_s < 100:
         rate.count(events, 0, now_s)
         came += events
@@ -44,7 +44,7 @@ def test_over_a_long_time_no_more_comes_than_the_rate(events: int) -> None:
 
 
 def test_the_runs_of_a_caller_are_judged_by_what_they_bring_together() -> None:
-    sums = Sums()
+    sums = CallerLoads()
     for _ in range(20):
         # Not much for one run.
         sums.count("alice", QUIET_EVENTS // 16, 100, now_s=7.0)
@@ -58,7 +58,7 @@ def test_the_runs_of_a_caller_are_judged_by_what_they_bring_together() -> None:
 
 
 def test_whoever_is_loud_is_so_however_many_others_there_are() -> None:
-    sums = Sums()
+    sums = CallerLoads()
     sums.count("alice", QUIET_EVENTS * 2, 0, now_s=7.0)
     for number in range(5_000):
         sums.count(f"other {number}", 1, 1, now_s=7.0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from passerelle.core.facts import RetryPolicy
-from passerelle.delegation.runs.patience import Patience
-from passerelle.delegation.runs.peer_terms import PeerTerms
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.settings import Settings
 
@@ -18,23 +18,23 @@ def configure(**said: object) -> Settings:
 def test_patience_with_an_agent_is_what_its_timeouts_say() -> None:
     terms = AgentTerms(
         configure(timeout={"arrival": "90s", "liveness": "10m", "stalled": "1m"}),
-        Patience(poll_s=7.0),
+        Timeouts(poll_s=7.0),
     )
-    assert terms.find("a").patience == Patience(
+    assert terms.find("a").timeouts == Timeouts(
         poll_s=7.0, doubt_s=90.0, liveness_s=600.0, stalled_s=60.0
     )
 
 
 def test_of_an_agent_that_nobody_has_configured_nothing_is_said() -> None:
-    assert AgentTerms(Settings(), Patience()).find("gone") == PeerTerms()
+    assert AgentTerms(Settings(), Timeouts()).find("gone") == PeerTerms()
 
 
 def test_timeouts_that_nobody_sets_are_those_of_the_patience() -> None:
-    assert AgentTerms(configure(), Patience()).find("a").patience == Patience()
+    assert AgentTerms(configure(), Timeouts()).find("a").timeouts == Timeouts()
 
 
 def test_terms_are_one_object_until_another_configuration_says_others() -> None:
-    terms = AgentTerms(configure(), Patience())
+    terms = AgentTerms(configure(), Timeouts())
     assert terms.find("a") is terms.find("a")
     terms.reload(configure(tags=["slow"], answers="always_task", correlation=True))
     said = terms.find("a")
@@ -43,7 +43,7 @@ def test_terms_are_one_object_until_another_configuration_says_others() -> None:
 
 
 def test_agent_that_is_gone_keeps_its_retry_policy_and_nothing_else() -> None:
-    terms = AgentTerms(configure(tags=["slow"], timeout={"total": "7s"}), Patience())
+    terms = AgentTerms(configure(tags=["slow"], timeout={"total": "7s"}), Timeouts())
     policy = terms.find("a").policy
     assert policy != RetryPolicy()
     terms.reload(Settings())
@@ -54,5 +54,5 @@ def test_agent_that_is_gone_keeps_its_retry_policy_and_nothing_else() -> None:
 
 def test_what_callers_of_a_busy_agent_get_is_part_of_the_patience_with_it() -> None:
     busy = {"callers": "refuse", "told_after": "10s", "give_up": "5m"}
-    terms = AgentTerms(configure(busy=busy), Patience())
-    assert terms.find("a").patience == Patience(told_s=10.0, refuses=True, busy_s=300.0)
+    terms = AgentTerms(configure(busy=busy), Timeouts())
+    assert terms.find("a").timeouts == Timeouts(told_s=10.0, refuses=True, busy_s=300.0)

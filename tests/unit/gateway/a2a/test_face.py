@@ -16,7 +16,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Peer
 from passerelle.core.principal import Principal
-from passerelle.delegation.runs.commands import Told
+from passerelle.delegation.runs.active_runs import ResultCallback
 from passerelle.gateway.a2a.face import FaceParts, make_face
 from passerelle.gateway.a2a.operations import Turn
 from passerelle.gateway.auth.authenticator import OpenAuthenticator
@@ -49,7 +49,7 @@ class Failing(ScriptedService):
     ) -> JsonObject:
         return self.view
 
-    def begin(self, principal: Principal, command: SubmitTurn, told: Told[Turn]) -> None:
+    def begin(self, principal: Principal, command: SubmitTurn, told: ResultCallback[Turn]) -> None:
         raise AssertionError("nobody offers anything here")
 
     @asynccontextmanager

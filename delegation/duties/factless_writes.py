@@ -1,0 +1,85 @@
+"""Small appends without facts: a due row that has nothing left to say, a run that has nothing left to drive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import (
+    Again,
+    Appended,
+    Batch,
+    Claim,
+    DueChange,
+    IdempotencyRow,
+    StaleEpoch,
+)
+from passerelle.core.ids import Shard, derive_id
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import AppendResult, RunMove
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.log import EventLog
+
+_KEPT_MS: Final = 60_000
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FactlessWrites:
+    """Writes what changes no record. A batch needs a session to be placed by: one that is derived and never made."""
+
+    log: EventLog
+    ids: Ids
+
+    async def drop_row(self, shard: Shard, row: DueRow) -> bool:
+        """Takes a claimed row out of the due set; False when it was claimed again, or settled, by somebody else.
+
+        Raises:
+            StoreUnavailable: the row stays.
+        """
+        result = await self.write(shard, claim=Claim(row.member, row.token))
+        return isinstance(result, Appended | Again)
+
+    async def write(
+        self,
+        shard: Shard,
+        *,
+        claim: Claim | None = None,
+        due: tuple[DueChange, ...] = (),
+        runs: tuple[RunMove, ...] = (),
+    ) -> AppendResult:
+        """One append without facts.
+
+        Raises:
+            StoreUnavailable: nothing is known to be written.
+        """
+        op = self.ids.mint("op", shard)
+        for _ in range(_TRIES - 1):
+            result = await self._append(shard, op, claim, due, runs)
+            if not isinstance(result, StaleEpoch):
+                return result
+        return await self._append(shard, op, claim, due, runs)
+
+    async def _append(
+        self,
+        shard: Shard,
+        op: str,
+        claim: Claim | None,
+        due: tuple[DueChange, ...],
+        runs: tuple[RunMove, ...],
+    ) -> AppendResult:
+        batch = Batch(
+            session=derive_id("se", shard, "settling"),
+            op=op,
+            shard_epoch=self.log.shard_epoch(shard),
+            stream_epoch=f"{self.ids.draw(32):08x}",
+            runs=runs,
+            claim=claim,
+            due=due,
+            feed=False,
+            # Nothing is compared by version here, so this row keeps a repeat from running twice.
+            idem=IdempotencyRow(key=op, digest=op, result=b"", ttl_ms=_KEPT_MS),
+        )
+        return await self.log.append(batch)

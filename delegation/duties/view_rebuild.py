@@ -1,0 +1,148 @@
+"""Views made anew after a loss, by whoever has the duty in the shard whose records they show (I10).
+
+Two losses lead here, each as a row in the due set of that shard, so that a crash on the way loses nothing:
+
+- A target has lost rows that the feed does not reach back to. ``rebuild:<shard>:0``: what is derived from every session
+  of the shard is rewritten from its stream.
+- The shard itself has lost its tail. ``rebuild:<shard>:<ms>``: rows in other shards that name what is gone are taken
+  out, as far as they are not older than that; and sessions with something open are compared, since a question that was
+  closed in the tail is open again and stands in no inbox.
+
+The work may take long, so it is done beside the loop: the row comes back until it is over. Facts and records are never
+written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import Claim, DueChange, EntityKind
+from passerelle.core.errors import PasserelleError
+from passerelle.core.ids import Shard, place
+from passerelle.delegation.verification.repair import repair_session
+from passerelle.delegation.verification.strays import find_stray_rows, repair_stray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ports.due import DueRow
+    from passerelle.delegation.duties.factless_writes import FactlessWrites
+    from passerelle.store.store import Store
+
+REBUILD: Final = "rebuild"
+_LOOK_AGAIN_MS: Final = 500
+_TRY_AGAIN_S: Final = 5.0
+_REACH_MS: Final = 3_600_000
+"""A replica that is promoted lags by less, or ``passerelle verify --repair`` finds the rest."""
+_EVERYTHING: Final = 0
+
+
+@dataclass(slots=True)
+class ViewRebuild:
+    """Handles the rows ``rebuild:<shard>:<ms>``."""
+
+    store: Store
+    factless_writes: FactlessWrites
+    log: FilteringBoundLogger
+    wake: Callable[[Shard], None]
+    """Brings the due loop to a shard at once."""
+    _wanted: dict[str, tuple[Shard, int]] = field(default_factory=dict[str, "tuple[Shard, int]"])
+    _done: set[str] = field(default_factory=set[str])
+    _work: asyncio.Task[None] | None = None
+
+    async def owe_all(self, shard: Shard) -> None:
+        """Everything that is derived from a shard is to be rebuilt.
+
+        Raises:
+            StoreUnavailable: nothing is owed.
+        """
+        self.log.warning("relay.too_old", source=shard.tag)
+        await self._owe(shard, _EVERYTHING)
+
+    async def owe_lost(self, shard: Shard, epoch: int) -> None:
+        """A shard has lost its tail; its new epoch is about the time at which that was noticed, in ms.
+
+        Raises:
+            StoreUnavailable: nothing is owed.
+        """
+        await self._owe(shard, max(epoch - _REACH_MS, _EVERYTHING + 1))
+
+    async def rebuild(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """Sees to it that the work is being done, and settles the row once it is.
+
+        Raises:
+            StoreUnavailable: the row stays.
+        """
+        if row.member in self._done:
+            self._done.discard(row.member)
+            await self.factless_writes.drop_row(shard, row)
+            return
+        if row.member not in self._wanted:
+            since_ms = int(row.member.rpartition(":")[2])
+            self._wanted[row.member] = (shard, since_ms)
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._work_off(), name="rebuild")
+        again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
+        await self.factless_writes.write(shard, claim=Claim(row.member, row.token), due=(again,))
+
+    async def close(self) -> None:
+        """Ends the work; its rows stay."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def _owe(self, shard: Shard, since_ms: int) -> None:
+        member = f"{REBUILD}:{shard.tag}:{since_ms}"
+        self._done.discard(member)
+        await self.factless_writes.write(shard, due=(DueChange(member, 1),))
+        self.wake(shard)
+
+    async def _work_off(self) -> None:
+        """What is wanted goes together: to look for rows is to look through all shards."""
+        while self._wanted:
+            batch = dict(self._wanted)
+            try:
+                await self._rebuild_all(batch)
+            except PasserelleError as error:
+                self.log.warning("views.not_rebuilt", reason=str(error))
+                await asyncio.sleep(_TRY_AGAIN_S)
+                continue
+            except Exception:
+                self.log.exception("views.not_rebuilt")
+                await asyncio.sleep(_TRY_AGAIN_S)
+                continue
+            for member in batch:
+                self._wanted.pop(member, None)
+                self._done.add(member)
+
+    async def _rebuild_all(self, batch: dict[str, tuple[Shard, int]]) -> None:
+        whole = {shard for shard, since_ms in batch.values() if since_ms == _EVERYTHING}
+        since = {shard: ms for shard, ms in batch.values() if ms != _EVERYTHING}
+        repaired = 0
+        for session in await self._list_sessions(whole):
+            await repair_session(self.store, session, has_lost=True)
+            repaired += 1
+        for session in await self.store.inspection.list_open_sessions():
+            if place(session) in since:
+                repaired += bool((await repair_session(self.store, session)).found)
+        strays = await find_stray_rows(self.store, since) if since else []
+        for stray in strays:
+            await repair_stray(self.store, stray)
+        self.log.warning(
+            "views.rebuilt",
+            shards=sorted({shard.tag for shard, _ in batch.values()}),
+            sessions=repaired,
+            strays=len(strays),
+        )
+
+    async def _list_sessions(self, shards: set[Shard]) -> list[str]:
+        if not shards:
+            return []
+        entities = await self.store.inspection.list_entities()
+        return [
+            ref.id for ref in entities if ref.kind is EntityKind.SESSION and ref.shard in shards
+        ]

@@ -1,0 +1,332 @@
+"""A run that this instance drives: its state, its appends, its pauses. The steps in the other modules take it.
+
+It imports no step, so that each step can be read alone; ``loop`` puts them in order. The run is detached from every
+caller: who asked may go, and who comes back reads what is stored (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, correlate
+from passerelle.core.errors import PasserelleError, StoreUnavailable
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.record import value
+from passerelle.delegation.runs.draft import DecisionDraft, find_first
+from passerelle.delegation.runs.follow_strategy import FollowStrategy
+from passerelle.delegation.runs.peer_profile import read_behaviour
+from passerelle.delegation.runs.run import Run, RunMovedError
+from passerelle.delegation.runs.volume import ReadRate
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.batch import EntityRef
+    from passerelle.core.events import AnyPayload
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.leases import Replicas
+    from passerelle.delegation.runs.callbacks import CallbackOffer
+    from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
+    from passerelle.delegation.runs.outputs import OutputPolicy
+    from passerelle.delegation.runs.peer_profile import PeerBehaviour
+    from passerelle.delegation.runs.volume import ReadScheduler
+    from passerelle.permission_bridge.hooks.consulting import Consulting
+    from passerelle.runtime.records.references import References, Referred
+    from passerelle.runtime.records.writes import Terms, Written
+
+
+@value
+class DriverDeps:
+    """What all runs of an instance are driven with; made once."""
+
+    clock: Clock
+    log: FilteringBoundLogger
+    may_send: Callable[[Run], bool]
+    """Whether enough of the lease is left to begin something that cannot be undone.
+
+    Raises:
+        RunMovedError: the lease was lost, and the present one is another one.
+    """
+    replicas: Replicas
+    """Nothing is sent on a write that a failover would lose."""
+    offer: Callable[[str, str], Awaitable[None]]
+    """Tells the instances that may drive a run that it was released: agent and task."""
+    on_broken: Callable[[ActiveRun], None]
+    """Called when a driver leaves a run that has not ended and is still ours."""
+    on_left: Callable[[EntityRef], None]
+    """Called with the task of each run that is no longer driven here, whatever the reason."""
+    behaviour: PeerBehaviour
+    references: References
+    """What messages refer to."""
+    consulting: Consulting
+    """The policy, hooks and grants that judge what a peer asks."""
+    outputs: OutputPolicy
+    throttle: PollThrottle
+    """Shared by all runs that are polled."""
+    scheduler: ReadScheduler
+    """Shared by all runs that bring much."""
+
+
+@dataclass(slots=True)
+class PendingReturns:
+    """Answers of people that a run owes its peer, by the ids of their actions."""
+
+    owed: set[str] = field(default_factory=set[str])
+    put_off: dict[str, int] = field(default_factory=dict[str, int])
+    """Owed answer -> when to look again, in ms; its due row comes due then."""
+    untaken: set[str] = field(default_factory=set[str])
+    """Answers whose last send certainly did not reach the peer."""
+
+
+@dataclass(eq=False)
+class ActiveRun:
+    """One run that is driven to its end. ``failure`` says why a turn has no answer.
+
+    It has no slots: most runs end with their first answer, and the defaults of what they never need are in the class.
+    """
+
+    run: Run
+    peer: Peer
+    deps: DriverDeps
+    timeouts: Timeouts
+    key: str | None
+    """A key that the first message carries, by which the peer's task is found again."""
+    callback: CallbackOffer | None
+    """What the peer was told to call with; None where nobody can call us."""
+    tries: int = field(default=0, init=False)
+    """How often a driver of this run has broken."""
+    failure: PasserelleError | None = field(default=None, init=False)
+    proof_ms: int = field(default=0, init=False)
+    """When the peer last answered, by our clock; a record is not written for each answer without news."""
+    sent_ms: int = field(default=0, init=False)
+    """When a send was begun here last."""
+    is_streaming: bool = field(default=False, init=False)
+    """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
+    was_left: bool = field(default=False, init=False)
+    """Whether the peer itself has ended the stream that was read last."""
+    is_throttled: bool = field(default=False, init=False)
+    """Whether a stream of the task is not read now, since it brings more than it may."""
+    was_throttled: bool = field(default=False, init=False)
+    """Whether that is told."""
+    let_through: frozenset[str] = field(default=frozenset(), init=False)
+    """What hooks have let through of what the peer brought."""
+    options: JsonObject | None = field(default=None, init=False)
+    """What the request of a gated run says beside its message."""
+    not_before_ms: int = field(default=0, init=False)
+    """When the peer wants to be asked again, at the earliest."""
+    new_card: str = field(default="", init=False)
+    has_lost: bool = field(default=False, init=False)
+    """Whether some of what the peer has said may be lost: it is asked for all of it before anything else is taken."""
+    sent: JsonObject | None = field(default=None, init=False)
+    _pending: PendingReturns | None = field(default=None, init=False)
+    _strategy: FollowStrategy | None = field(default=None, init=False)
+    _rate: ReadRate | None = field(default=None, init=False)
+    _is_held: bool = field(default=False, init=False)
+    _attention: asyncio.Event | None = field(default=None, init=False)
+    _activity: asyncio.Event | None = field(default=None, init=False)
+    _news: tuple[Written, ...] = field(default=(), init=False)
+    _is_behind: bool = field(default=False, init=False)
+    """Whether there is more than what ``_news`` say."""
+
+    @property
+    def pending(self) -> PendingReturns:
+        """What the run owes its peer; made when first needed."""
+        if self._pending is None:
+            self._pending = PendingReturns()
+        return self._pending
+
+    @property
+    def strategy(self) -> FollowStrategy:
+        """How the run is followed; made when first needed."""
+        if self._strategy is None:
+            self._strategy = FollowStrategy(self.timeouts)
+        return self._strategy
+
+    @property
+    def rate(self) -> ReadRate:
+        """How much its streams may bring together; made when first needed."""
+        if self._rate is None:
+            limits = self.run.context.limits
+            self._rate = ReadRate(limits.events_per_s, limits.bytes_per_s)
+        return self._rate
+
+    @property
+    def activity(self) -> asyncio.Event:
+        """Set by each wake-up, and by each frame that is read; made when first needed."""
+        if self._activity is None:
+            self._activity = asyncio.Event()
+        return self._activity
+
+    @property
+    def attention(self) -> asyncio.Event:
+        """Set by a wake-up until the driver has looked; made when first needed."""
+        if self._attention is None:
+            self._attention = asyncio.Event()
+        return self._attention
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether a wake-up waits for the driver."""
+        return self._attention is not None and self._attention.is_set()
+
+    def wake(self, news: Written | None = None) -> None:
+        """Has the driver look: an answer was given, a cancel is wanted. ``news`` is all that was stored, if known."""
+        if news is None:
+            self._is_behind = True
+        else:
+            self._news += (news,)
+        self.attention.set()
+        self.activity.set()
+
+    async def find_message(self) -> JsonObject | None:
+        """The message that the run was made for, as it may be sent: a hook may have changed it."""
+        run = self.run.record.run
+        if run is None:
+            return None
+        if run.updated_input is not None:
+            content = await self.run.blobs.get(self.run.shard, run.updated_input)
+            return None if content is None else cast("JsonObject", orjson.loads(content))
+        return find_first(self.run.context.accepted, run)
+
+    async def refer(self, message: JsonObject) -> Referred:
+        """What a stored message refers to, as this peer may read it."""
+        return await self.deps.references.recall(self.run.record, self.peer.name, message)
+
+    async def recall(self) -> JsonObject | None:
+        """What was sent first, or is to be: as it was addressed here, else made from what is stored."""
+        run = self.run.record.run
+        if self.sent is not None or run is None:
+            return self.sent
+        message = await self.find_message()
+        if message is None:
+            return None
+        referred = await self.refer(message)
+        if run.updated_input is not None:
+            referred = replace(referred, parts=())
+        params: JsonObject = {**(run.send_options or {}), "message": message}
+        self.sent = self.address(params, referred)
+        return self.sent
+
+    def address(self, params: JsonObject, referred: Referred) -> JsonObject | None:
+        """What the agent is sent; None where the run has ended."""
+        if self.run.templated is not None:
+            to = RemoteAddress(
+                self.run.templated.remote_context_id, None, None, referred.ids, referred.parts
+            )
+        elif (run := self.run.record.run) is not None:
+            to = RemoteAddress(
+                run.remote_context_id, run.remote_task_id, None, referred.ids, referred.parts
+            )
+        else:
+            return None
+        sent = address_send(params, to)
+        return sent if self.key is None else correlate(sent, self.key)
+
+    def learn(self) -> None:
+        """What the first answer of the peer says about its habits."""
+        run = self.run
+        seen = run.seen if run.rendered is not None else read_behaviour(run.record.attempts[-1])
+        if seen is not None:
+            self.deps.behaviour.note(*seen)
+
+    def may_leave(self) -> bool:
+        """Whether a send may start at once: there is no replica to wait for, and the lease has time left."""
+        return not self.deps.replicas.are_seen(self.run.shard) and self.deps.may_send(self.run)
+
+    async def await_leave(self) -> None:
+        """Waits until a send may start: earlier writes are on a replica, if there is one, and the lease has time left.
+
+        When a failover loses the write that an earlier send stands on, that message is sent a second time.
+        """
+        shard, pause_s = self.run.shard, self.timeouts.replica_s
+        while self.deps.replicas.are_seen(shard) and not await self.deps.replicas.have_all(shard):
+            if pause_s == self.timeouts.replica_s:
+                self.deps.log.warning("send.unconfirmed", task=self.run.context.task.id)
+            if self.run.moved:
+                raise RunMovedError
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self.timeouts.replica_max_s)
+        await self.await_lease()
+
+    async def await_lease(self) -> None:
+        """Waits until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""
+        while not self.deps.may_send(self.run):
+            if self.run.moved:
+                raise RunMovedError
+            await asyncio.sleep(self.timeouts.lease_s)
+
+    async def append(
+        self,
+        body: Callable[[DecisionDraft], None],
+        terms: Callable[[DecisionDraft], Terms] | None = None,
+    ) -> None:
+        """Appends as soon as the store can take it; nothing is read from the peer until then."""
+        while True:
+            try:
+                await self.run.append(body, terms)
+            except StoreUnavailable as error:
+                await self.hold(error)
+            else:
+                self._is_held = False
+                return
+
+    async def hold(self, error: StoreUnavailable) -> None:
+        """Pauses while the store is away; logged once, since an outage holds every run."""
+        if not self._is_held:
+            self.deps.log.warning("run.held", task=self.run.record.task_id, reason=error.reason)
+        self._is_held = True
+        await asyncio.sleep(self.timeouts.store_s)
+
+    def find_owed_s(self) -> float:
+        """Seconds until an answer that was put off is looked at again, infinite where none was.
+
+        Its row comes due as well, but the signal of the instance where it does may be lost.
+        """
+        at_ms = min(self.pending.put_off.values(), default=None)
+        return math.inf if at_ms is None else (at_ms - self.deps.clock.now_ms()) / 1000
+
+    def find_written_ms(self, meant_ms: int) -> int:
+        """The latest time, in ms, at which a message that was to be sent at ``meant_ms`` may have been written.
+
+        Its sender may have sent it until the run was moved to another driver.
+        """
+        return next((at_ms for at_ms in self.run.context.moves if at_ms >= meant_ms), meant_ms)
+
+    def remote_task(self) -> str | None:
+        run = self.run.record.run
+        return run.remote_task_id if run else None
+
+    async def rest(self, pause_s: float) -> None:
+        """Waits until the time is over or a wake-up comes, and no shorter than the peer has asked for."""
+        wished_s = (self.not_before_ms - self.deps.clock.now_ms()) / 1000
+        # Another instance may have written and its signal be lost. Not wait_for: up to Python 3.11 it loses a
+        # cancellation that comes together with what is waited for, and the driver would outlive its instance.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(pause_s, wished_s)):
+                await self.attention.wait()
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Applies what others have stored meanwhile; reads only where the news are not all of it."""
+        is_behind = self._is_behind or not self._news
+        news, self._news, self._is_behind = self._news, (), False
+        self.attention.clear()
+        if is_behind or not await self.run.learn(news):
+            await self.run.refresh()
+
+    async def note(self, payload: AnyPayload) -> None:
+        """Appends one fact about the task that nobody but the record sees."""
+        await self.append(lambda draft: draft.note(payload))
+
+    async def warn(self, code: str, reason: str) -> None:
+        await self.note(WarningRaised(code, reason))

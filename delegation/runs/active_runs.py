@@ -1,0 +1,266 @@
+"""The runs that this instance drives, and the commands that open them.
+
+A command runs to its end even when its caller leaves: half a command is never done (I6). A message that opens a run is
+driven in the task of its command, once the caller has its result: one asyncio task less for each message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+
+from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
+from passerelle.delegation.runs.run import RunMovedError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.delegation.runs.active_run import ActiveRun
+
+
+_LAST_S: Final = 1.0
+"""How long commands may take to their end at shutdown."""
+
+
+@dataclass(slots=True)
+class ActiveRuns:
+    """Runs by task. A run that ends takes itself out; one that breaks says so."""
+
+    log: FilteringBoundLogger
+    _active: dict[str, ActiveRun] = field(default_factory=dict[str, "ActiveRun"])
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    _draining: bool = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new runs are refused."""
+        return self._draining
+
+    def find(self, task_id: str) -> ActiveRun | None:
+        """The run of a task, if it is driven here."""
+        return self._active.get(task_id)
+
+    def list_tasks(self) -> list[str]:
+        """Tasks that are driven here."""
+        return list(self._active)
+
+    def start(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
+        """Runs ``work`` for the driver, detached from its caller.
+
+        Raises:
+            Draining: this instance takes no new work.
+        """
+        guarded = self._admit(active, work)
+        task = asyncio.get_running_loop().create_task(guarded)
+        self._tasks[active.run.context.task.id] = task
+        task.add_done_callback(lambda _task: self._leave_unbegun(active, work))
+
+    def _leave_unbegun(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
+        """A task that is cancelled before its first step enters no ``finally`` of its own."""
+        if self._active.get(active.run.context.task.id) is active:
+            work.close()
+            self._leave(active, has_ended=False)
+
+    def stay(
+        self, active: ActiveRun, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
+    ) -> Coroutine[Any, Any, None]:
+        """The same in an asyncio task that exists already: it has to await what is returned.
+
+        Raises:
+            Draining: this instance takes no new work.
+        """
+        guarded = self._admit(active, work)
+        self._tasks[active.run.context.task.id] = task
+        return guarded
+
+    def _admit(
+        self, active: ActiveRun, work: Coroutine[Any, Any, None]
+    ) -> Coroutine[Any, Any, None]:
+        if self._draining:
+            work.close()
+            raise Draining("this instance is shutting down", retry_after_s=1)
+        self._active[active.run.context.task.id] = active
+        return self._guard(active, work)
+
+    async def _guard(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
+        run, has_ended, broken = active.run, False, False
+        task_id = run.context.task.id
+        try:
+            await work
+            has_ended = run.has_ended()
+            broken = not has_ended
+        except RunMovedError:
+            self.log.info("run.moved", task=task_id)
+        except (StoreUnavailable, PasserelleError) as error:
+            active.failure, broken = error, True
+            self.log.warning("run.broken", task=task_id, code=error.stable_code, reason=str(error))
+        except Exception:
+            broken = True
+            self.log.exception("run.crashed", task=task_id)
+        finally:
+            has_ended = has_ended or run.has_ended()
+            self._leave(active, has_ended=has_ended)
+            if broken and not has_ended:
+                active.deps.on_broken(active)
+
+    def _leave(self, active: ActiveRun, *, has_ended: bool) -> None:
+        run, task_id = active.run, active.run.context.task.id
+        run.moved = run.moved or not has_ended
+        active.deps.on_left(run.context.task)
+        if self._active.get(task_id) is active:
+            del self._active[task_id]
+            del self._tasks[task_id]
+        run.tell_changed()
+
+    def drop(self, task_id: str) -> None:
+        """Stops driving a task at once; its fence refuses writes that are under way."""
+        active, task = self._active.get(task_id), self._tasks.get(task_id)
+        if active is not None and task is not None:
+            active.run.moved = True
+            task.cancel()
+
+    async def end(self, task_id: str) -> None:
+        """The same, and waits until its driver is done."""
+        task = self._tasks.get(task_id)
+        self.drop(task_id)
+        if task is not None:
+            await asyncio.wait((task,))
+
+    def refuse(self) -> None:
+        """Takes no new runs from here on."""
+        self._draining = True
+
+    async def drain(self) -> None:
+        """Stops driving: nothing ends by it, the leases tell others to go on (I6)."""
+        self.refuse()
+        running = list(self._tasks.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+Begun: TypeAlias = "tuple[ActiveRun, Coroutine[Any, Any, None]]"
+"""The driver of a run that was just opened, and all that it will do."""
+
+
+class ResultCallback(Protocol[T_contra]):
+    """Told of the result of one command, once. The caller may have gone by then."""
+
+    def on_result(self, result: T_contra, /) -> None:
+        """It was carried out."""
+        ...
+
+    def on_failure(self, failure: BaseException, /) -> None:
+        """It was not; ``asyncio.CancelledError`` where this instance has ended it."""
+        ...
+
+
+class Commands:
+    """Those that this instance carries out now."""
+
+    __slots__ = ("_rested", "_runs", "_under_way")
+
+    def __init__(self, runs: ActiveRuns) -> None:
+        self._runs = runs
+        self._under_way: dict[
+            ResultCallback[Any], tuple[asyncio.Task[None], Coroutine[Any, Any, Any]]
+        ] = {}
+        """By who is told of them: the task, and the work that it carries out."""
+        self._rested: asyncio.Future[None] | None = None
+        """Set when no command is under way."""
+
+    def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Carries ``work`` to its end; what is returned is its outcome."""
+        return self.open_run(_begin_nothing(work))
+
+    def open_run(self, work: Coroutine[Any, Any, tuple[T, Begun | None]]) -> asyncio.Future[T]:
+        """The same for work that may open a run, which is driven from there on."""
+        waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.begin(work, _Waiting(waiting))
+        return waiting
+
+    def begin(
+        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], told: ResultCallback[T]
+    ) -> None:
+        """The same for somebody who does not wait and is told; what it is told of a run comes before all of that."""
+        task = asyncio.get_running_loop().create_task(self._carry_out(work, told))
+        self._under_way[told] = task, work
+
+    async def _carry_out(
+        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], told: ResultCallback[T]
+    ) -> None:
+        try:
+            result, begun = await work
+            driving = None if begun is None else self._runs.stay(*begun, self._under_way[told][0])
+        except BaseException as failure:
+            self._leave(told)
+            told.on_failure(failure)
+            # The failure knows this call, which would keep it alive.
+            del told
+            if not isinstance(failure, Exception):
+                raise
+            return
+        self._leave(told)
+        try:
+            told.on_result(result)
+        except Exception:
+            # The run goes on all the same.
+            self._runs.log.exception("command.untold")
+        if driving is not None:
+            # A run may last for months.
+            del work, told, result, begun
+            await driving
+
+    def _leave(self, told: ResultCallback[Any]) -> None:
+        del self._under_way[told]
+        if self._rested is not None and not self._under_way and not self._rested.done():
+            self._rested.set_result(None)
+
+    async def drain(self) -> None:
+        """Waits a moment for those under way, and ends what is left; new runs are refused from then on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_S):
+                while self._under_way:
+                    self._rested = asyncio.get_running_loop().create_future()
+                    await self._rested
+        self._runs.refuse()
+        left = dict(self._under_way)
+        for task, _ in left.values():
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in left.values()), return_exceptions=True)
+        for told, (_, work) in left.items():
+            # One that was cancelled before its first step has told nobody.
+            if self._under_way.pop(told, None) is not None:
+                work.close()
+                told.on_failure(asyncio.CancelledError())
+
+
+class _Waiting:
+    """Passes the result on to a future, unless its waiter has gone."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self, waiting: asyncio.Future[Any]) -> None:
+        self._waiting = waiting
+
+    def on_result(self, result: object) -> None:
+        if not self._waiting.done():
+            self._waiting.set_result(result)
+
+    def on_failure(self, failure: BaseException) -> None:
+        if self._waiting.done():
+            return
+        if isinstance(failure, asyncio.CancelledError):
+            self._waiting.cancel()
+        else:
+            self._waiting.set_exception(failure)
+
+
+async def _begin_nothing(work: Coroutine[Any, Any, T]) -> tuple[T, None]:
+    return await work, None

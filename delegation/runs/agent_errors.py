@@ -1,0 +1,212 @@
+"""An agent that refuses an answer, or that breaks over its own work.
+
+*Refused*: the callers of the answer are told at once, and the task is what the agent says of it. A task that waits asks
+the same again, as a new question: a closed question stays closed (I7). An agent that finds fault with the answer waits
+too, even if it says that it works: some agents say so before they have read what they were sent, and never correct it.
+An answer of a rule or a clock would be the same each time, so the run fails.
+
+*Broken*: the agent has said an error after it had begun, and nothing since. What it says of its task outweighs the
+error: a task that has ended, or waits, stays as it is. A task that is still said to work will never move again, since
+agents forget to end a task whose program has raised; so its run fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.dialects.presentation import read_decision
+from passerelle.a2a_mapping.dialects.recalling import restate
+from passerelle.a2a_mapping.errors import ErrorKind, classify_native
+from passerelle.a2a_mapping.identity import make_relabel
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
+from passerelle.core import approval
+from passerelle.core.approval_commands import FailReturn
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange
+from passerelle.core.errors import InvalidInput
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.peer import Answered, Refused
+from passerelle.core.status import ENDED, WAITING, Status
+from passerelle.delegation.runs.draft import find_action
+from passerelle.delegation.runs.failure import RunEnd, end_run, explain, list_ids
+from passerelle.delegation.runs.results import apply_results, refuse_message
+from passerelle.permission_bridge.answers.native_answers import find_turn
+from passerelle.permission_bridge.returning import REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from passerelle.core.facts import Failure
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import Malformed, PeerOutcome
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
+    from passerelle.delegation.runs.run import Run
+
+ON_ITS_WAY: Final = frozenset({"owed", "returning"})
+"""Where the return of an answer stands that is neither there nor given up."""
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_FAULTS: Final = frozenset({ErrorKind.INVALID_PARAMS, ErrorKind.CONTENT_TYPE_NOT_SUPPORTED})
+_AT_REST: Final = INTERRUPTED_STATES | TERMINAL_STATES
+
+
+async def find_turns(run: Run, actions: Sequence[ActionRecord]) -> list[str]:
+    """The open turns that brought an answer to ``actions``; none where nobody said it in a message to the task.
+
+    Words give their turn to the decision, and an answer in the form of the agent a name that is made of it. An answer
+    in our own form names its decision itself.
+    """
+    record = run.record
+    named = {action.decision.decision_id for action in actions if action.decision}
+    turns = named | {find_turn(name) for name in named}
+    found = [turn_id for turn_id in record.open_turns if turn_id in turns]
+    if not found:
+        for turn_id in record.open_turns:
+            message = await run.contents.read_turn(record, turn_id)
+            if message is not None and _name_decision(message) in named:
+                found.append(turn_id)
+    return found
+
+
+def _name_decision(message: JsonObject) -> str | None:
+    try:
+        answer = read_decision(message)
+    except InvalidInput:
+        return None
+    return answer.decision_id if answer else None
+
+
+async def refuse_answer(
+    active: ActiveRun, action_ids: Sequence[str], remote: str, outcome: Refused | Malformed
+) -> None:
+    """Takes ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
+    failure = explain(outcome, active.run.context, active.run.record).failure
+    held = [
+        active.run.held[ref].record
+        for ref in map(find_action, action_ids)
+        if ref in active.run.held
+    ]
+    turns = await find_turns(active.run, [one for one in held if isinstance(one, ActionRecord)])
+    seen = await active.peer.get(remote)
+    is_given = True
+
+    def tell(draft: DecisionDraft) -> None:
+        nonlocal is_given
+        actions = _find_owed(draft, action_ids)
+        is_given = all(one.decision and one.decision.source == "answer" for one in actions)
+        for action in actions:
+            refused = FailReturn(f"{REFUSED}: {failure.message}")
+            draft.add(approval.decide(action, refused, draft.decision.now_ms))
+            draft.due.append(DueChange(f"return:{action.request.action_id}", None))
+        refuse_message(draft, failure, turns)
+
+    if isinstance(outcome, Refused) and has_raised(outcome, seen):
+        await fail_raised(active, outcome, tell)
+    elif isinstance(seen, Answered):
+        waits = read_state(seen) in INTERRUPTED_STATES
+        asked = None if waits or not finds_fault(outcome) else _restate(active, action_ids, seen)
+        if asked is None:
+            await apply_results(active, [{"task": seen.result}], tell)
+        else:
+            await apply_results(
+                active, [{"task": asked}], tell, lambda draft: _wait_on(draft, seen)
+            )
+        if not is_given and (waits or asked is not None):
+            await _give_up(active, remote, failure)
+    else:
+        await active.append(tell)
+
+
+def _restate(active: ActiveRun, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
+    """The task as it asked, where the agent is said to work since and has refused what it was sent as the answer."""
+    run = active.run
+    held = [run.held[ref].record for ref in map(find_action, action_ids) if ref in run.held]
+    asked = next((one.request.remote for one in held if isinstance(one, ActionRecord)), None)
+    if asked is None or read_state(seen) in TERMINAL_STATES:
+        return None
+    ids = make_relabel(
+        run.record.task_id, run.context.context_id, list_ids(run.context, run.record)
+    )
+    return restate(seen.result, asked, run.context.content or {}, ids.scrub(asked.message_id or ""))
+
+
+def _wait_on(draft: DecisionDraft, seen: Answered) -> None:
+    """What the agent says of its task is no news from here on, while it waits."""
+    message = object_at(object_at(seen.result, "status"), "message")
+    said = RunStatus(waits_on=read_state(seen), message_id=text_at(message, "messageId") or None)
+    if draft.record.status in WAITING:
+        draft.note(said)
+
+
+def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRecord]:
+    found = [draft.decision.state(find_action(action_id)) for action_id in action_ids]
+    return [
+        one for one in found if isinstance(one, ActionRecord) and one.return_state in ON_ITS_WAY
+    ]
+
+
+async def _give_up(active: ActiveRun, remote: str, failure: Failure) -> None:
+    """The agent waits for an answer that nobody gives any more: the task fails, and the agent is told to stop."""
+    text = f"the agent did not take the answer that policy has given: {failure.message}"
+
+    def end(draft: DecisionDraft) -> None:
+        if draft.record.run is not None:
+            draft.close_actions("asker_lost")
+            end_run(draft, RunEnd(replace(failure, message=text)))
+
+    await active.append(end)
+    await active.peer.cancel(remote)
+
+
+def has_raised(outcome: Refused | Malformed, seen: PeerOutcome) -> bool:
+    """Whether an agent that refused an answer with ``outcome`` broke over it: it works on in name only.
+
+    ``seen`` is what it says of the task since. With another error it has not taken the answer, and may work on.
+    """
+    if not isinstance(outcome, Refused) or not isinstance(seen, Answered):
+        return False
+    is_internal = classify_native(outcome.code) is ErrorKind.INTERNAL
+    is_its_own = not outcome.is_bare or outcome.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return is_internal and is_its_own and read_state(seen) not in _AT_REST
+
+
+def finds_fault(outcome: Refused | Malformed) -> bool:
+    """Whether an agent says that what it was sent is wrong: it waits for something else then."""
+    return isinstance(outcome, Refused) and classify_native(outcome.code) in _FAULTS
+
+
+def read_state(seen: Answered) -> str:
+    """The state of the task that GetTask has shown."""
+    return text_at(object_at(seen.result, "status"), "state")
+
+
+async def end_raised(active: ActiveRun, outcome: Refused) -> None:
+    """The stream of a run that had begun ended with an error: the run has failed, unless its task says more."""
+    remote = active.remote_task()
+    if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
+        return
+    seen = await active.peer.get(remote)
+    if isinstance(seen, Answered) and read_state(seen) in _AT_REST:
+        await apply_results(active, [{"task": seen.result}])
+        return
+    await fail_raised(active, outcome)
+
+
+async def fail_raised(
+    active: ActiveRun, outcome: Refused, before: Callable[[DecisionDraft], None] | None = None
+) -> None:
+    """Ends the run with the words of the agent; ``before`` adds to the append."""
+    failure = explain(outcome, active.run.context, active.run.record).failure
+
+    def end(draft: DecisionDraft) -> None:
+        if before is not None:
+            before(draft)
+        if draft.record.run is None or draft.record.status is Status.CANCELLING:
+            return
+        draft.close_actions("asker_lost")
+        end_run(draft, RunEnd(failure))
+
+    await active.append(end)

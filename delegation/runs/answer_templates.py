@@ -1,0 +1,364 @@
+"""Answers that end a templated turn at once: the last append is rendered from a template, too.
+
+An answer is templated when it is the first word of the agent and the last: a completed Task with a few artifacts of
+texts and data, or a bare Message. What callers see is made as for every answer. The facts about it are the same for
+every answer of one shape, so samples of them are rendered on the sample turns (``turn_templates``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.identity import (
+    Relabel,
+    make_relabel,
+    relabel,
+    relabel_message,
+    relabel_places,
+)
+from passerelle.a2a_mapping.members import text_at
+from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
+from passerelle.a2a_mapping.states import COMPLETED
+from passerelle.a2a_mapping.status_words import SILENT, read_words
+from passerelle.core.batch import EntityKind, PackedBatch
+from passerelle.core.generated import make_picker
+from passerelle.core.minting import RecordedIds, mint_together
+from passerelle.core.ports.projections import IndexRow
+from passerelle.core.times import format_ms
+from passerelle.delegation.runs.artifacts import DescribedArtifact, describe
+from passerelle.delegation.runs.completion import is_silent
+from passerelle.delegation.runs.observation import observe, read_said
+from passerelle.delegation.runs.peer_profile import read_behaviour
+from passerelle.delegation.runs.run import Run
+from passerelle.delegation.runs.templates import (
+    AnswerShape,
+    AnswerTemplate,
+    ArtifactShape,
+    TemplatedAnswer,
+)
+from passerelle.delegation.runs.turn_templates import FREE, TRIES, sample_longer, sample_ms
+from passerelle.runtime.common.clock import StoppedClock
+from passerelle.runtime.records.spill import CAP
+from passerelle.runtime.records.writes import compose
+from passerelle.store.connection import unpack
+from passerelle.store.stencil import Example, cut_stencil, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.minting import Asked
+    from passerelle.core.ports.chance import Ids
+    from passerelle.delegation.runs.draft import RunContext
+    from passerelle.delegation.runs.peer_profile import SeenBehaviour
+    from passerelle.delegation.runs.templates import SampleTurn, TemplatedTurn
+
+_MOST_ARTIFACTS: Final = 4
+_MOST_PARTS: Final = 4
+_SHORT: Final = 24
+_MIDDLING: Final = 300
+_TIMES: Final = 2
+"""How many times stand among the values of an answer, behind its frame."""
+_TOUCHED: Final = (EntityKind.TASK, EntityKind.THREAD)
+"""What the end of a turn may change."""
+
+_MESSAGE: Final = AnswerShape(is_task=False)
+
+
+def render_answer(
+    run: Run, turn: TemplatedTurn, result: JsonObject, sent_ms: int
+) -> Awaitable[bool] | None:
+    """Stores the answer to a templated turn, sent at ``sent_ms``; None where the answer is not templated."""
+    answer = read_templated(run.context, turn, result)
+    if answer is None:
+        return None
+    writes, context, shard = run.writes, run.context, run.shard
+    template = find_template(run, turn, answer.shape, writes.log.shard_epoch(shard))
+    if template is None:
+        return None
+    now_ms = writes.read_ms(shard)
+    minted = mint_together(writes.ids, shard, now_ms, template.numbers)
+    call = template.stencil.fill(list_values(turn, answer, now_ms, minted))
+    if call is None:
+        return None
+    touched = template.pick_touched((context.task, context.thread))
+    first_event = f"ev{minted[0]}{template.first_event}"
+    pace = turn.template.pace
+    pace.note(now_ms - sent_ms)
+    packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call, pace.within_s)
+    row = template.row
+    if row is not None:
+        row = IndexRow(row.owner, row.agent, context.task.id, now_ms, row.part)
+    return run.append_rendered(turn, template, packed, answer, row)
+
+
+def read_templated(
+    context: RunContext, turn: TemplatedTurn, result: JsonObject
+) -> TemplatedAnswer | None:
+    """The answer, if it is templated and the first of its run."""
+    if context.price is not None or context.content is not None or context.place is not None:
+        return None
+    if context.redaction.is_on:
+        return None
+    reply = read_reply(result)
+    if isinstance(reply, MessageReply) and not context.always_task:
+        return _read_message(context, turn, reply.message)
+    if isinstance(reply, TaskReply):
+        return _read_task(context, turn, reply.task)
+    return None
+
+
+def _read_task(
+    context: RunContext, turn: TemplatedTurn, task: JsonObject
+) -> TemplatedAnswer | None:
+    status, native, told = task.get("status"), task.get("id"), task.get("contextId")
+    if not isinstance(status, dict) or status.get("state") != COMPLETED:
+        return None
+    if not isinstance(native, str) or (told and told != turn.remote_context_id):
+        return None
+    if native == turn.remote_context_id:
+        # One name for two things: which of them is meant where it stands is judged elsewhere.
+        return None
+    known = {turn.remote_context_id: context.context_id, native: context.task.id}
+    ids = Relabel(context.task.id, context.context_id, known)
+    ours = complete_history(relabel_places(task, "Task", ids), context.accepted)
+    frame: JsonObject = {"task": ours}
+    packed = orjson.dumps(frame)
+    if ids.find_in(packed) is not None:
+        ids = make_relabel(context.task.id, context.context_id, known)
+        ours = complete_history(relabel(task, "Task", ids), context.accepted)
+        frame = {"task": ours}
+        packed = orjson.dumps(frame)
+    described = _describe_all(ours.get("artifacts") or [])
+    if len(packed) > CAP or described is None or (not described and is_silent(ours)):
+        return None
+    if read_words(ours) is not SILENT:
+        return None
+    text, message_id = read_said(ours) if "message" in status else (None, None)
+    texts = [native, text or "", message_id or "", f"{len(packed)}"]
+    shapes: list[ArtifactShape] = []
+    for one in described:
+        texts += (one.name_at_peer, one.sha256, f"{len(one.packed)}", one.name or "")
+        shapes.append((one.media_types, one.parts, one.name is not None))
+    shape = AnswerShape(True, text is not None, message_id is not None, tuple(shapes))
+    return TemplatedAnswer(shape, frame, packed, tuple(texts))
+
+
+def _read_message(
+    context: RunContext, turn: TemplatedTurn, message: JsonObject
+) -> TemplatedAnswer | None:
+    known = {turn.remote_context_id: context.context_id}
+    if "taskId" in message and (native := text_at(message, "taskId")):
+        known[native] = context.task.id
+    if "contextId" in message and (told := text_at(message, "contextId")):
+        known[told] = context.context_id
+    ids = Relabel(context.task.id, context.context_id, known)
+    frame: JsonObject = {"message": relabel_message(message, ids, relabel_places)}
+    packed = orjson.dumps(frame)
+    if ids.find_in(packed) is not None:
+        ids = make_relabel(context.task.id, context.context_id, known)
+        frame = {"message": relabel_message(message, ids)}
+        packed = orjson.dumps(frame)
+    size = len(packed)
+    return TemplatedAnswer(_MESSAGE, frame, packed, (f"{size}",)) if size <= CAP else None
+
+
+def _describe_all(artifacts: Json) -> list[DescribedArtifact] | None:
+    """What is recorded of the artifacts of an answer; None where one of them fits no template."""
+    if not isinstance(artifacts, list) or len(artifacts) > _MOST_ARTIFACTS:
+        return None
+    described: list[DescribedArtifact] = []
+    for artifact in artifacts:
+        if not isinstance(artifact, dict):
+            return None
+        given = artifact.get("parts") or []
+        if not isinstance(given, list) or len(given) > _MOST_PARTS:
+            return None
+        parts: list[JsonObject] = []
+        for part in given:
+            if not isinstance(part, dict) or "url" in part:
+                return None
+            if not ("text" in part or "data" in part):
+                return None
+            parts.append(part)
+        described.append(describe(artifact, parts))
+    return described if len(described) <= 1 or _are_told_apart(described) else None
+
+
+def _are_told_apart(artifacts: Sequence[DescribedArtifact]) -> bool:
+    names = {one.name_at_peer for one in artifacts}
+    titles = {one.name or number for number, one in enumerate(artifacts)}
+    return len(names) == len(titles) == len(artifacts)
+
+
+def list_values(
+    turn: TemplatedTurn, answer: TemplatedAnswer, now_ms: int, minted: Sequence[str]
+) -> tuple[bytes, ...]:
+    """In what answers of a shape differ, as it stands in what is written; what is minted comes last."""
+    texts = (format_ms(now_ms), f"{now_ms}", *answer.texts, *minted)
+    return (*turn.values, answer.packed, *quote(texts))
+
+
+def find_template(
+    run: Run, turn: TemplatedTurn, shape: AnswerShape, epoch: int
+) -> AnswerTemplate | None:
+    """The template of an answer, made where its shape is worth it."""
+    context = run.context
+    known = turn.template.answers
+    key = (shape, context.peer_tags, context.always_task, epoch)
+    try:
+        return known.recall(key)
+    except KeyError:
+        if not known.is_worth(key):
+            return None
+    template = _make_form(run, turn, shape, epoch)
+    known.keep(key, template)
+    return template
+
+
+def _make_form(
+    run: Run, turn: TemplatedTurn, shape: AnswerShape, epoch: int
+) -> AnswerTemplate | None:
+    """Out of an answer to each of the two samples of the turn."""
+    for _ in range(TRIES):
+        made = [
+            render_sample_answer(run, turn, one, result, epoch)
+            for one in turn.template.samples
+            for result in (sample_result(shape, run.writes.ids, one.remote_context_id),)
+        ]
+        one, other = made
+        if one is None or other is None or one.asked != other.asked:
+            continue
+        if {one.shape, other.shape} != {shape}:
+            continue
+        frame = len(turn.values)
+        begin = frame + 1 + _TIMES
+        said = range(begin, begin + one.texts)
+        stencil = cut_stencil(one.example, other.example, FREE.union((frame,), said))
+        if stencil is None:
+            continue
+        return AnswerTemplate(
+            stencil=stencil,
+            numbers=one.asked.numbers,
+            pick_touched=make_picker([_TOUCHED.index(kind) for kind in one.kinds]),
+            first_event=one.asked.find("ev"),
+            feed=one.feed,
+            row=one.row,
+            seen=one.seen,
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleAnswer:
+    """An answer that was decided and not stored."""
+
+    shape: AnswerShape
+    asked: Asked
+    texts: int
+    """How many further texts the answer has."""
+    example: Example
+    kinds: tuple[EntityKind, ...]
+    feed: bool
+    row: IndexRow | None
+    seen: SeenBehaviour | None
+
+
+def render_sample_answer(
+    run: Run, turn: TemplatedTurn, sample: SampleTurn, result: JsonObject, epoch: int
+) -> SampleAnswer | None:
+    """Decides an answer to a sample turn by the code for every answer; None where it is not templated. Not stored."""
+    chance, place = run.writes.ids, sample.place
+    now_ms = sample_ms(chance)
+    ids = RecordedIds(chance, place.shard, now_ms)
+    before = sample.render(turn.template)
+    settled = sample.decision.settle(sample.op, 1)
+    task = sample.task
+    held = {ref: settled[ref] for ref in (task, place.thread)}
+    context = replace(
+        run.context,
+        task=task,
+        shard=place.shard,
+        thread=place.thread,
+        context_id=place.context_id,
+        mint=partial(_mint, ids, place.shard),
+        accepted=[sample.message],
+    )
+    answer = read_templated(context, before, result)
+    if answer is None:
+        return None
+    writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
+    rendered = Run(
+        writes=writes,
+        blobs=run.blobs,
+        copies=run.copies,
+        uploads=run.uploads,
+        contents=run.contents,
+        context=context,
+        shard=place.shard,
+        kept=held,
+        driver=sample.driver,
+        asks=run.asks,
+        post_row=run.post_row,
+        list_row=run.list_row,
+    )
+    drafted = rendered.draft(lambda draft: observe(draft, result))
+    if drafted is None or drafted[0].spill.blobs or drafted[0].more:
+        return None
+    draft, terms = drafted
+    op = ids.mint("op", place.shard)
+    batch, standing = compose(draft.decision, held, terms, op, epoch)
+    call = writes.log.pack(batch).call
+    asked, minted = ids.find_in(call)
+    values = list_values(before, answer, now_ms, minted)
+    return SampleAnswer(
+        answer.shape,
+        asked,
+        len(answer.texts),
+        Example(unpack(call), values),
+        tuple(ref.kind for ref in draft.decision.touched),
+        standing.feed,
+        standing.index[0] if standing.index else None,
+        read_behaviour(draft.record.attempts[-1]),
+    )
+
+
+def _mint(ids: Ids, shard: Shard, prefix: str) -> str:
+    return ids.mint(prefix, shard)
+
+
+def sample_result(shape: AnswerShape, ids: Ids, context: str) -> JsonObject:
+    """An answer of that shape, in which every text stands for itself."""
+
+    def write(length: int) -> str:
+        return sample_longer(ids, length)
+
+    said: JsonObject = {"role": "ROLE_AGENT"}
+    if shape.says_id or not shape.is_task:
+        said["messageId"] = write(_SHORT)
+    if shape.says_text or not shape.is_task:
+        said["parts"] = [{"text": write(_MIDDLING)}]
+    if not shape.is_task:
+        return {"message": {**said, "contextId": context}}
+    status: JsonObject = {"state": COMPLETED, "message": said}
+    artifacts: list[Json] = []
+    for types, count, is_named in shape.artifacts:
+        parts: list[Json] = [{"text": write(_MIDDLING)} for _ in range(count)]
+        for place, media_type in enumerate(types):
+            parts[place] = {"text": write(_MIDDLING), "mediaType": media_type}
+        named: JsonObject = {"name": write(_SHORT)} if is_named else {}
+        artifacts.append({"artifactId": write(_SHORT), **named, "parts": parts})
+    return {
+        "task": {
+            "id": write(_SHORT),
+            "contextId": context,
+            "status": status,
+            "artifacts": artifacts,
+        }
+    }

@@ -1,0 +1,320 @@
+"""The first message of a run on its way to the peer: sent once, or held back, or looked for.
+
+A peer that is busy (429, 503 with Retry-After), one behind an open breaker, and one that has as much as our limits
+allow have not taken the message. The task waits then, visibly, and the send is a due row at the time when it may be
+tried again (I9): the task does not fail. A wait beyond the limit of the run helps nobody, so its caller gets the error
+with the time to come back.
+
+Each try is an intent that is stored first (``model.requested``), so that a driver that takes over knows what may have
+arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import orjson
+
+from passerelle.a2a_mapping.frames import (
+    note_status,
+)
+from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.states import WORKING
+from passerelle.core import task as tasks
+from passerelle.core.batch import DueChange
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.payloads.run import ModelFailed, request
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
+from passerelle.core.status import HELD, WAITING, Status
+from passerelle.core.task_commands import EndWait, SendInput, WaitFor
+from passerelle.core.times import format_ms, parse_ms
+from passerelle.delegation.runs.answer_templates import render_answer
+from passerelle.delegation.runs.failure import PeerRefusal, explain, list_tried
+from passerelle.delegation.runs.finish import confirm_cancel
+from passerelle.delegation.runs.follow_strategy import waits_long
+from passerelle.delegation.runs.remote_drivers import release_to_link
+from passerelle.delegation.runs.results import apply_outcome, tell_broken
+from passerelle.delegation.runs.stream import follow_stream, judge_end
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
+
+SEND_ROW: Final = "send"
+"""The kind of the due row of a message that is held back."""
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_FIRST_WAIT_MS: Final = 1_000
+_LONGEST_WAIT_MS: Final = 30_000
+_LONGEST_CROWD_MS: Final = 5_000
+_CROWD_LOOK_S: Final = 0.05
+_OURS: Final = "taskPushNotificationConfig"
+"""The secret of a callback is in no record; a later send makes another one."""
+_OPTIONS_BYTES: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The peer took nothing, and may take it in a while."""
+
+    refusal: PeerRefusal
+    wait_ms: int
+    is_ours: bool = False
+    """One of our limits is in the way: it may be gone in a moment."""
+    is_absent: bool = False
+    """The agent dials in, and not here: the run is for the instance that it is linked to."""
+
+
+SendResult: TypeAlias = "Literal['settled', 'unknown'] | Deferred"
+
+
+def is_kept_back(record: TaskRecord) -> bool:
+    """Whether the message of the live run is not at the peer, and waits for its time."""
+    return record.run is not None and record.run.send_after is not None
+
+
+def judge_refusal(outcome: Refused | Unreached | Malformed, tries: int) -> int | None:
+    """For how many ms an outcome says to wait, None where it says nothing of that kind."""
+    match outcome:
+        case Refused(http_status=HTTPStatus.TOO_MANY_REQUESTS, retry_after_s=None):
+            return back_off(tries)
+        case Refused(http_status=status, retry_after_s=int(wait_s)) if status in _BUSY:
+            return max(wait_s * 1000, _FIRST_WAIT_MS)
+        case Unreached(why="limit", retry_after_s=wait_s):
+            return max((wait_s or 0) * 1000, min(back_off(tries), _LONGEST_CROWD_MS))
+        case Unreached(why="breaker" | "absent", retry_after_s=wait_s):
+            return max((wait_s or 0) * 1000, _FIRST_WAIT_MS)
+        case _:
+            return None
+
+
+def back_off(tries: int) -> int:
+    """The wait in ms after so many tries in vain, where nobody names one."""
+    return min(_FIRST_WAIT_MS << min(tries, 8), _LONGEST_WAIT_MS)
+
+
+async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
+    """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
+    tries, crowded_ms = 0, 0
+    while True:
+        if not active.may_leave():
+            await active.await_leave()
+        active.sent_ms = active.deps.clock.now_ms()
+        active.run.has_all = not active.run.is_streamed()
+        crowded_ms = crowded_ms or active.sent_ms
+        if active.run.is_streamed():
+            standing: SendResult = await _stream(active, sent, tries)
+        else:
+            outcome = await active.peer.send(sent)
+            if (
+                isinstance(outcome, Answered)
+                and (turn := active.run.templated) is not None
+                # Where a hook watches answers, none of them is rendered.
+                and not active.deps.consulting.find_rules().watches_answers
+                and (filling := render_answer(active.run, turn, outcome.result, active.sent_ms))
+                is not None
+                and await filling
+            ):
+                active.learn()
+                return True
+            standing = await _settle(active, outcome, tries)
+        active.run.has_all = False
+        if not isinstance(standing, Deferred):
+            active.learn()
+            return standing == "settled"
+        if standing.is_ours and _is_moment(active, crowded_ms):
+            await active.rest(_CROWD_LOOK_S)
+            if active.run.has_ended() or active.run.record.status is Status.CANCELLING:
+                await _confirm(active)
+                return True
+            continue
+        await _hold(active, sent, standing)
+        if not await _go_on(active):
+            return True
+        tries, crowded_ms = tries + 1, active.deps.clock.now_ms()
+
+
+async def deliver_kept(active: ActiveRun) -> bool:
+    """The same for a message that another driver held back."""
+    sent = await active.recall()
+    if sent is None:
+        return False
+    return not await _go_on(active) or await deliver(active, sent)
+
+
+async def deliver_again(active: ActiveRun, sent: JsonObject) -> bool:
+    """The same for a message that certainly never arrived: the same id, and another intent."""
+    await active.append(_intend)
+    return await deliver(active, sent)
+
+
+def read_options(sent: JsonObject) -> JsonObject | None:
+    """What a request says beside its message, for a later send; None where that is too large to keep."""
+    options: JsonObject = {name: value for name, value in sent.items() if name != "message"}
+    configuration = object_at(options, "configuration")
+    if _OURS in configuration:
+        options["configuration"] = {
+            name: value for name, value in configuration.items() if name != _OURS
+        }
+    return options if options and len(orjson.dumps(options)) <= _OPTIONS_BYTES else None
+
+
+def _is_moment(active: ActiveRun, since_ms: int) -> bool:
+    return active.deps.clock.now_ms() - since_ms < active.timeouts.crowd_s * 1000
+
+
+async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult:
+    last = await follow_stream(active, active.peer.stream(sent))
+    knows = await judge_end(active, last)
+    if isinstance(last, Unknown | Malformed):
+        await tell_broken(active, last)
+    if knows or not isinstance(last, Refused | Unreached):
+        return "settled" if knows else "unknown"
+    return await _settle(active, last, tries)
+
+
+async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendResult:
+    """What an outcome leads to that ends no templated turn."""
+    if isinstance(outcome, Refused | Unreached) and active.remote_task() is None:
+        wait_ms = judge_refusal(outcome, tries)
+        why = outcome.why if isinstance(outcome, Unreached) else ""
+        is_ours, is_absent = why == "limit", why == "absent"
+        # Another agent that may take over is for the retry policy to choose.
+        is_only = is_ours or is_absent or list_tried(active.run.record).next_peer is None
+        if (
+            wait_ms is not None
+            and is_only
+            and _fits(active, wait_ms)
+            and (
+                is_ours or is_absent or not active.timeouts.refuses or not _is_long(active, wait_ms)
+            )
+        ):
+            refusal = explain(outcome, active.run.context, active.run.record)
+            return Deferred(refusal, wait_ms, is_ours, is_absent)
+    return "settled" if await apply_outcome(active, outcome) else "unknown"
+
+
+def _fits(active: ActiveRun, wait_ms: int) -> bool:
+    """Whether the run may still last that long."""
+    run = active.run.record.run
+    if run is None:
+        return False
+    lasts_ms = run.retry_policy.total_timeout_ms
+    if active.timeouts.busy_s is not None:
+        lasts_ms = min(lasts_ms, round(active.timeouts.busy_s * 1000))
+    ends_ms = parse_ms(run.started_at) + run.held_ms + lasts_ms
+    return active.deps.clock.now_ms() + wait_ms < ends_ms
+
+
+def _is_long(active: ActiveRun, wait_ms: int) -> bool:
+    """Whether callers are told of a wait that begins now."""
+    run = active.run.record.run
+    until_ms = active.deps.clock.now_ms() + wait_ms
+    return run is not None and waits_long(run, active.timeouts, until_ms)
+
+
+async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
+    """The task waits, and the send is owed at its time.
+
+    Raises:
+        RunMovedError: the instance that the agent is linked to owes it now.
+    """
+    at_ms = active.deps.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
+    refusal, options = held.refusal, read_options(sent)
+    is_told = not (held.is_ours or held.is_absent) and _is_long(active, held.wait_ms)
+
+    again = "" if held.is_absent else f"; it is tried again at {format_ms(at_ms)}"
+    reason = f"{refusal.failure.message}; the message was not taken{again}, and can be cancelled"
+
+    def wait(draft: DecisionDraft) -> None:
+        if not _may_wait(draft.record):
+            return
+        if refusal.hit is not None:
+            draft.note(refusal.hit)
+        draft.note(ModelFailed(draft.context.peer, refusal.failure))
+        waiting = TaskWaiting(
+            waiting_for="resource",
+            status=Status.WAITING_RESOURCE,
+            reason=reason,
+            retry_at=format_ms(at_ms),
+            send_options=options,
+        )
+        facts = draft.tell(WaitFor(waiting))
+        if draft.record.shown or is_told:
+            note = note_status("agent_busy", peer=draft.context.peer)
+            whole = not draft.record.shown
+            draft.show_status(facts, WORKING, [{"text": reason}], note, whole=whole)
+        else:
+            draft.add(facts)
+
+    if held.is_absent:
+        await release_to_link(active, wait, _may_wait)
+    row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", at_ms)
+    await active.append(wait, lambda _draft: Terms(due=(row,)))
+    active.deps.log.info("send.held", task=active.run.record.task_id, wait_ms=held.wait_ms)
+
+
+def _may_wait(record: TaskRecord) -> bool:
+    return record.run is not None and record.status in tasks.TABLE[WaitFor]
+
+
+async def _go_on(active: ActiveRun) -> bool:
+    """Waits for the time, and stores the next try; False when the task has ended instead."""
+    while not _is_time(active):
+        if active.run.has_ended() or active.run.record.status is Status.CANCELLING:
+            break
+        try:
+            await active.rest(_find_pause_s(active))
+        except StoreUnavailable as error:
+            await active.hold(error)
+    if await _confirm(active):
+        return False
+    row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", None)
+    await active.append(_intend, lambda _draft: Terms(due=(row,)))
+    return is_sendable(active.run.record)
+
+
+def is_sendable(record: TaskRecord) -> bool:
+    """Whether the intent of the live run stands, and nothing has come of it yet."""
+    run = record.run
+    return run is not None and run.remote_task_id is None and run.pending_message_id is not None
+
+
+async def _confirm(active: ActiveRun) -> bool:
+    """Whether there is nothing to send any more; what was never sent is cancelled at once."""
+    if active.run.record.status is Status.CANCELLING and active.run.record.run is not None:
+        await confirm_cancel(active, "it was stopped before the agent had it")
+    return active.run.has_ended() or active.run.record.run is None
+
+
+def _is_time(active: ActiveRun) -> bool:
+    run, status = active.run.record.run, active.run.record.status
+    if status in HELD:
+        return False
+    if run is None or run.send_after is None:
+        return True
+    return active.deps.clock.now_ms() >= parse_ms(run.send_after)
+
+
+def _find_pause_s(active: ActiveRun) -> float:
+    run = active.run.record.run
+    until_ms = parse_ms(run.send_after) if run and run.send_after else 0
+    left_s = (until_ms - active.deps.clock.now_ms()) / 1000
+    return min(max(left_s, _CROWD_LOOK_S), active.timeouts.look_s)
+
+
+def _intend(draft: DecisionDraft) -> None:
+    record = draft.record
+    run = record.run
+    if run is None or record.status not in tasks.TABLE[SendInput]:
+        return
+    if record.status in WAITING:
+        draft.add(draft.tell(EndWait("the agent is tried again")))
+    requested = request(draft.context.peer, run.delivery_mechanism, run.message_id)
+    draft.add(draft.tell(SendInput(requested)))

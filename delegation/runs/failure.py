@@ -1,0 +1,229 @@
+"""A run has ended badly: what becomes of its task is decided here, in the same append, whatever ended the run. Pure.
+
+The peer said so (``observation``), did not take the message, or cannot be reached (``finish``): all of them go through
+``end_run``. It asks the retry policy (``core/retry.py``), and adds what follows: another attempt at the same agent or
+at the next one (ATT-13, ATT-14, ATT-16), or the end of the task. ``explain`` says why a peer did not take a message,
+once for the record and once for the caller; nothing of the peer leaks (A2A-12).
+
+A further attempt is owed from that append on, as a due row ``retry:<task>`` (I9). Until it begins nobody drives the
+task, and any instance may begin it (``retries``). Callers who see the task see it working meanwhile. What the failed
+attempt has shown them stays: A2A cannot take an artifact back. The next attempt replaces an artifact of the same id as
+a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Literal, assert_never
+
+from passerelle.a2a_mapping.identity import make_relabel
+from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
+from passerelle.a2a_mapping.states import FAILED, WORKING
+from passerelle.core import task as tasks
+from passerelle.core.batch import DueChange
+from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerBusy, PeerUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.payloads.limit import Limited, RateLimitHit
+from passerelle.core.payloads.routing import FallbackApplied
+from passerelle.core.payloads.task import TaskRetrying
+from passerelle.core.peer import Malformed, Refused, Unknown, Unreached
+from passerelle.core.retry import Elsewhere, GiveUp, Tried, classify, decide
+from passerelle.core.status import Status
+from passerelle.core.task_commands import FailRun, FailTask, RetryTask
+from passerelle.core.times import format_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.retry import Again, Verdict
+    from passerelle.core.task_record import Attempt, TaskRecord
+    from passerelle.delegation.runs.draft import DecisionDraft, RunContext
+
+
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended. ``status`` is the run's: failed or lost.
+
+    ``native`` is the peer's own word for it, and ``frame`` its last frame as our callers read it, where it said one;
+    ``before`` is the Task without that frame. ``wait_ms`` is how long the peer wants to be left alone.
+    """
+
+    failure: Failure
+    status: Status = Status.FAILED
+    native: str | None = None
+    rejected: bool = False
+    frame: JsonObject | None = None
+    before: JsonObject | None = None
+    wait_ms: int = 0
+
+
+def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
+    """The run is over; with nothing left to try its task has failed as well."""
+    if try_on(draft, ended):
+        return
+    facts = draft.tell(FailTask(ended.failure, ended.rejected))
+    if ended.frame is None:
+        draft.end_with(facts, FAILED, ended.failure.message)
+        return
+    draft.add_shown(facts, ended.frame)
+    draft.end_turn("task")
+
+
+def try_on(draft: DecisionDraft, ended: RunEnd) -> bool:
+    """The run is over; whether another attempt follows, which is owed then."""
+    run, verdict = draft.record.run, _judge(draft, ended)
+    draft.add(draft.tell(FailRun(ended.status, ended.failure, ended.native)))
+    if run is None or isinstance(verdict, GiveUp):
+        return False
+    if ended.frame is not None:
+        # Its last word is not shown: the task goes on.
+        draft.context.content = ended.before
+    _owe(draft, run, verdict)
+    return True
+
+
+def _judge(draft: DecisionDraft, ended: RunEnd) -> Verdict:
+    record = draft.record
+    # A cancel sticks: no attempt follows (CMD-9).
+    if record.status is Status.CANCELLING or record.run is None:
+        return GiveUp("not_retryable")
+    fault, tried = classify(ended.failure), list_tried(record)
+    return decide(
+        fault, tried, draft.decision.now_ms, draft.context.chance(), wait_ms=ended.wait_ms
+    )
+
+
+def list_tried(record: TaskRecord) -> Tried:
+    """The attempts since somebody last asked for one, the terms of the last, and the fallbacks of the agent asked."""
+    reruns = [place for place, one in enumerate(record.attempts) if one.asked_by is not None]
+    since = record.attempts[reruns[-1] if reruns else 0 :]
+    asked = next((one for one in since if one.worker.peer == record.kind), since[0])
+    peers = [one.worker.peer for one in since]
+    return Tried(peers, since[-1].retry_policy, asked.retry_policy.fallback or ())
+
+
+def _owe(draft: DecisionDraft, run: Attempt, verdict: Again | Elsewhere) -> None:
+    record, now_ms = draft.record, draft.decision.now_ms
+    ordinal = len(record.attempts) + 1
+    if isinstance(verdict, Elsewhere):
+        applied = FallbackApplied(run.worker.peer, verdict.peer, verdict.cause, ordinal)
+        draft.add([Fact(replace(tasks.scope_of(record), run_id=run.run_id), applied)])
+        retrying = TaskRetrying("fallback", ordinal, format_ms(now_ms), verdict.peer)
+    else:
+        retrying = TaskRetrying("retry", ordinal, format_ms(verdict.at_ms), run.worker.peer)
+        now_ms = verdict.at_ms
+    show_retrying(draft, draft.tell(RetryTask(retrying)), f"attempt {ordinal - 1} did not succeed")
+    draft.due.append(DueChange(name_row(record.task_id), now_ms))
+
+
+def show_retrying(draft: DecisionDraft, facts: list[Fact], reason: str) -> None:
+    """Adds the facts of a further attempt; callers who see the task see that it still works, and why it waits."""
+    if not draft.record.shown:
+        draft.add(facts)
+        return
+    draft.show_status(facts, WORKING, [{"text": reason}])
+
+
+def name_row(task_id: str) -> str:
+    """The due row of an attempt that is owed."""
+    return f"retry:{task_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRefusal:
+    """The error as it is recorded, and as the caller gets it."""
+
+    failure: Failure
+    error: PasserelleError
+    hit: RateLimitHit | None = None
+    """The limit that was met (EXT-7), where that is the reason."""
+
+
+def explain(
+    outcome: Refused | Unreached | Malformed, context: RunContext, record: TaskRecord
+) -> PeerRefusal:
+    """The refusal that an outcome stands for."""
+    name = context.peer
+    match outcome:
+        case Refused(http_status=status, retry_after_s=wait_s) if status in _BUSY:
+            text = f"agent {name!r} takes no more work for now (HTTP {status})"
+            kind = PeerBusy if status == HTTPStatus.TOO_MANY_REQUESTS else PeerUnavailable
+            busy = kind(text, agent=name, retry_after_s=wait_s)
+            told = _record(busy, ErrorCategory.PEER, name, str(status))
+            if status != HTTPStatus.TOO_MANY_REQUESTS:
+                return told
+            return replace(told, hit=_hit(name, "peer", wait_s, str(status)))
+        case Refused(code=code, message=text, details=details):
+            ids = make_relabel(record.task_id, context.context_id, list_ids(context, record))
+            own = [str(message.get("messageId")) for message in context.accepted]
+            bare = outcome.http_status if outcome.is_bare else None
+            refused = make_refusal(name, NativeError(code, text, details, bare), ids, own)
+            told = _record(refused, ErrorCategory.PEER, name, str(code))
+            failure = replace(told.failure, http_status=bare, details=refused.given or None)
+            return replace(told, failure=failure)
+        case Unreached(reason=reason, retry_after_s=wait_s, why="limit"):
+            text = f"agent {name!r} gets no more work for now: {reason}"
+            held = PeerBusy(text, agent=name, retry_after_s=wait_s)
+            told = _record(held, ErrorCategory.POLICY, name)
+            return replace(told, hit=_hit(name, "gateway", wait_s))
+        case Unreached(reason=reason, retry_after_s=wait_s):
+            text = f"agent {name!r} cannot be reached: {reason}"
+            away = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
+            return _record(away, ErrorCategory.TRANSPORT, name)
+        case Malformed(reason=reason):
+            text = f"agent {name!r} answered with something that is not A2A: {reason}"
+            return _record(InvalidAgentResponse(text, agent=name), ErrorCategory.PROTOCOL, name)
+        case _:
+            assert_never(outcome)
+
+
+def explain_break(outcome: Unknown | Malformed, peer: str) -> Failure:
+    """Why there is no answer where the peer may have taken the message all the same."""
+    match outcome:
+        case Unknown(reason=reason):
+            text = f"the connection to agent {peer!r} broke: {reason}"
+            return Failure("connection_broken", ErrorCategory.TRANSPORT, text, True, peer)
+        case Malformed(reason=reason):
+            text = f"agent {peer!r} answered with something that is not A2A: {reason}"
+            return Failure(InvalidAgentResponse.code, ErrorCategory.PROTOCOL, text, False, peer)
+        case _:
+            assert_never(outcome)
+
+
+def list_ids(context: RunContext, record: TaskRecord) -> dict[str, str]:
+    """What the peer calls the task and its context in each run, with our ids."""
+    known: dict[str, str] = {}
+    for attempt in record.attempts:
+        if attempt.remote_task_id:
+            known[attempt.remote_task_id] = record.task_id
+        if attempt.remote_context_id:
+            known[attempt.remote_context_id] = context.context_id
+    return known
+
+
+def _hit(
+    peer: str,
+    source: Literal["peer", "gateway"],
+    wait_s: int | None,
+    native: str | None = None,
+) -> RateLimitHit:
+    wait_ms = None if wait_s is None else wait_s * 1000
+    return RateLimitHit(Limited("peer", peer), source, wait_ms, native)
+
+
+def _record(
+    error: PasserelleError, category: ErrorCategory, source: str, native: str | None = None
+) -> PeerRefusal:
+    failure = Failure(
+        code=error.stable_code,
+        category=category,
+        message=str(error),
+        retryable=error.retryable,
+        source=source,
+        native=native,
+    )
+    return PeerRefusal(failure, error)

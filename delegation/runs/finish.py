@@ -1,0 +1,182 @@
+"""How a run ends when the peer does not end it: lost, failed, out of time, or talking too much.
+
+Each is a decision of the driver, stored under its fence. Callers of a task that they have seen learn it as a status; a
+turn whose task they never saw has an error for an answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.frames import (
+    note_status,
+)
+from passerelle.a2a_mapping.states import CANCELED, FAILED
+from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse, PeerUnavailable
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
+from passerelle.core.status import ENDED, Status
+from passerelle.core.task_commands import ConfirmCancel, FailRun, FailTask, LoseTask, TimeOutTask
+from passerelle.core.times import parse_ms
+from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
+from passerelle.delegation.runs.limits import explain_limit, read_limit
+from passerelle.runtime.records.failures import make_error
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import Claim
+    from passerelle.core.errors import TooLarge
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
+    from passerelle.delegation.runs.limits import TimeLimit
+    from passerelle.delegation.runs.run import Run
+
+
+async def judge_liveness(active: ActiveRun, reason: str) -> None:
+    """Nothing is known of the peer now; past the liveness limit that makes the run lost."""
+    run = active.run.record.run
+    if run is None:
+        return
+    silent_ms = active.deps.clock.now_ms() - max(parse_ms(run.last_seen_at), active.proof_ms)
+    if silent_ms > active.timeouts.liveness_s * 1000:
+        await lose(active, f"the peer is out of reach: {reason}")
+
+
+async def lose(active: ActiveRun, reason: str) -> None:
+    """Nobody can tell whether the worker lives; past the limit a second time, the task fails (ST-16)."""
+    record = active.run.record
+    run = record.run
+    if run is None or record.status in ENDED:
+        return
+    if record.status is not Status.LOST:
+        active.deps.log.warning("run.lost", task=record.task_id, run=run.run_id, reason=reason)
+        command = LoseTask(last_proof=run.last_seen_at, reason=reason)
+        await active.append(lambda draft: draft.add(draft.tell(command)))
+        return
+    since_ms = active.deps.clock.now_ms() - parse_ms(record.status_at)
+    if since_ms > active.timeouts.liveness_s * 1000:
+        await fail(
+            active, Failure("lost", ErrorCategory.TRANSPORT, reason, source=active.peer.name)
+        )
+
+
+async def confirm_cancel(
+    active: ActiveRun, reason: str = "the agent does not have the task any more"
+) -> None:
+    """A task that was to stop and that the peer does not have has stopped."""
+    record = active.run.record
+    actor = record.cancel_requested_by or active.peer.name
+    failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=active.peer.name)
+
+    def end(draft: DecisionDraft) -> None:
+        if draft.record.run is None:
+            return  # it has ended in another way meanwhile
+        draft.add(draft.tell(FailRun(Status.CANCELLED, failure)))
+        draft.close_actions("task_cancelled")
+        facts = draft.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user")))
+        draft.end_with(facts, CANCELED, reason)
+
+    await active.append(end)
+
+
+async def confirm_stop(run: Run, claim: Claim | None = None) -> None:
+    """A task that was to stop while nobody worked on it has stopped."""
+
+    def end(draft: DecisionDraft) -> None:
+        record = draft.record
+        if record.status is not Status.CANCELLING or record.run is not None:
+            return
+        draft.close_actions("task_cancelled")
+        actor = record.cancel_requested_by or record.owner
+        cancelled = TaskCancelled(actor, record.cancel_source or "user")
+        draft.end_with(draft.tell(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on")
+
+    await run.append(end, (lambda _draft: Terms(claim=claim)) if claim else None)
+
+
+async def fail_owed(run: Run, failure: Failure, claim: Claim) -> None:
+    """The attempt that is owed cannot begin, and neither can any other."""
+
+    def end(draft: DecisionDraft) -> None:
+        draft.end_with(draft.tell(FailTask(failure)), FAILED, failure.message)
+
+    await run.append(end, lambda _draft: Terms(claim=claim))
+
+
+async def fail(active: ActiveRun, failure: Failure) -> None:
+    """Ends run and task with an error, shown to callers if the task was."""
+
+    def end(draft: DecisionDraft) -> None:
+        status = Status.LOST if failure.code == "lost" else Status.FAILED
+        draft.close_actions("asker_lost")
+        end_run(draft, RunEnd(failure, status))
+        active.failure = make_error(failure) if draft.record.status in ENDED else None
+
+    await active.append(end)
+
+
+async def end_unknown(active: ActiveRun, reason: str) -> None:
+    """Nobody knows whether the peer has the message, and no more is tried: a repeat under its key gets the Task.
+
+    It fails with ``unknown_outcome``, which is no error of the call: the same call gets the same answer for ever.
+    """
+    failure = Failure("unknown_outcome", ErrorCategory.TRANSPORT, reason, source=active.peer.name)
+
+    def end(draft: DecisionDraft) -> None:
+        draft.close_actions("asker_lost")
+        note = note_status("unknown_outcome", peer=draft.context.peer)
+        whole = not draft.record.shown
+        frame = draft.make_status_frame(FAILED, [{"text": reason}], note, whole=whole)
+        before = draft.context.content
+        draft.context.content = fold(before, frame)
+        end_run(draft, RunEnd(failure, Status.LOST, frame=frame, before=before))
+
+    await active.append(end)
+
+
+async def give_up(active: ActiveRun, error: TooLarge) -> None:
+    """A peer that says more at once than one decision can hold: the task fails, and the peer is told to stop."""
+    remote = active.remote_task()
+    if isinstance(error, ArtifactTooLarge):
+        # A limit of the operator, and no fault of the agent's words: it would bring as much again.
+        reason = f"agent {active.peer.name!r} brought too much: {error}"
+        failure = Failure(error.code, ErrorCategory.POLICY, reason, source=active.peer.name)
+        active.deps.log.warning(
+            "output.too_large",
+            task=active.run.record.task_id,
+            agent=active.peer.name,
+            reason=str(error),
+        )
+    else:
+        reason = f"agent {active.peer.name!r} said too much at once: {error}"
+        code = InvalidAgentResponse.code
+        failure = Failure(code, ErrorCategory.PROTOCOL, reason, source=active.peer.name)
+    await fail(active, failure)
+    if remote is not None:
+        await active.peer.cancel(remote)
+
+
+async def time_out(
+    run: Run, limit: TimeLimit, claim: Claim, active: ActiveRun | None = None
+) -> None:
+    """A limit of a run is over, wherever it is driven (``active`` if here) and whatever it waits for.
+
+    The task ends, unless the policy tries it again: then the next run has limits of its own.
+    """
+    limit_ms = read_limit(run.record.attempts[-1].retry_policy, limit) or 0
+    reason = explain_limit(run.record, limit)
+    failure = Failure("timed_out", ErrorCategory.TIMEOUT, reason, source=run.context.peer)
+
+    def end(draft: DecisionDraft) -> None:
+        stopping = draft.record.status is Status.CANCELLING
+        draft.close_actions("task_cancelled")
+        if draft.record.run is not None and try_on(draft, RunEnd(failure, Status.TIMED_OUT)):
+            return
+        if active is not None:
+            active.failure = PeerUnavailable(reason, agent=run.context.peer)
+        # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
+        ending = FailTask(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
+        draft.end_with(draft.tell(ending), FAILED, reason)
+
+    await run.append(end, lambda _draft: Terms(claim=claim))

@@ -1,0 +1,165 @@
+"""Signs of life of a peer without news, and tasks that do not move: silence is no progress, and no death (AP-6, ST-19).
+
+A peer that answers the same again is alive. That is stored before readers would begin to doubt the task, and no more
+often than that needs. Beside a stream the peer is only asked whether it is alive: its words come by the stream.
+
+A task whose stream broke and that does not move may be at work, or its program may have raised and left it as working:
+nobody can tell. So nothing ends here: callers are told what is known, get the task as it is, and the run is followed on
+(I6). What the agent says later reaches all who follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.extensions import STATE
+from passerelle.a2a_mapping.frames import make_message, status_frame
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core import task as tasks
+from passerelle.core.events import Fact
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.task import TaskProgress
+from passerelle.core.peer import Answered
+from passerelle.core.status import WORKING
+from passerelle.core.task_commands import ReportProgress
+from passerelle.core.times import parse_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.core.task_record import Attempt, TaskRecord
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
+
+
+async def note_life(active: ActiveRun, next_s: float) -> None:
+    """Stores that the peer has answered and has no news; ``next_s`` is how long the next look takes at most."""
+    run = active.run.record.run
+    if run is None or not _is_due(active, next_s) or active.proof_ms <= parse_ms(run.last_seen_at):
+        return
+
+    def say(draft: DecisionDraft) -> None:
+        live = draft.record.run
+        if live is not None and draft.record.status in WORKING:
+            beat = TaskProgress(silent_since=live.news_at, followed_by=live.delivery_mechanism)
+            draft.add(draft.tell(ReportProgress(beat)))
+
+    await active.append(say)
+
+
+async def probe(active: ActiveRun) -> None:
+    """Asks for life beside a stream that is silent. Wakes the driver where the stream has missed something."""
+    run = active.run.record.run
+    look_s = active.timeouts.look_s
+    if run is None or run.remote_task_id is None or not _is_due(active, look_s):
+        return
+    outcome = await _ask_beside(active, run.remote_task_id)
+    if outcome is None:
+        return
+    if not (isinstance(outcome, Answered) and _is_same(run, outcome)):
+        active.wake()
+        return
+    active.proof_ms = active.deps.clock.now_ms()
+    await note_life(active, look_s)
+
+
+async def _ask_beside(active: ActiveRun, remote: str) -> PeerOutcome | None:
+    """The peer's answer; None when the stream has spoken first."""
+    asking = asyncio.create_task(active.peer.get(remote))
+    stirring = asyncio.create_task(active.activity.wait())
+    try:
+        await asyncio.wait({asking, stirring}, return_when=asyncio.FIRST_COMPLETED)
+        return asking.result() if asking.done() else None
+    finally:
+        for task in (asking, stirring):
+            task.cancel()
+        await asyncio.gather(asking, stirring, return_exceptions=True)
+
+
+def _is_same(run: Attempt, outcome: Answered) -> bool:
+    return text_at(object_at(outcome.result, "status"), "state") == run.native_status
+
+
+def _is_due(active: ActiveRun, next_s: float) -> bool:
+    """Whether the last sign would be too old by the next look."""
+    run, status = active.run.record.run, active.run.record.status
+    if run is None or status not in WORKING:
+        return False
+    silent_s = (active.deps.clock.now_ms() - parse_ms(run.last_seen_at)) / 1000
+    return silent_s + next_s > active.timeouts.heartbeat_s
+
+
+async def note_break(active: ActiveRun) -> None:
+    """A stream of the run has ended before the run did; what the agent does since then is not known."""
+    run = active.run.record.run
+    if run is None or run.remote_task_id is None or not _may_stall(active.run.record):
+        return
+
+    def say(draft: DecisionDraft) -> None:
+        live = draft.record.run
+        if live is not None and live.broken_at is None and _may_stall(draft.record):
+            draft.note(RunStatus(broke=True))
+
+    if run.broken_at is None:
+        await active.append(say)
+
+
+def find_stall_s(active: ActiveRun) -> float:
+    """Seconds until waiting callers are told, infinite where nothing broke or they have been told."""
+    record = active.run.record
+    run = record.run
+    if run is None or run.broken_at is None or run.stalled_at or not _may_stall(record):
+        return math.inf
+    stood_still_ms = active.deps.clock.now_ms() - parse_ms(run.broken_at)
+    return active.timeouts.stalled_s - stood_still_ms / 1000
+
+
+async def tell_stalled(active: ActiveRun) -> None:
+    """Tells waiting callers, once, when the time has come."""
+    if find_stall_s(active) > 0:
+        return
+    waited_s = active.timeouts.stalled_s
+
+    def say(draft: DecisionDraft) -> None:
+        live = draft.record.run
+        if (
+            live is None
+            or live.broken_at is None
+            or live.stalled_at
+            or not _may_stall(draft.record)
+        ):
+            return
+        if draft.context.content is None:
+            return
+        text = (
+            f"the connection to agent {draft.context.peer!r} broke off, and its task has not moved for {waited_s:g} s; "
+            "it is followed on"
+        )
+        frame = _make_frame(draft, draft.context.content, text)
+        draft.context.content = fold(draft.context.content, frame)
+        said = RunStatus(text=text, stalled=True)
+        draft.add_shown([Fact(tasks.scope_of(draft.record), said)], frame)
+        draft.end_turn("task")
+
+    await active.append(say)
+
+
+def _may_stall(record: TaskRecord) -> bool:
+    return record.status in WORKING and record.withheld is None
+
+
+def _make_frame(draft: DecisionDraft, content: JsonObject, text: str) -> JsonObject:
+    """The status as it was, with our words, which name the message that they replace."""
+    status = object_at(content, "status")
+    instead: JsonObject = {
+        "stalled": True,
+        "messageId": text_at(object_at(status, "message"), "messageId"),
+    }
+    context_id = draft.context.context_id
+    message = make_message(
+        draft.context.mint("msg"), draft.facade, context_id, [{"text": text}], {STATE: instead}
+    )
+    return status_frame(draft.facade, context_id, {**status, "message": message})

@@ -1,0 +1,228 @@
+"""What a driver does, in order: sends the first message once, follows the task, and stops when the task has ended.
+
+The ladder down: the answer or stream of the send; SubscribeToTask; GetTask, again and again. A closed stream says
+nothing about the task (I6): the peer is asked. A send whose outcome is unknown is looked for at the peer before
+anything is sent again. A peer that cannot be reached past the liveness limit makes the run *lost*, never completed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.outbound import ask_for_news
+from passerelle.core.errors import StoreUnavailable, TooLarge
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.status import Status
+from passerelle.delegation.runs.delivery import (
+    deliver,
+    deliver_kept,
+    is_kept_back,
+    read_options,
+)
+from passerelle.delegation.runs.finish import give_up
+from passerelle.delegation.runs.gate import find_passed
+from passerelle.delegation.runs.liveness import find_stall_s, note_break, note_life, tell_stalled
+from passerelle.delegation.runs.lost_tail import HISTORY_LOST
+from passerelle.delegation.runs.peer_calls import poll_task
+from passerelle.delegation.runs.reconciliation import reconcile
+from passerelle.delegation.runs.returns import return_answers
+from passerelle.delegation.runs.search import find_send
+from passerelle.delegation.runs.stream import follow_stream, judge_end
+from passerelle.runtime.records.references import NOTHING
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.follow_strategy import Mechanism
+    from passerelle.runtime.records.references import Referred
+
+
+_HELD_UP: Final = frozenset({Status.WAITING_PERMISSION, Status.WAITING_RESOURCE})
+"""What AUTH_REQUIRED is here."""
+_OWED_PAUSE_S: Final = 0.05
+
+
+async def drive(
+    active: ActiveRun, params: JsonObject | None = None, referred: Referred = NOTHING
+) -> None:
+    """Sends the first message of the run, if there is one, and stays with the task to its end.
+
+    While the store is away nothing is decided: afterwards the peer is asked where the task stands.
+    """
+    while True:
+        try:
+            if params is not None:
+                asked, params = params, None
+                if active.run.templated is not None and active.callback is None:
+                    sent = active.address(asked, referred)
+                else:
+                    sent = await _prepare(active, asked, referred)
+                active.sent = sent
+                if sent is None:
+                    return
+                if not (await deliver(active, sent) or active.run.is_held()):
+                    await find_send(active)
+                    await note_break(active)
+            if active.run.rendered is None:
+                await follow_run(active)
+        except StoreUnavailable as error:
+            await active.hold(error)
+        except TooLarge as error:
+            await give_up(active, error)
+            return
+        else:
+            return
+
+
+async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) -> JsonObject | None:
+    """The first message as it is sent, once all who have a say in it let it through; None where it stays here."""
+    if active.run.is_gated():
+        active.options = read_options(params)
+        message = await find_passed(active)
+        if message is None:
+            return None
+        params = {**params, "message": message}
+        # What goes along was judged with the message, and stands in it.
+        referred = replace(referred, parts=())
+    sent = active.address(params, referred)
+    if sent is None or active.callback is None:
+        return sent
+    news = await active.callback.offer(active.run.record)
+    return sent if news is None else ask_for_news(sent, news)
+
+
+async def follow_run(active: ActiveRun) -> None:
+    """Stays with the task until it has ended: subscribe where that works, else ask."""
+    await _tell_loss(active)
+    while not active.run.has_ended() and active.run.record.run is not None:
+        if active.run.is_held():
+            await active.rest(active.timeouts.parked_poll_max_s)
+            # Nobody asked meanwhile, so silence proves nothing.
+            active.proof_ms = active.deps.clock.now_ms()
+            continue
+        await _compare_card(active)
+        if await return_answers(active):
+            active.strategy.reset()
+        if active.run.has_ended():
+            return
+        await _tell_left(active)
+        if active.run.record.withheld is not None:
+            await _reconcile(active, active.run.record.withheld)
+            continue
+        remote = active.remote_task()
+        if remote is None:
+            await _find_task(active)
+            continue
+        await _subscribe(active, remote)
+        before = _read_news(active)
+        reached = await poll_task(active, remote)
+        if active.run.has_ended():
+            return
+        active.strategy.note_look(reached=reached)
+        await tell_stalled(active)
+        await note_life(active, active.strategy.longest_s)
+        parked, changed = active.run.is_parked(), _read_news(active) != before
+        if parked or not active.strategy.subscribes(parked=False):
+            await _step_down(active)
+        await _rest_in_turn(active, changed=changed, parked=parked)
+
+
+async def _reconcile(active: ActiveRun, withheld: str) -> None:
+    before = active.run.record
+    await reconcile(active, withheld)
+    if not active.run.has_ended():
+        changed = active.run.record is not before
+        await _rest_in_turn(active, changed=changed, parked=True)
+
+
+async def _rest_in_turn(active: ActiveRun, *, changed: bool, parked: bool) -> None:
+    """Until the next look, which comes the later the more runs are looked after here."""
+    least_s = active.deps.throttle.pause_s
+    pause_s = active.strategy.rest(_draw(active), changed=changed, parked=parked, least_s=least_s)
+    with active.deps.throttle.rest():
+        owed_s = min(active.find_owed_s(), find_stall_s(active))
+        await active.rest(min(pause_s, max(owed_s, _OWED_PAUSE_S)))
+
+
+async def _step_down(active: ActiveRun) -> None:
+    """From streams to questions, with the peer's calls beside them where it has them."""
+    if active.callback is not None:
+        await active.callback.agree(active.run.record)
+        active.strategy.calls_back = active.callback.is_agreed
+    await _switch(active, active.strategy.below)
+
+
+async def _find_task(active: ActiveRun) -> None:
+    """The message that is not known to be at the peer: sent at its time, or looked for."""
+    run = active.run.record.run
+    if run is not None and run.gated:
+        sent = await active.recall() if await find_passed(active) is not None else None
+        if sent is not None and not await deliver(active, sent):
+            await find_send(active)
+        return
+    if not is_kept_back(active.run.record) or not await deliver_kept(active):
+        await find_send(active)
+
+
+def _read_news(active: ActiveRun) -> object:
+    """Changes when the peer has said something, or somebody else has moved the task."""
+    record = active.run.record
+    return (record.run.steps if record.run else None, record.status)
+
+
+def _draw(active: ActiveRun) -> float:
+    return active.run.writes.ids.draw(16) / 0x10000
+
+
+async def _compare_card(active: ActiveRun) -> None:
+    """A run keeps the card that it began with; that the peer has another one by now is a fact of it (A2A-5)."""
+    run, card = active.run.record.run, active.peer.peek()
+    if run is None or card is None or card.sha256 in {run.worker.card_hash, active.new_card}:
+        return
+    active.new_card = card.sha256
+    await active.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
+
+
+async def _tell_loss(active: ActiveRun) -> None:
+    """Says in a task that some of it was lost, once for each driver that takes it up."""
+    if active.has_lost and active.run.record.run is not None:
+        await active.warn(
+            HISTORY_LOST, "the store has lost a part of this task; its agent is asked for it"
+        )
+
+
+async def _subscribe(active: ActiveRun, remote: str) -> None:
+    """Reads the stream of the task to its end, if it is its turn; not before what was lost is told again."""
+    if active.has_lost or not active.strategy.subscribes(parked=active.run.is_parked()):
+        return
+    card = active.peer.peek()
+    active.strategy.can_subscribe = card is None or card.streaming
+    if not active.strategy.can_subscribe:
+        return
+    await _switch(active, "subscription")
+    before = _read_news(active)
+    last = await follow_stream(active, active.peer.subscribe(remote))
+    await judge_end(active, last)
+    news = _read_news(active) != before
+    active.strategy.note_subscription(brought_news=active.is_woken or news)
+
+
+async def _tell_left(active: ActiveRun) -> None:
+    """Says at once that the peer has left its stream at a task that waits: streams of callers end with it.
+
+    It is said also where the record has that way already: an answer may have gone out as a stream meanwhile.
+    """
+    if active.was_left and active.run.record.status in _HELD_UP:
+        said = RunStatus(delivery_mechanism=active.strategy.below)
+        await active.note(said)
+    active.was_left = False
+
+
+async def _switch(active: ActiveRun, mechanism: Mechanism) -> None:
+    """Says how the run is followed from now on (A2A-6)."""
+    run = active.run.record.run
+    if run is None or run.delivery_mechanism == mechanism:
+        return
+    said = RunStatus(delivery_mechanism=mechanism)
+    await active.note(said)

@@ -1,0 +1,527 @@
+"""One frame of a peer becomes facts: the place where its words meet the task machine.
+
+Pure. The frame has passed the check of its shape; ids become ours, the two state tables say what the peer's state
+means, and the machines decide. The frame that our callers see stands on the last fact of the frame, so a reader
+finds each frame once, whole, and in order. What the peer cannot do: end a task by itself (I5), lead a cancelled task
+back to work, or change one that has ended (LT-12).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from passerelle.a2a_mapping.content import find_artifact, find_warning, fold, read_chunk
+from passerelle.a2a_mapping.dialects.presentation import show_parts
+from passerelle.a2a_mapping.difference import is_same_status, list_differences
+from passerelle.a2a_mapping.extensions import STATE
+from passerelle.a2a_mapping.frames import (
+    make_message,
+    make_status,
+    remark_frame,
+    show_state,
+    task_frame,
+)
+from passerelle.a2a_mapping.history import complete_history, rename_message
+from passerelle.a2a_mapping.identity import Relabel, make_relabel, relabel, relabel_message
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.replies import (
+    ArtifactReply,
+    MessageReply,
+    StatusReply,
+    TaskReply,
+    read_native_ids,
+    read_reply,
+)
+from passerelle.a2a_mapping.states import (
+    CANCELED,
+    COMPLETED,
+    INTERRUPTED_STATES,
+    SUBMITTED,
+    TERMINAL_STATES,
+    UNKNOWN_STATE,
+    WORKING,
+    Follow,
+    map_peer_state,
+)
+from passerelle.a2a_mapping.status_words import read_words
+from passerelle.core import task as tasks
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ids import derive_id, place
+from passerelle.core.payloads.conversation import ThreadUpdated
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.payloads.task import TaskCancelled
+from passerelle.core.status import HELD, UNDRIVEN, WAITING, Status
+from passerelle.core.task_commands import (
+    ConfirmCancel,
+    FailRun,
+    ObserveOutput,
+    ObserveStatus,
+)
+from passerelle.core.times import format_ms
+from passerelle.delegation.runs.artifacts import check_number, settle_artifact, settle_artifacts
+from passerelle.delegation.runs.completion import PEER_LOST_APPROVAL, complete, find_lost, measure
+from passerelle.delegation.runs.draft import DecisionDraft
+from passerelle.delegation.runs.failure import RunEnd, end_run
+from passerelle.delegation.runs.limits import enforce
+from passerelle.delegation.runs.repeats import is_dropped
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+
+def observe(draft: DecisionDraft, result: JsonObject) -> None:
+    """Turns one answer of the peer into facts; what is not A2A becomes a warning and changes nothing (EVC-19).
+
+    An answer that is more than one append holds sets ``step.more``: once that much is stored, it is observed again.
+
+    Raises:
+        TooLarge: more artifacts than a task may have.
+    """
+    if draft.is_full():
+        draft.more = True
+        return
+    reply = read_reply(result)
+    draft.step_id = draft.context.mint("step")
+    match reply:
+        case TaskReply() | StatusReply() | ArtifactReply():
+            if _is_late(draft):
+                return
+            _judge_task(draft, reply)
+            _learn_context(draft, reply)
+            if draft.record.status in HELD:
+                _note(draft, reply)
+            else:
+                _observe_frame(draft, reply)
+                _measure(draft)
+        case MessageReply(message=message):
+            if _is_late(draft):
+                return
+            if _is_awaited(draft):
+                _observe_frame(draft, _wrap_message(draft, message))
+            else:
+                _observe_message(draft, message)
+        case _:
+            _warn(draft, "malformed_frame", reply.reason)
+
+
+def _is_awaited(draft: DecisionDraft) -> bool:
+    """Whether a bare Message has to be a task, or the rest of one: callers see it, and the peer made none (LT-8)."""
+    if draft.context.content is None:
+        return draft.context.always_task
+    run = draft.record.run
+    return run is not None and run.remote_task_id is None
+
+
+def _measure(draft: DecisionDraft) -> None:
+    if draft.record.withheld is None and draft.record.status not in UNDRIVEN:
+        measure(draft, is_done=False)
+
+
+def _is_late(draft: DecisionDraft) -> bool:
+    if draft.record.status in UNDRIVEN:
+        _warn(draft, "late_frame", "the peer went on after the end; nothing changes")
+        return True
+    # Its last word is kept already; only a wish to cancel wants to hear it again.
+    return draft.record.withheld is not None and draft.record.status is not Status.CANCELLING
+
+
+def _note(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    """A frame for a task that is paused or blocked: the peer's word is kept, and nothing follows from it (CMD-8).
+
+    The next driver asks the peer first, and so reads the whole of it.
+    """
+    if isinstance(reply, ArtifactReply):
+        return
+    run, native = draft.record.run, read_native_ids(reply)[0]
+    said = RunStatus(
+        native_status=reply.native_status,
+        remote_task_id=native if run and native and run.remote_task_id != native else None,
+    )
+    draft.add(draft.tell(ObserveStatus(Status.RUNNING, said, draft.step_id)))
+
+
+def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
+    draft.note(WarningRaised(code, reason))
+
+
+def relabel_for(draft: DecisionDraft, native_task: str, native_context: str) -> Relabel:
+    """What the peer's ids are called here: those of every run of the task, and the two that it just named."""
+    record, context = draft.record, draft.context
+    known: dict[str, str] = {}
+    for attempt in record.attempts:
+        if attempt.remote_task_id:
+            known[attempt.remote_task_id] = draft.facade
+        if attempt.remote_context_id:
+            known[attempt.remote_context_id] = context.context_id
+    if native_task:
+        known[native_task] = draft.facade
+    if native_context:
+        known[native_context] = context.context_id
+    return make_relabel(draft.facade, context.context_id, known)
+
+
+def _judge_task(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    """An update of another task than the one whose stream it comes in is taken as of this one, and noted once."""
+    run, native = draft.record.run, read_native_ids(reply)[0]
+    is_noted = draft.names_foreign or draft.context.names_foreign
+    if isinstance(reply, TaskReply) or run is None or is_noted:
+        return
+    if run.remote_task_id is not None and native != run.remote_task_id:
+        draft.names_foreign = True
+        _warn(
+            draft,
+            "foreign_task_id",
+            "the peer has sent an update of another task id in this stream",
+        )
+
+
+def _learn_context(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    """A peer that uses another context than the one we minted: that one counts from now on (A2A-4)."""
+    run = draft.record.run
+    native = read_native_ids(reply)[1]
+    if run is None or not native or native == run.remote_context_id:
+        return
+    scope = tasks.scope_of(draft.record, draft.step_id)
+    draft.add([Fact(scope, RunStatus(remote_context_id=native))])
+    updated = ThreadUpdated(peer=draft.context.peer, remote_context_id=native, context_mode="omit")
+    draft.add([Fact(scope, updated)])
+
+
+def _observe_frame(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    ids = relabel_for(draft, *read_native_ids(reply))
+    context = draft.context
+    match reply:
+        case TaskReply(task=task):
+            ours = _rename_input(draft, _cover(draft, relabel(task, "Task", ids)))
+            if context.content is None:
+                ours = complete_history(ours, context.accepted)
+                for artifact in objects_at(ours, "artifacts"):
+                    draft.growth.take(artifact)
+                if not settle_artifacts(draft, objects_at(ours, "artifacts"), task):
+                    return
+                context.content, frames = ours, draft.frames
+                _move(draft, task_frame(ours), reply.native_status, task, None)
+                if draft.frames == frames:
+                    context.content = None
+                return
+            check_number(len(objects_at(ours, "artifacts")))
+            frames = draft.frames
+            _take_differences(draft, context.content, ours, reply)
+            if draft.more:
+                return
+            if draft.frames == frames and _asks_again(draft, ours):
+                update: JsonObject = {
+                    "taskId": draft.facade,
+                    "contextId": context.context_id,
+                    "status": ours["status"],
+                }
+                _move(draft, {"statusUpdate": update}, reply.native_status, task, context.content)
+        case StatusReply(event=event):
+            native: JsonObject = {
+                "id": text_at(event, "taskId"),
+                "contextId": text_at(event, "contextId"),
+                "status": event["status"],
+                # Some peers say in an artifact what they wait for.
+                "artifacts": (context.content or {}).get("artifacts", []),
+            }
+            update = _cover(draft, relabel(event, "TaskStatusUpdateEvent", ids))
+            _take(draft, {"statusUpdate": update}, native, event, reply.native_status)
+        case ArtifactReply(event=event):
+            update = relabel(event, "TaskArtifactUpdateEvent", ids)
+            _take(draft, {"artifactUpdate": update}, {}, event)
+        case _:
+            assert_never(reply)
+
+
+def _take_differences(
+    draft: DecisionDraft, known: JsonObject, ours: JsonObject, reply: TaskReply
+) -> None:
+    task, status = reply.task, ours["status"]
+    waits = text_at(object_at(ours, "status"), "state") in INTERRUPTED_STATES
+    waits_on = waits and is_same_status(known, ours)
+    for frame in list_differences(known, ours):
+        if draft.more or draft.is_full():
+            draft.more = True
+            return
+        shown = object_at(frame, "statusUpdate").get("status", status)
+        if waits and shown != status:
+            # What it said before it asked: that it worked then closes no question, and is no news while one is open.
+            if not waits_on:
+                _show_missed(draft, frame)
+            continue
+        covered = object_at(frame, "statusUpdate").get("status") == status != task["status"]
+        _take(draft, frame, task, task, reply.native_status if covered else "")
+
+
+def _show_missed(draft: DecisionDraft, frame: JsonObject) -> None:
+    text, message_id = read_said(object_at(frame, "statusUpdate"))
+    said = RunStatus(text=text, message_id=message_id)
+    folded = fold(draft.context.content, frame)
+    draft.context.content = complete_history(folded, draft.context.accepted) if folded else folded
+    draft.add_shown([Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
+
+
+def _asks_again(draft: DecisionDraft, ours: JsonObject) -> bool:
+    """Whether a peer that has our answer waits all the same: nothing in its words need differ from before."""
+    waits = text_at(object_at(ours, "status"), "state") in INTERRUPTED_STATES
+    return waits and draft.record.status is Status.RUNNING and not draft.record.open_actions
+
+
+def _rename_input(draft: DecisionDraft, ours: JsonObject) -> JsonObject:
+    """Our message under its caller's id, where a further attempt sent it under another one."""
+    run, accepted = draft.record.run, draft.context.accepted
+    if run is None or run.ordinal == 1 or not accepted:
+        return ours
+    return rename_message(ours, run.message_id, text_at(accepted[0], "messageId"))
+
+
+def _cover(draft: DecisionDraft, holder: JsonObject) -> JsonObject:
+    """A state that A2A does not have is shown as the last one that it has, and marked: callers could not read it."""
+    status = object_at(holder, "status")
+    if map_peer_state(text_at(status, "state")) is not UNKNOWN_STATE:
+        return holder
+    last = text_at(object_at(draft.context.content or {}, "status"), "state") or SUBMITTED
+    metadata: JsonObject = {**object_at(holder, "metadata"), STATE: {"known": False}}
+    return {**holder, "status": {**status, "state": last}, "metadata": metadata}
+
+
+def _take(
+    draft: DecisionDraft, frame: JsonObject, native: JsonObject, answer: JsonObject, state: str = ""
+) -> None:
+    """One frame in our ids: folded into the content, then told to the machine.
+
+    ``answer`` is what the peer sent it in, ``state`` is the one that the peer said, where the frame shows another.
+    """
+    context = draft.context
+    if warning := find_warning(context.content, frame):
+        _warn(draft, "unopened_artifact", warning)
+    before = context.content
+    folded = fold(context.content, frame)
+    if folded is None or ("statusUpdate" in frame and is_dropped(draft, before, folded, state)):
+        return
+    if _ends(frame, state) and not settle_artifacts(draft, objects_at(folded, "artifacts"), answer):
+        return
+    context.content, frames = complete_history(folded, context.accepted), draft.frames
+    if "artifactUpdate" in frame:
+        _take_chunk(draft, frame)
+    else:
+        shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
+        _move(draft, frame, state or shown, native, before)
+    if draft.frames == frames:
+        # Callers are not shown it, so the Task that they are told must not have it either.
+        context.content = before
+
+
+def _ends(frame: JsonObject, state: str) -> bool:
+    """Whether a frame says that the peer is done: artifacts whose last chunk it never marked are whole then."""
+    shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
+    return (state or shown) in TERMINAL_STATES
+
+
+def _take_chunk(draft: DecisionDraft, frame: JsonObject) -> None:
+    event = object_at(frame, "artifactUpdate")
+    draft.growth.take(object_at(event, "artifact"), appends=event.get("append") is True)
+    chunk = read_chunk(event)
+    if chunk is not None:
+        draft.chunks.append(chunk)
+    name = text_at(object_at(event, "artifact"), "artifactId")
+    if event.get("lastChunk") is True:
+        artifact = find_artifact(draft.context.content or {}, name)
+        facts = settle_artifact(draft, artifact) if artifact is not None else []
+        if facts:
+            draft.add_shown(facts, frame, "artifact")
+            enforce(draft)
+            return
+    chunks = draft.record.progress.counters.get("chunks", 0) + 1
+    output = ObserveOutput(summary=f"artifact {name[:60]}", step_id=draft.step_id, chunks=chunks)
+    draft.add_shown(draft.tell(output), frame, "artifact")
+
+
+def _move(
+    draft: DecisionDraft,
+    frame: JsonObject,
+    state: str,
+    native: JsonObject,
+    before: JsonObject | None,
+) -> None:
+    """A state of the peer, by the table: what follows, and what callers see.
+
+    ``before`` is the content without ``frame``.
+    """
+    row = map_peer_state(state)
+    said = _said(draft, frame, state, native)
+    if draft.record.status is Status.CANCELLING and row.follow not in {Follow.NOTHING, Follow.WARN}:
+        if row.follow is not Follow.OPEN_ACTION:
+            _end_cancelled(draft, frame, said, "user")
+        return
+    match row.follow:
+        case Follow.NOTHING | Follow.WARN | Follow.ASK_AGAIN:
+            _go_on(draft, frame, said, row.status)
+        case Follow.OPEN_ACTION:
+            _wait(draft, frame, said, native, before)
+        case Follow.RECONCILE:
+            if (lost := find_lost(draft)) is not None:
+                _warn(draft, PEER_LOST_APPROVAL, lost)
+            draft.close_actions("peer_terminal")
+            complete(draft, frame, said, before)
+        case Follow.END_RUN:
+            _fail(draft, frame, said, before, rejected=row.reason == "rejected")
+        case Follow.CANCEL:
+            _end_cancelled(draft, frame, said, "peer")
+        case _:
+            assert_never(row.follow)
+
+
+def _go_on(draft: DecisionDraft, frame: JsonObject, said: RunStatus, status: Status) -> None:
+    if _waits_on(draft, said):
+        return
+    if status is Status.RUNNING:
+        draft.close_actions("peer_moved_on")
+    facts = draft.tell(ObserveStatus(status, said, draft.step_id))
+    draft.add_shown(facts or [Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
+
+
+def _waits_on(draft: DecisionDraft, said: RunStatus) -> bool:
+    """Whether a peer says again what it has said since it refused an answer: its task waits all the same."""
+    run = draft.record.run
+    return (
+        run is not None
+        and draft.record.status in WAITING
+        and said.native_status == run.waits_on
+        and said.message_id in {None, run.status_message_id}
+    )
+
+
+def _wait(
+    draft: DecisionDraft,
+    frame: JsonObject,
+    said: RunStatus,
+    native: JsonObject,
+    before: JsonObject | None,
+) -> None:
+    asked = draft.asks(draft, native, said)
+    if asked.parts is not None or asked.settled:
+        state = WORKING if asked.settled else None
+        own = _make_own_message(draft)
+        frame = show_parts(frame, asked.parts, state, own, beside=asked.native)
+        # Folded in place of the peer's own words, or these would stand in the history beside ours.
+        shown = fold(before, frame)
+        draft.context.content = complete_history(shown, draft.context.accepted) if shown else None
+    draft.add_shown(asked.facts, frame)
+    enforce(draft)
+    # A peer that still shows the question whose answer it was just sent has not answered that turn.
+    if draft.record.status in WAITING:
+        draft.end_turn("task")
+
+
+def _make_own_message(draft: DecisionDraft) -> JsonObject:
+    """What holds our parts where the peer's status has no message, as when it asks in an artifact.
+
+    Shown again, a pause has the same id: history keeps a message once.
+    """
+    pauses = draft.record.occurrences.values()
+    message_id = derive_id("msg", place(draft.facade), "asked", draft.facade, *pauses)
+    return make_message(message_id, draft.facade, draft.context.context_id, [])
+
+
+def _said(draft: DecisionDraft, frame: JsonObject, state: str, native: JsonObject) -> RunStatus:
+    holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
+    text, message_id = read_said(holder)
+    words = read_words(holder)
+    run = draft.record.run
+    remote = text_at(native, "id")
+    return RunStatus(
+        native_status=state,
+        text=text,
+        message_id=message_id,
+        phase=words.phase,
+        title=words.title,
+        detail=words.detail,
+        checkpoints=words.checkpoints,
+        metadata=words.metadata,
+        remote_task_id=remote if run and remote and run.remote_task_id != remote else None,
+    )
+
+
+def read_said(holder: JsonObject) -> tuple[str | None, str | None]:
+    """Text and id of the message in the status of a Task or a status update."""
+    message = object_at(object_at(holder, "status"), "message")
+    text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
+    return text[:2000] or None, text_at(message, "messageId") or None
+
+
+def _fail(
+    draft: DecisionDraft,
+    frame: JsonObject,
+    said: RunStatus,
+    before: JsonObject | None,
+    *,
+    rejected: bool,
+) -> None:
+    draft.close_actions("peer_terminal")
+    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
+    state = said.native_status
+    failure = Failure(
+        code="rejected" if rejected else "peer_failed",
+        category=ErrorCategory.PEER,
+        message=said.text or f"the agent ended the task with {state}",
+        source=draft.context.peer,
+        native=state,
+    )
+    ended = RunEnd(failure, native=state, rejected=rejected, frame=frame, before=before)
+    end_run(draft, ended)
+
+
+def _end_cancelled(draft: DecisionDraft, frame: JsonObject, said: RunStatus, source: str) -> None:
+    """The stop is known. A peer that completed in the race keeps its word in ``native_status``, and its artifacts."""
+    draft.close_actions("task_cancelled" if source == "user" else "peer_terminal")
+    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
+    record, state = draft.record, said.native_status
+    by_us = record.cancel_requested_by is not None
+    failure = Failure("cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped")
+    draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
+    cancelled = TaskCancelled(
+        actor=record.cancel_requested_by or draft.context.peer,
+        source=record.cancel_source or ("user" if source == "user" else "peer"),
+        native_status=state,
+    )
+    draft.add_shown(draft.tell(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
+    draft.context.content = fold(draft.context.content, show_state(frame, CANCELED))
+    draft.end_turn("task")
+
+
+def _wrap_message(draft: DecisionDraft, message: JsonObject) -> TaskReply:
+    """A bare Message as a task that it completes: its parts are the artifact, itself the last word (LT-8)."""
+    at = format_ms(draft.decision.now_ms)
+    artifact: JsonObject = {"artifactId": "answer", "parts": message.get("parts", [])}
+    task: JsonObject = {
+        "contextId": text_at(message, "contextId"),
+        "status": make_status(COMPLETED, at, message),
+        "artifacts": [artifact],
+    }
+    return TaskReply(task)
+
+
+def _observe_message(draft: DecisionDraft, message: JsonObject) -> None:
+    """A bare Message: the whole answer of a peer that made no task, else a remark on the task it made (LT-1, LT-9)."""
+    context, record = draft.context, draft.record
+    ids = relabel_for(draft, text_at(message, "taskId"), text_at(message, "contextId"))
+    if context.content is not None:
+        _warn(draft, "message_after_task", "the peer answered with a message on a task it had made")
+        status = object_at(context.content, "status")
+        frame = remark_frame(
+            draft.facade,
+            context.context_id,
+            relabel(message, "Message", ids),
+            text_at(status, "state"),
+        )
+        folded = fold(context.content, frame)
+        context.content = folded
+        text = _said(draft, frame, text_at(status, "state"), {})
+        said = RunStatus(text=text.text, message_id=text.message_id)
+        draft.add_shown([Fact(tasks.scope_of(record, draft.step_id), said)], frame)
+        return
+    said = RunStatus(native_status="message")
+    complete(draft, {"message": relabel_message(message, ids)}, said, None)

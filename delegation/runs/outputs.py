@@ -1,0 +1,286 @@
+"""Outputs of agents: redaction before anything is stored, and copies of files that are named by address (EXT-10).
+
+Redaction looks at texts, names, descriptions, file names, data and metadata; not at bytes, nor at ids. What is split
+over two chunks of a stream is two texts, and a pattern is found in neither.
+
+Agents write the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at the
+moment of the connection. A redirect leads to an address that is judged anew. No cookie, no credential and no proxy go
+along. A large file may also be uploaded beside the socket of a channel, with the same credential: its address is one of
+ours, and it is a file like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+from aiohttp import ClientError, ClientTimeout
+from yarl import URL
+
+from passerelle.core.agent_name import find_base
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ports.uploads import UPLOADED
+from passerelle.peers.sessions import PeerSessions
+from passerelle.runtime.common.screening import REFUSED_ERRNO, Screen
+from passerelle.webhooks.addresses import WebhookRules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiohttp import ClientResponse
+    from aiohttp.abc import AbstractResolver
+
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.ports.uploads import Uploads
+    from passerelle.webhooks.addresses import Address
+
+_WORDS: Final = frozenset({"text", "name", "description", "filename"})
+_FREE: Final = frozenset({"data", "metadata"})
+"""Everything below these is somebody's words."""
+_REDIRECTS: Final = 3
+_CHUNK: Final = 65_536
+_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_SERVER_FAULT: Final = 500
+
+
+class Redaction:
+    """Named patterns, as the operator wrote them; ``is_on``: whether there are any."""
+
+    __slots__ = ("_rules", "is_on")
+
+    def __init__(self, rules: Iterable[tuple[str, str]]) -> None:
+        self._rules = tuple(
+            (name, f"[redacted: {name}]", re.compile(pattern)) for name, pattern in rules
+        )
+        self.is_on: Final = bool(self._rules)
+
+    def clean(self, answer: JsonObject) -> JsonObject:
+        """The same answer without what the patterns match; the same object where there is no pattern."""
+        if not self._rules:
+            return answer
+        return {name: self._clean(value, name, is_free=False) for name, value in answer.items()}
+
+    def clean_file(self, content: bytes, media_type: str) -> bytes:
+        """A file without what the patterns match, if it is a text."""
+        kind = media_type.strip().lower()
+        if not self._rules or not (kind.startswith("text/") or "json" in kind):
+            return content
+        try:
+            return self._replace(content.decode()).encode()
+        except UnicodeDecodeError:
+            return content
+
+    def count(self, frame: JsonObject) -> list[tuple[str, int]]:
+        """How often each rule has struck in what is shown."""
+        if not self._rules:
+            return []
+        return self.count_marks(orjson.dumps(frame))
+
+    def count_marks(self, content: bytes) -> list[tuple[str, int]]:
+        """How often the mark of each rule stands in a content."""
+        counts = ((name, content.count(mark.encode())) for name, mark, _ in self._rules)
+        return [(name, count) for name, count in counts if count]
+
+    def _clean(self, value: Json, member: str, *, is_free: bool) -> Json:
+        match value:
+            case str():
+                return self._replace(value) if is_free or member in _WORDS else value
+            case dict():
+                free = is_free or member in _FREE
+                return {name: self._clean(one, name, is_free=free) for name, one in value.items()}
+            case list():
+                free = is_free or member in _FREE
+                return [self._clean(one, member, is_free=free) for one in value]
+            case _:
+                return value
+
+    def _replace(self, text: str) -> str:
+        for _, mark, pattern in self._rules:
+            text = pattern.sub(mark, text)
+        return text
+
+
+NO_REDACTION: Final = Redaction(())
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The file, or its beginning. ``size`` is that of the whole, as far as the server said it."""
+
+    content: bytes
+    media_type: str
+    size: int
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileGone:
+    """It is not to be had there, now or later."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileAway:
+    """It was not to be had now."""
+
+    reason: str
+
+
+FetchOutcome: TypeAlias = Fetched | FileGone | FileAway
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    to: str
+
+
+class Fetcher:
+    """Fetches files; ``close`` ends its connections."""
+
+    def __init__(
+        self,
+        rules: WebhookRules,
+        max_bytes: int,
+        timeout_s: float,
+        *,
+        screen: Screen | None = None,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
+        self._rules = rules
+        self.limit(max_bytes, timeout_s)
+        self._screened = PeerSessions(screen=screen or Screen(), resolver=resolver)
+        self._trusted = PeerSessions()
+
+    def limit(self, max_bytes: int, timeout_s: float) -> None:
+        """Other limits, from the next file on."""
+        self._max_bytes = max_bytes
+        self._timeout = ClientTimeout(total=timeout_s)
+
+    async def fetch(self, url: str) -> FetchOutcome:
+        """The file at ``url``; every failure is a value."""
+        for _ in range(_REDIRECTS + 1):
+            try:
+                address = self._rules.judge(url)
+            except InvalidInput as error:
+                return FileGone(error.reason)
+            outcome = await self._ask(address)
+            if not isinstance(outcome, _Moved):
+                return outcome
+            url = outcome.to
+        return FileGone("too many redirects")
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await asyncio.gather(self._screened.close(), self._trusted.close())
+
+    async def _ask(self, address: Address) -> FetchOutcome | _Moved:
+        sessions = self._trusted if address.trusted else self._screened
+        try:
+            async with sessions.open("outputs").get(
+                address.url,
+                headers={"Accept-Encoding": "identity"},
+                timeout=self._timeout,
+                allow_redirects=False,
+            ) as response:
+                return await self._read(address, response)
+        except TimeoutError:
+            return FileAway("no answer in time")
+        except (ClientError, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == REFUSED_ERRNO:
+                return FileGone("its address is not allowed")
+            return FileAway("no connection")
+
+    async def _read(self, address: Address, response: ClientResponse) -> FetchOutcome | _Moved:
+        status = response.status
+        if status in _MOVED and "Location" in response.headers:
+            return _Moved(str(address.url.join(URL(response.headers["Location"]))))
+        if status in _LATER or status >= _SERVER_FAULT:
+            return FileAway(f"HTTP {status}")
+        if status != HTTPStatus.OK:
+            return FileGone(f"HTTP {status}")
+        content = bytearray()
+        while len(content) <= self._max_bytes and (chunk := await response.content.read(_CHUNK)):
+            content += chunk
+        is_cut = len(content) > self._max_bytes
+        if is_cut:
+            response.close()
+        kept = bytes(content[: self._max_bytes])
+        size = max(response.content_length or 0, len(content))
+        return Fetched(kept, response.content_type, size, is_cut)
+
+
+async def fetch_upload(uploads: Uploads, agent: str, url: str) -> Fetched | FileGone:
+    """The file at one of our addresses, if this agent has uploaded it.
+
+    Raises:
+        StoreUnavailable: nobody knows.
+    """
+    found = await uploads.get(find_base(agent), url.removeprefix(UPLOADED))
+    if found is None:
+        return FileGone("its agent has not uploaded it, or more than a day ago")
+    return Fetched(found.content, found.media_type, len(found.content), is_cut=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTerms:
+    """What the operator wants done. ``allow`` are origins that files may come from; none: every public https one.
+
+    ``max_bytes`` and ``timeout_s`` are of one file; ``upload_bytes`` of all that one agent has uploaded within a day.
+    """
+
+    fetches: bool
+    allow: Iterable[str]
+    redactions: Iterable[tuple[str, str]]
+    """Names and patterns."""
+    keep_ms: int | None
+    max_bytes: int
+    upload_bytes: int
+    timeout_s: float
+
+
+@dataclass(slots=True)
+class OutputPolicy:
+    """What is done with outputs. ``keep_ms`` None keeps copies for as long as everything else.
+
+    ``max_bytes`` is of one file, ``upload_bytes`` of all that one agent has uploaded within a day.
+    """
+
+    fetcher: Fetcher | None = None
+    redaction: Redaction = NO_REDACTION
+    keep_ms: int | None = None
+    max_bytes: int = 0
+    upload_bytes: int = 0
+    _rules: WebhookRules = field(default_factory=lambda: WebhookRules(()))
+
+    def reload(self, terms: OutputTerms) -> None:
+        """Takes over other terms; what is being fetched goes on under the old ones."""
+        self._rules.reload(terms.allow)
+        self.redaction = Redaction(terms.redactions)
+        self.keep_ms = terms.keep_ms
+        self.max_bytes, self.upload_bytes = terms.max_bytes, terms.upload_bytes
+        if not terms.fetches:
+            self.fetcher = None
+            return
+        limits = (terms.max_bytes, terms.timeout_s)
+        if self.fetcher is None:
+            self.fetcher = Fetcher(self._rules, *limits)
+        else:
+            self.fetcher.limit(*limits)
+
+    async def close(self) -> None:
+        """Ends what is being fetched."""
+        if self.fetcher is not None:
+            await self.fetcher.close()
+
+
+def make_policy(terms: OutputTerms) -> OutputPolicy:
+    """The policy by the terms."""
+    policy = OutputPolicy()
+    policy.reload(terms)
+    return policy

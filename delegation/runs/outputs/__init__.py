@@ -1,1 +1,0 @@
-"""What becomes of the output of agents: files are copied, patterns are taken out, copies expire."""

@@ -1,0 +1,123 @@
+"""What is known of one peer: its configured terms, and how it was seen to behave, per card.
+
+Behaviour is the ground on which an empty list proves something. A list of tasks without ours proves that a message
+never arrived only at a peer that keeps the context ids we mint, and that has never answered with a bare Message: a
+Message leaves no task behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.ids import is_own_context
+from passerelle.core.record import value
+from passerelle.core.status import Status
+from passerelle.delegation.runs.follow_strategy import Timeouts
+from passerelle.delegation.runs.volume import OutputLimits
+
+if TYPE_CHECKING:
+    from passerelle.core.facts import Worker
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import Attempt
+
+
+_PROOF: Final = frozenset({"keeps_context"})
+_MOST: Final = 4_096
+
+
+@value
+class PeerTerms:
+    """The same object for every message, until another configuration or the end of the agent makes another one."""
+
+    timeouts: Timeouts = Timeouts()
+    """How long its messages may be on their way, and itself out of reach."""
+    policy: RetryPolicy = RetryPolicy()
+    """The terms of an attempt."""
+    tags: frozenset[str] = frozenset()
+    """Words of the operator's own."""
+    acceptance: tuple[JsonObject, ...] = ()
+    """What its tasks must bring; a task keeps what was wanted when it was made."""
+    always_task: bool = False
+    """Whether callers get a Task whatever it answers (LT-8)."""
+    correlates: bool = False
+    """Whether messages to it carry a key by which its tasks are found again."""
+    await_approval: bool = False
+    """Whether streams of messages to it stay open while an approval is waited for."""
+    connect_ms: int = 0
+    """How long a message waits for it where it dials in."""
+    limits: OutputLimits = OutputLimits()
+    """How much it may bring."""
+
+
+Behaviour: TypeAlias = Literal["keeps_context", "replaces_context", "answers_with_messages"]
+SeenBehaviour: TypeAlias = "tuple[Worker, Behaviour]"
+
+
+class BehaviourStore(Protocol):
+    """Where habits outlive this process."""
+
+    async def add(self, peer: str, card: str, habit: str) -> None:
+        """Stores one."""
+        ...
+
+    async def read(self, peer: str, card: str) -> frozenset[str]:
+        """All of a peer with a card."""
+        ...
+
+
+@dataclass(slots=True)
+class PeerBehaviour:
+    """Learns habits beside the runs: what is known already costs a look into a set."""
+
+    store: BehaviourStore
+    _known: set[tuple[str, str, Behaviour]] = field(
+        default_factory=set["tuple[str, str, Behaviour]"]
+    )
+    _writing: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    def note(self, worker: Worker, habit: Behaviour) -> None:
+        """A peer was seen to do something."""
+        seen = (worker.peer, worker.card_hash or "", habit)
+        if seen in self._known:
+            return
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known.add(seen)
+        writing = asyncio.create_task(self._store(seen))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+
+    async def proves_absence(self, worker: Worker) -> bool:
+        """Whether an empty list of this peer says that nothing has arrived.
+
+        Raises:
+            StoreUnavailable: nobody can tell now.
+        """
+        card = worker.card_hash or ""
+        stored = await self.store.read(worker.peer, card)
+        here = {habit for peer, known, habit in self._known if (peer, known) == (worker.peer, card)}
+        return stored | here == _PROOF
+
+    async def drain(self) -> None:
+        """Lets what is being stored come to its end."""
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+    async def _store(self, seen: tuple[str, str, Behaviour]) -> None:
+        try:
+            await self.store.add(*seen)
+        except StoreUnavailable:
+            self._known.discard(seen)  # learned again at the next sight
+
+
+def read_behaviour(attempt: Attempt) -> SeenBehaviour | None:
+    """What the first answer to an attempt says about its peer."""
+    if attempt.remote_task_id is not None:
+        kept = is_own_context(attempt.remote_context_id or "")
+        return attempt.worker, "keeps_context" if kept else "replaces_context"
+    if attempt.status is Status.COMPLETED:
+        return attempt.worker, "answers_with_messages"
+    return None

@@ -1,0 +1,179 @@
+"""The peer is done and the task is not: the driver stays until what is missing has come, or never will (I5).
+
+The last frame of the peer is in the blob store and named by the record, so the peer is not needed any more, and a
+driver that takes the run over goes on from there.
+
+A task that was made for another one delivers to it before it completes (PO-6). The parent has a record of its own, so
+this is an append of its own: it satisfies the edge to the child, and then the child's record says that it was
+delivered. Both may be done twice, with the effect of once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from passerelle.core import task as tasks
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.payloads.task import TaskDependencyUpdated
+from passerelle.core.ports.uploads import UPLOADED
+from passerelle.core.status import HELD, Delivery, Status
+from passerelle.core.task_commands import LinkTask, RecordDelivery
+from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.artifacts import (
+    MOST_FILES,
+    Copy,
+    find_files,
+    keep_copies,
+    list_awaited,
+    refuse_file,
+    wait_for_file,
+)
+from passerelle.delegation.runs.completion import go_on
+from passerelle.delegation.runs.outputs import Fetched, FileAway, FileGone, fetch_upload
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from passerelle.core.decision import Decision
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import ArtifactRef
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.run import Run
+    from passerelle.runtime.records.writes import Writes
+
+
+async def reconcile(active: ActiveRun, withheld: str) -> None:
+    """One look at what is missing; ends the task if nothing is.
+
+    Raises:
+        StoreUnavailable: what is missing cannot be had now, or the frame that was kept back not be read.
+    """
+    await supply(active)
+    frame = await read_withheld(active.run, withheld)
+    await active.append(lambda draft: go_on(draft, frame))
+    if tasks.is_owed_to_parent(active.run.record):
+        await deliver_to_parent(active)
+        await active.append(lambda draft: go_on(draft, frame))
+
+
+async def supply(active: ActiveRun) -> None:
+    """Fetches the files that a task waits for."""
+    run = active.run
+    if run.is_held():
+        return
+    for artifact in list_awaited(run.record, run.context.catalogue):
+        if run.record.withheld is not None:
+            await _copy_files(active, artifact)
+
+
+async def read_withheld(run: Run, withheld: str) -> JsonObject:
+    """The frame that was kept back.
+
+    Raises:
+        StoreUnavailable: it cannot be read now.
+    """
+    content = await run.blobs.get(run.shard, withheld)
+    if content is None:
+        raise StoreUnavailable(f"blob {withheld[:12]} is missing", "no")
+    return cast("JsonObject", orjson.loads(content))
+
+
+async def _copy_files(active: ActiveRun, artifact: ArtifactRef) -> None:
+    # What nobody wants fetched any more is not waited for either.
+    fetches = active.deps.outputs.fetcher is not None
+    urls = find_files(active.run.content or {}, artifact, fetches=fetches)
+    if len(urls) > MOST_FILES:
+        reason = f"it has more than {MOST_FILES} files"
+        await active.append(lambda draft: refuse_file(draft, artifact, reason))
+        return
+    copies: list[Copy] = []
+    for url in urls:
+        copied = await _copy(active, url)
+        match copied:
+            case Copy():
+                copies.append(copied)
+            case FileGone(reason=gone):
+                await active.append(partial(refuse_file, artifact=artifact, reason=gone))
+                return
+            case FileAway(reason=away):
+                await active.append(partial(wait_for_file, artifact=artifact, reason=away))
+                return
+    keep_ms = active.deps.outputs.keep_ms
+    await active.append(lambda draft: keep_copies(draft, artifact, copies, keep_ms))
+
+
+async def _copy(active: ActiveRun, url: str) -> Copy | FileGone | FileAway:
+    redaction = active.deps.outputs.redaction
+    fetched = await _fetch(active, url)
+    if not isinstance(fetched, Fetched):
+        return fetched
+    content = redaction.clean_file(fetched.content, fetched.media_type)
+    sha256 = await active.run.copies.put(active.run.shard, content)
+    return Copy(
+        url=url,
+        sha256=sha256,
+        media_type=fetched.media_type,
+        size=fetched.size,
+        kept=len(content),
+        is_cut=fetched.is_cut,
+        redacted=redaction.count_marks(content),
+    )
+
+
+async def _fetch(active: ActiveRun, url: str) -> Fetched | FileGone | FileAway:
+    if url.startswith(UPLOADED):
+        return await fetch_upload(active.run.uploads, active.run.context.peer, url)
+    fetcher = active.deps.outputs.fetcher
+    return (
+        FileGone("files are not fetched any more") if fetcher is None else await fetcher.fetch(url)
+    )
+
+
+async def deliver_to_parent(active: ActiveRun) -> None:
+    """Tells the parent, if that is all that is missing.
+
+    Raises:
+        StoreUnavailable: the parent could not be told, and the task waits.
+    """
+    record = active.run.record
+    if not _is_all_that_is_missing(record):
+        return
+    delivery = await _tell(active.run.writes, record)
+    command = RecordDelivery(tasks.PARENT, delivery)
+    await active.append(lambda draft: draft.add(draft.tell(command)))
+
+
+def _is_all_that_is_missing(record: TaskRecord) -> bool:
+    if record.withheld is None or record.open_actions or record.status in HELD:
+        return False
+    missing = tasks.find_missing(record)
+    return record.status is not Status.CANCELLING and missing == tasks.NO_PARENT
+
+
+async def _tell(writes: Writes, child: TaskRecord) -> Delivery:
+    """Satisfies the edge of the parent; one that is gone or put away has nobody to read it."""
+    ref = EntityRef(EntityKind.TASK, child.parent_task_id or "")
+    parent = (await writes.load([ref]))[ref].record
+    if not isinstance(parent, TaskRecord) or parent.status is Status.ARCHIVED:
+        return Delivery.PARENT_MISSING
+
+    def body(decision: Decision) -> Terms:
+        now = decision.state(ref)
+        if isinstance(now, TaskRecord) and now.status is not Status.ARCHIVED:
+            _satisfy(decision, now, child.task_id)
+        return Terms()
+
+    await writes.decide(parent.session_id, [ref], body)
+    return Delivery.DELIVERED
+
+
+def _satisfy(decision: Decision, parent: TaskRecord, child: str) -> None:
+    for edge in parent.relationships:
+        if edge.kind == "child" and edge.target == child and edge.status == "open":
+            satisfied = TaskDependencyUpdated(
+                edge.edge_id, "child", child, "satisfied", edge.status, "the task is done"
+            )
+            decision.add(tasks.decide(parent, LinkTask(satisfied)))

@@ -1,0 +1,153 @@
+"""Runs and drivers of other instances: a run is released for them, and signals reach their drivers.
+
+An agent that dials in is driven where its socket is. A driver without the socket releases the run: it is stored without
+an owner, owed as ``serve:<task>``, and any instance that holds the socket takes it up.
+
+What is wanted of a run that another instance drives is stored first, and owed by its due row (I9): a signal that is
+lost costs time. The row comes due at the instance with the duty of the shard, and again until it is settled; its
+handler signals as well. An append that loses to such a run has its driver give way for a moment. Nothing is stored for
+that: where the signal is lost, the next try that loses sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import read_shard
+from passerelle.core.status import UNDRIVEN
+from passerelle.delegation.runs.run import RunMovedError
+from passerelle.runtime.records.task_fields import OWNER, read_driver
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.decision import Held
+    from passerelle.core.ports.nudges import Nudge, Nudges
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
+    from passerelle.runtime.records.writes import Writes
+
+
+SERVE_ROW: Final = "serve"
+"""The kind of the due row of a run that waits for an instance that can drive it."""
+FIRST_LOOK_MS: Final = 1_000
+"""A hint finds an instance that holds the socket long before."""
+_AGAIN_S: Final = 1.0
+
+
+class RemoteDrivers(Protocol):
+    """The instances that agents which dial in are linked to."""
+
+    async def offer(self, agent: str, task_id: str) -> None:
+        """A run was released, and is for the instances that the agent is linked to."""
+        ...
+
+    async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
+        """Hands a stored message to the instance that the agent is linked to; False where there is no other."""
+        ...
+
+    async def claim(self, task_id: str) -> bool:
+        """Makes a run that nobody drives ours."""
+        ...
+
+
+def is_under_way(record: TaskRecord) -> bool:
+    """Whether there is a run to be let go."""
+    return record.run is not None and record.status not in UNDRIVEN
+
+
+async def release_run(
+    active: ActiveRun,
+    say: Callable[[DecisionDraft], None] = lambda _draft: None,
+    may: Callable[[TaskRecord], bool] = is_under_way,
+) -> bool:
+    """Stores that nobody drives the run, with the facts that ``say`` adds; nothing is written from here afterwards.
+
+    False where the stored task may not be released: it stays ours.
+
+    Raises:
+        RunMovedError: it was somebody else's already.
+    """
+    run, gone = active.run, False
+    task = run.context.task
+
+    def release(draft: DecisionDraft) -> None:
+        nonlocal gone
+        gone = may(draft.record)
+        if gone:
+            say(draft)
+            draft.decision.set_field(task, OWNER, None)
+
+    def terms(draft: DecisionDraft) -> Terms:
+        if not gone:
+            return Terms()
+        row = DueChange(f"{SERVE_ROW}:{task.id}", draft.decision.now_ms + FIRST_LOOK_MS)
+        if run.driver is None:
+            return Terms(due=(row,))
+        leaving = RunMove(run.record.attempts[-1].run_id, task.id, run.driver, enters=False)
+        return Terms(runs=(leaving,), due=(row,))
+
+    await active.append(release, terms)
+    if gone:
+        run.moved = True
+        active.deps.log.info("run.let_go", task=task.id, peer=active.peer.name)
+    return gone
+
+
+async def release_to_link(
+    active: ActiveRun, say: Callable[[DecisionDraft], None], may: Callable[[TaskRecord], bool]
+) -> None:
+    """The same from inside the driver, which is done then; those who may take the run up are told.
+
+    Raises:
+        RunMovedError: another instance drives it.
+    """
+    if await release_run(active, say, may):
+        await active.deps.offer(active.peer.name, active.run.context.task.id)
+        raise RunMovedError
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSignals:
+    """Nudges the drivers of other instances, and hears what others have for those of ``instance``."""
+
+    nudges: Nudges
+    writes: Writes
+    instance: str
+    log: FilteringBoundLogger
+
+    async def tell(self, nudge: Nudge, known: Mapping[EntityRef, Held] | None = None) -> None:
+        """Tells the driver of the task, if that is another instance. ``known`` may hold who it is."""
+        try:
+            instance = await self._find_driver(nudge.task, known or {})
+            if instance is not None and instance != self.instance:
+                await self.nudges.nudge(instance, nudge)
+        except StoreUnavailable as error:
+            self.log.info("nudge.lost", task=nudge.task, reason=error.reason)
+
+    async def listen(self, on_nudge: Callable[[Nudge], object]) -> None:
+        """Returns once nudges are heard, however long the store keeps us waiting."""
+        while True:
+            try:
+                await self.nudges.listen(self.instance, on_nudge)
+            except StoreUnavailable as error:
+                self.log.info("nudge.deaf", reason=error.reason)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+
+    async def _find_driver(self, task_id: str, known: Mapping[EntityRef, Held]) -> str | None:
+        if read_shard(task_id) is None:
+            return None
+        task = EntityRef(EntityKind.TASK, task_id)
+        held = known.get(task) or (await self.writes.load([task]))[task]
+        driver = read_driver(held.fields)
+        return None if driver is None else driver.instance

@@ -1,0 +1,269 @@
+"""What the peer says becomes facts: answers, frames, and what came of a call.
+
+Hooks judge what an agent brings before it is stored. An answer that a hook does not let through is stored nowhere: the
+task fails and says why. What was shown of a stream before stays shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from passerelle.a2a_mapping.members import object_at
+from passerelle.core import task as tasks
+from passerelle.core.canonical import digest
+from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge, UnsupportedOperation
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.payloads.run import ModelFailed, RunStatus
+from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
+from passerelle.core.principal import Principal
+from passerelle.core.status import ENDED, Status
+from passerelle.core.task_commands import ObserveStatus
+from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.draft import DecisionDraft
+from passerelle.delegation.runs.failure import RunEnd, end_run, explain, explain_break
+from passerelle.delegation.runs.finish import fail
+from passerelle.delegation.runs.observation import observe
+from passerelle.permission_bridge.hooks.consulting import Unheard
+from passerelle.runtime.records.spill import write_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome
+    from passerelle.delegation.runs.active_run import ActiveRun
+
+
+async def apply_results(
+    active: ActiveRun,
+    results: list[JsonObject],
+    before: Callable[[DecisionDraft], None] | None = None,
+    after: Callable[[DecisionDraft], None] | None = None,
+) -> None:
+    """Stores what the peer answered, in as many appends as it takes.
+
+    ``before`` adds to the first of them, ``after`` to the last.
+    """
+    results = [active.deps.outputs.redaction.clean(one) for one in results]
+    results = await let_through(active, results)
+    at_once = len(results)
+    if before is not None and not results:
+        await active.append(before)
+    while results:
+        taken = 0
+        ending = after if after is not None and at_once >= len(results) else _add_nothing
+
+        def tell(
+            draft: DecisionDraft,
+            batch: list[JsonObject] = results[:at_once],
+            begin: Callable[[DecisionDraft], None] = before or _add_nothing,
+            end: Callable[[DecisionDraft], None] = ending,
+        ) -> None:
+            nonlocal taken
+            begin(draft)
+            taken = _observe(draft, batch)
+            if taken == len(batch):
+                end(draft)
+
+        await _await_release(active, results)
+        try:
+            await _store(active, tell)
+        except UnsupportedOperation:
+            await active.run.refresh()
+            if not active.run.is_held():
+                raise
+        except TooLarge:
+            if at_once == 1:
+                raise
+            at_once //= 2
+        else:
+            results, before = results[taken:], None
+
+
+def _add_nothing(_draft: DecisionDraft) -> None:
+    """What the peer says stands alone."""
+
+
+def _observe(draft: DecisionDraft, results: list[JsonObject]) -> int:
+    """How many of the results are taken: an append holds only so much."""
+    for number, result in enumerate(results):
+        observe(draft, result)
+        if draft.more:
+            return number
+    return len(results)
+
+
+async def _store(active: ActiveRun, take: Callable[[DecisionDraft], None]) -> None:
+    """Stores what was observed; where the peer asks something new, once everybody has been heard about it."""
+    while True:
+        try:
+            await active.append(take)
+        except Unheard as unheard:
+            await _consult(active, unheard)
+        else:
+            # What was heard counts once: about the same, asked again, everybody is heard again.
+            if active.run.context.consulted:
+                active.run.context.consulted.clear()
+            return
+
+
+async def _consult(active: ActiveRun, unheard: Unheard) -> None:
+    """Hears everybody about what the peer asks, before it is decided."""
+    record, consulted = active.run.record, active.run.context.consulted
+    owner, scope = (
+        Principal(record.scope.principal, record.scope.tenant),
+        tasks.scope_of(record),
+    )
+    while consulted is not None:
+        try:
+            for prompt, case in unheard.prompts:
+                if prompt.occurrence not in consulted:
+                    heard = await active.deps.consulting.hear(
+                        case, owner, scope, active.run.context.mint
+                    )
+                    consulted[prompt.occurrence] = heard
+        except StoreUnavailable as error:
+            await active.hold(error)
+        else:
+            return
+
+
+async def _await_release(active: ActiveRun, results: list[JsonObject]) -> None:
+    """A bare message for a task that is paused or blocked stands nowhere else, so it waits here (CMD-8)."""
+    while active.run.is_held() and any("message" in result for result in results):
+        await active.rest(active.timeouts.parked_poll_max_s)
+
+
+async def revive_lost(active: ActiveRun) -> None:
+    """A lost task that the peer tells of again is under way."""
+    if active.run.record.status is Status.LOST:
+        said = RunStatus(native_status=active.run.record.attempts[-1].native_status)
+        step_id = active.run.context.mint("step")
+        command = ObserveStatus(Status.RUNNING, said, step_id)
+        await active.append(lambda draft: draft.add(draft.tell(command)))
+
+
+def refuse_message(draft: DecisionDraft, failure: Failure, turns: Sequence[str]) -> None:
+    """A further message has not been taken: its turns have the reason for an answer, and the run goes on (CMD-14).
+
+    To be added before what the peer says of its task by now, which may answer other turns.
+    """
+    if draft.record.run is not None:
+        draft.note(ModelFailed(draft.context.peer, failure), RunStatus(refused=failure))
+        draft.turned_down = True
+    draft.refuse_turns(turns, failure)
+
+
+async def apply_input_outcome(active: ActiveRun, outcome: PeerOutcome, turn_id: str) -> None:
+    """Takes what came of a further message to a run that works; one that is refused leaves the run as it is."""
+    if isinstance(outcome, Refused | Unreached | Malformed) and active.remote_task() is not None:
+        failure = explain(outcome, active.run.context, active.run.record).failure
+        await active.append(lambda draft: refuse_message(draft, failure, [turn_id]))
+        return
+    await apply_outcome(active, outcome)
+
+
+async def apply_outcome(active: ActiveRun, outcome: PeerOutcome) -> bool:
+    """Takes the answer of a unary call; False when nobody knows whether it arrived."""
+    match outcome:
+        case Answered(result=result):
+            await apply_results(active, [result])
+        case Refused() | Unreached() | Malformed():
+            await refuse(active, outcome)
+        case Unknown(reason=reason):
+            active.deps.log.warning("send.unknown", task=active.run.record.task_id, reason=reason)
+            await tell_broken(active, outcome)
+            return False
+        case _:
+            assert_never(outcome)
+    return True
+
+
+async def tell_broken(active: ActiveRun, outcome: Unknown | Malformed) -> None:
+    """The exchange broke under what was sent; that says nothing about the task (EVC-6, I6)."""
+    if active.run.record.run is None:
+        return
+    failure = explain_break(outcome, active.run.context.peer)
+    said = ModelFailed(active.run.context.peer, failure)
+    await active.note(said)
+
+
+async def refuse(active: ActiveRun, outcome: Refused | Unreached | Malformed) -> None:
+    """The peer did not take the message of the run, or answered nonsense: that ends the run."""
+    refusal = explain(outcome, active.run.context, active.run.record)
+    wait_ms = 0 if isinstance(outcome, Malformed) else 1000 * (outcome.retry_after_s or 0)
+
+    def end(draft: DecisionDraft) -> None:
+        if refusal.hit is not None:
+            draft.note(refusal.hit)
+        end_run(draft, RunEnd(refusal.failure, wait_ms=wait_ms))
+        # Callers go on waiting where another attempt follows.
+        active.failure = refusal.error if draft.record.status in ENDED else None
+
+    await active.append(end)
+
+
+async def let_through(active: ActiveRun, results: list[JsonObject]) -> list[JsonObject]:
+    """The results as far as hooks let them through: with the first that they do not, the task has failed."""
+    rules = active.deps.consulting.find_rules()
+    if not rules.hooks_at("before_deliver"):
+        return results
+    passed: list[JsonObject] = []
+    for result in results:
+        if active.run.has_ended():
+            break
+        brought = _digest_brought(result)
+        if brought is None or brought in active.let_through or await _ask(active, result):
+            passed.append(result)
+            active.let_through |= {brought} if brought else frozenset()
+    return [] if active.run.has_ended() else passed
+
+
+async def _ask(active: ActiveRun, result: JsonObject) -> bool:
+    consulting, record = active.deps.consulting, active.run.record
+    given: JsonObject = {**name_task(record), "answer": result}
+    rules = consulting.find_rules()
+    heard = await consulting.hooks.hear("before_deliver", rules, given)
+
+    def note(draft: DecisionDraft) -> None:
+        draft.add(write_notes(draft.spill, tasks.scope_of(draft.record), heard.notes))
+
+    await active.append(note)
+    against = next((one for one in heard.said if one.verdict in {"deny", "ask"}), None)
+    if against is None:
+        return True
+    reason = f"the answer is withheld: {against.reason}"
+    remote = active.remote_task()
+    failure = Failure("withheld", ErrorCategory.POLICY, reason, source=against.ref)
+    await fail(active, failure)
+    if remote is not None:
+        await active.peer.cancel(remote)
+    return False
+
+
+def name_task(record: TaskRecord) -> JsonObject:
+    """How a task is named to hooks."""
+    scope = tasks.scope_of(record)
+    return {
+        "sessionId": scope.session_id,
+        "threadId": scope.thread_id,
+        "taskId": scope.task_id,
+        "runId": scope.run_id,
+    }
+
+
+def _digest_brought(result: JsonObject) -> str | None:
+    """What an answer brings, so that it is asked about once however often it is seen; None where it brings nothing."""
+    task, update = object_at(result, "task"), object_at(result, "statusUpdate")
+    brought: JsonObject = {
+        "message": result.get("message"),
+        "artifact": object_at(result, "artifactUpdate").get("artifact"),
+        "artifacts": task.get("artifacts"),
+        "said": object_at(task or update, "status").get("message"),
+    }
+    if not any(brought.values()):
+        return None
+    try:
+        return digest(brought)
+    except InvalidInput:
+        return ""

@@ -1,0 +1,203 @@
+"""Runs as objects: made from what was just stored, or from what is stored."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound, StoreUnavailable
+from passerelle.core.ids import TaskId, parse_facade
+from passerelle.core.task_record import TaskRecord
+from passerelle.delegation.runs.active_run import ActiveRun, DriverDeps
+from passerelle.delegation.runs.callbacks import CallbackOffer
+from passerelle.delegation.runs.draft import RunContext, find_action
+from passerelle.delegation.runs.questions import open_questions
+from passerelle.delegation.runs.run import Run
+from passerelle.runtime.records.references import list_standing
+from passerelle.runtime.records.writes import Unread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.decision import Held
+    from passerelle.core.ids import Shard
+    from passerelle.core.payloads.limit import CostRecorded
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.projections import IndexRow, Projections
+    from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.thread import NamedArtifact
+    from passerelle.delegation.runs.callbacks import Callbacks
+    from passerelle.delegation.runs.open_text import OpenTexts
+    from passerelle.delegation.runs.peer_profile import PeerTerms
+    from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.limits.spending import Spending
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.writes import Writes
+
+_CHANCE_BITS: Final = 32
+_CHANCES: Final = 1 << _CHANCE_BITS
+
+
+@dataclass(slots=True, repr=False)
+class RunFactory:
+    """Makes runs; nothing is driven by it."""
+
+    deps: DriverDeps
+    writes: Writes
+    blobs: Blobs
+    copies: Blobs
+    uploads: Uploads
+    contents: Contents
+    projections: Projections
+    find_terms: Callable[[str], PeerTerms]
+    find_rules: Callable[[], Policy]
+    open_text: OpenTexts
+    spending: Spending | None
+    callbacks: Callbacks | None
+    store_pause_s: float
+    on_loss: Callable[[Run], None]
+    """Called with a run that the store has lost a part of."""
+
+    def make(
+        self,
+        peer: Peer,
+        context: RunContext,
+        held: dict[EntityRef, Held] | Unread,
+        driver: Incarnation | None,
+    ) -> ActiveRun:
+        run, terms = self.make_run(context, held, driver), self.find_terms(peer.name)
+        return ActiveRun(
+            run,
+            peer,
+            self.deps,
+            terms.timeouts,
+            make_key(run.record) if terms.correlates else None,
+            CallbackOffer(self.callbacks, peer) if self.callbacks else None,
+        )
+
+    def make_run(
+        self,
+        context: RunContext,
+        held: dict[EntityRef, Held] | Unread,
+        driver: Incarnation | None,
+    ) -> Run:
+        run = Run(
+            self.writes,
+            self.blobs,
+            self.copies,
+            self.uploads,
+            self.contents,
+            context,
+            context.shard,
+            held if isinstance(held, Unread) else _list_own(context, held),
+            driver,
+            open_questions,
+            self.projections.post_index,
+            self.list_row,
+            self._settle,
+            self.open_text.tell,
+            self.on_loss,
+            self.store_pause_s,
+            context.content,
+            context.answer,
+        )
+        run.epoch = self.writes.log.shard_epoch(context.shard)
+        return run
+
+    def look(
+        self, task: EntityRef, shard: Shard, thread: EntityRef, peer: str, context_id: str
+    ) -> RunContext:
+        terms = self.find_terms(peer)
+        # By their places, here and below: the names of so many members cost as much as all the rest of them.
+        return RunContext(
+            task,
+            shard,
+            thread,
+            peer,
+            context_id,
+            lambda prefix: self.writes.ids.mint(prefix, shard),
+            terms.tags,
+            self.find_rules,
+            {},
+            terms.always_task,
+            self.deps.outputs.fetcher is not None,
+            self.deps.outputs.redaction,
+            self.spending.find_price(peer) if self.spending and self.spending.is_on else None,
+            self._draw_chance,
+            # Written out, since ``list[JsonObject]()`` costs seven times as much.
+            [],
+            {},
+            limits=terms.limits,
+        )
+
+    async def read_back(self, task_id: str) -> tuple[RunContext, dict[EntityRef, Held]]:
+        """What a driver knew of a stored run, with its entities.
+
+        Raises:
+            NotFound: there is no such task.
+        """
+        task = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.writes.load([task]))[task].record
+        if not isinstance(record, TaskRecord):
+            raise NotFound("task", task_id)
+        context, refs = await self.look_back(task, record)
+        return context, await self.writes.load(refs)
+
+    async def look_back(
+        self, task: EntityRef, record: TaskRecord
+    ) -> tuple[RunContext, list[EntityRef]]:
+        """What a driver knew of a run, from what is stored, and what it held."""
+        thread = EntityRef(EntityKind.THREAD, record.thread_id or "")
+        agent, context_id = record.peer or "", record.scope.context_id
+        context = self.look(task, task.shard, thread, agent, context_id)
+        content = await self.contents.fold_task(record)
+        context.content, context.accepted = content.task, list(content.accepted)
+        context.moves = content.moves
+        context.catalogue.update(content.catalogue)
+        context.standing = await self._recall_standing(record)
+        # Answers that are owed, and the other questions of their pause, are among those that were opened.
+        actions = dict.fromkeys([*record.open_actions, *record.occurrences.values()])
+        if record.coverage is not None and record.coverage.review is not None:
+            actions[record.coverage.review] = None
+        return context, [task, thread, *map(find_action, actions)]
+
+    async def _recall_standing(self, record: TaskRecord) -> dict[str, NamedArtifact]:
+        """What the tasks have produced that this one refers to; one that refers to none costs no read."""
+        named = [edge.target for edge in record.relationships if edge.kind == "source_task"]
+        # A task that was tried again names an earlier exposure of itself.
+        sources = {parsed[0] for one in named if (parsed := parse_facade(one)) is not None}
+        sources.discard(TaskId(record.task_id))
+        if not sources:
+            return {}
+        refs = [EntityRef(EntityKind.TASK, one) for one in sorted(sources)]
+        held = (await self.writes.load(refs)).values()
+        return list_standing(one.record for one in held if isinstance(one.record, TaskRecord))
+
+    def _draw_chance(self) -> float:
+        return self.writes.ids.draw(_CHANCE_BITS) / _CHANCES
+
+    def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
+        if self.spending is not None:
+            self.spending.settle(record.scope.principal, record.owner, cost)
+
+    async def list_row(self, row: IndexRow) -> None:
+        """Puts a task into its owner's list, at once; the relay does it in any case."""
+        try:
+            await self.projections.index_now(row)
+        except StoreUnavailable as error:
+            self.deps.log.info("index.late", facade=row.facade, reason=error.reason)
+
+
+def make_key(record: TaskRecord) -> str:
+    """What a message of the live run is marked with at an agent that is configured so; nothing can be read from it."""
+    return hashlib.sha256(record.attempts[-1].run_id.encode()).hexdigest()[:32]
+
+
+def _list_own(context: RunContext, held: dict[EntityRef, Held]) -> dict[EntityRef, Held]:
+    """What a run compares with each append: not the session, which others write."""
+    wanted = {context.task, context.thread}
+    return {ref: one for ref, one in held.items() if ref in wanted or ref.kind is EntityKind.ACTION}

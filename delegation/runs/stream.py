@@ -1,0 +1,258 @@
+"""Frames of a peer's stream, as they come: several in one append, and never further ahead than the store can take.
+
+A stream that ends says nothing about the task (I6). One that brings more than it may is read slower: the connection
+fills up, and the agent waits. One that brings much takes turns with others that do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
+from passerelle.delegation.runs.agent_errors import end_raised
+from passerelle.delegation.runs.liveness import note_break, probe
+from passerelle.delegation.runs.results import apply_results, revive_lost
+from passerelle.delegation.runs.volume import measure_frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.peer import StreamOutcome
+    from passerelle.delegation.runs.active_run import ActiveRun
+
+_BUFFERED_FRAMES: Final = 256
+_BUFFERED_BYTES: Final = 8_388_608
+"""Frames read ahead of the store, or one; then reading stops, and the peer feels it."""
+_AT_ONCE: Final = (16, 262_144)
+"""Frames of one append, so that it stays below the 64 events of a batch; and bytes of its content, or one frame."""
+_IN_TURN: Final = (8, 65_536)
+"""The same of a run that brings much, while others that do wait for their turn: everybody else waits for these."""
+_SHORTEST_REST_S: Final = 0.02
+"""What a run is over its rate before its reader rests: a timer for each event would cost more than the event."""
+
+
+class FrameBuffer:
+    """Frames that are read and not stored: so many, and so many bytes, and then their reader waits."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[StreamOutcome, int]] = deque()
+        self._bytes = 0
+        self._taken = asyncio.Event()
+        self.is_closed = False
+        """Whether no more are put: the stream is left once those that are there are taken."""
+
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return not self._frames
+
+    async def put(self, outcome: StreamOutcome, size: int = 0) -> None:
+        """Adds one of so many bytes as soon as there is room; never, once they are closed."""
+        while self.is_closed or (self._frames and self._is_full(size)):
+            self._taken.clear()
+            await self._taken.wait()
+        self._frames.append((outcome, size))
+        self._bytes += size
+
+    def _is_full(self, size: int) -> bool:
+        return len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
+
+    def collect(self, most: int, most_bytes: int) -> tuple[list[StreamOutcome], int]:
+        """Those that are there, one to ``most``, and their bytes: what comes within one round trip shares an append."""
+        batch: list[StreamOutcome] = []
+        total = 0
+        while self._frames and len(batch) < most:
+            outcome, size = self._frames[0]
+            if batch and total + size > most_bytes:
+                break
+            self._frames.popleft()
+            batch.append(outcome)
+            total += size
+            if not isinstance(outcome, Answered):
+                break
+        self._bytes -= total
+        self._taken.set()
+        return batch, total
+
+
+async def follow_stream(
+    active: ActiveRun, outcomes: AsyncGenerator[StreamOutcome, None]
+) -> StreamOutcome:
+    """Takes the frames of a stream to its end; its last outcome, ``Closed`` where it was left from here.
+
+    A wake-up ends the stream: a peer may keep it open while it waits for an answer of ours, and two
+    streams of one task would say everything twice.
+    """
+    frames = FrameBuffer()
+    reader = asyncio.create_task(_read(active, outcomes, frames))
+    active.is_streaming, active.was_left, began, is_behind = True, False, False, False
+    try:
+        while await _await_frame(active, frames) and not active.run.has_ended():
+            batch, size = frames.collect(
+                *(await _await_turn(active, is_behind=is_behind) if began else _AT_ONCE)
+            )
+            is_behind = not frames.empty()
+            results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
+            if results:
+                await apply_results(active, results)
+                _count(active, len(results), size)
+                _tell_stored(batch)
+                await revive_lost(active)
+            last, began = batch[-1], began or bool(results)
+            if not isinstance(last, Answered):
+                active.was_left = True
+                if began:
+                    await _judge_break(active, last)
+                return last
+            # They are stored: a driver that waits for the next ones would keep them.
+            del last, batch, results
+            if active.run.record.withheld is not None:
+                break
+    finally:
+        active.is_streaming = False
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+    return Closed()
+
+
+async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:
+    """A stream that had begun is over, by an error of the agent or in another way; its run may be, too."""
+    if isinstance(last, Refused):
+        await end_raised(active, last)
+    elif not active.run.is_parked():
+        await note_break(active)
+
+
+async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
+    """Whether the peer is known to have the message whose stream has ended so; says what was wrong with it."""
+    knows = active.remote_task() is not None or active.run.has_ended()
+    match last:
+        case Malformed(reason=reason):
+            await active.warn("malformed_frame", reason)
+        case Closed() | Unknown() | Answered() | Refused() | Unreached():
+            pass
+        case _:
+            assert_never(last)
+    return knows
+
+
+async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
+    """Whether a frame came, and not somebody who wants the driver to look up."""
+    while True:
+        if active.run.is_held() and active.remote_task() is not None:
+            return False
+        if active.is_woken and active.remote_task() is not None:
+            # An agent that never stops talking would be heard out before a wish to cancel is.
+            frames.is_closed = True
+        if not frames.empty():
+            return True
+        active.activity.clear()
+        if active.run.has_ended() or (active.is_woken and active.remote_task() is not None):
+            return False
+        try:
+            async with asyncio.timeout(min(active.timeouts.look_s, max(active.find_owed_s(), 0.0))):
+                await active.activity.wait()
+        except TimeoutError:
+            if active.find_owed_s() <= 0:
+                active.wake()
+            else:
+                await _look_around(active)
+
+
+async def _await_turn(active: ActiveRun, *, is_behind: bool) -> tuple[int, int]:
+    """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody."""
+    turns = active.deps.scheduler
+    if active.is_woken:
+        return _AT_ONCE
+    if not is_behind:
+        now_s = asyncio.get_running_loop().time()
+        if not turns.sums.are_loud(_name_owner(active), now_s):
+            return _AT_ONCE
+    await turns.take(_name_owner(active), active.peer.name)
+    return _IN_TURN if turns.waiting else _AT_ONCE
+
+
+def _count(active: ActiveRun, events: int, size: int) -> None:
+    """What a run has brought, for its caller; of one that has ended nothing follows."""
+    if not active.run.has_ended():
+        now_s = asyncio.get_running_loop().time()
+        active.deps.scheduler.sums.count(_name_owner(active), events, size, now_s)
+
+
+def _name_owner(active: ActiveRun) -> str:
+    owner = active.run.record.scope
+    return f"{owner.tenant}/{owner.principal}"
+
+
+async def _look_around(active: ActiveRun) -> None:
+    """Another instance may have taken an answer, or ended the task: what it told us may be lost."""
+    try:
+        await active.run.refresh()
+    except StoreUnavailable:
+        return
+    if any(
+        isinstance(held.record, ActionRecord) and held.record.return_state == "owed"
+        for held in active.run.held.values()
+    ):
+        active.wake()
+    if not active.is_throttled:
+        # A driver that does not listen cannot say that the peer is silent.
+        await probe(active)
+
+
+async def _read(
+    active: ActiveRun,
+    outcomes: AsyncGenerator[StreamOutcome, None],
+    frames: FrameBuffer,
+) -> None:
+    is_over = False
+    try:
+        async with aclosing(outcomes) as open_stream:
+            async for outcome in open_stream:
+                is_over = not isinstance(outcome, Answered)
+                size = measure_frame(outcome.result) if isinstance(outcome, Answered) else 0
+                await frames.put(outcome, size)
+                del outcome
+                active.activity.set()
+                await _rest(active, size)
+    except Exception:
+        # The follower waits for a last outcome, and has to get one.
+        active.deps.log.exception("stream.broken", task=active.run.record.task_id)
+        is_over = False
+    if not is_over:
+        await frames.put(Closed())
+        active.activity.set()
+
+
+async def _rest(active: ActiveRun, size: int) -> None:
+    """After a frame: until the run may bring more. Nothing is read meanwhile, so no time without news passes either."""
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
+    active.rate.count(1, size, now_s)
+    wait_s = active.rate.find_wait_s(now_s)
+    if wait_s < _SHORTEST_REST_S:
+        return
+    if not active.was_throttled:
+        limits = active.run.context.limits
+        active.deps.log.warning(
+            "stream.slowed",
+            task=active.run.record.task_id,
+            agent=active.peer.name,
+            events_per_s=limits.events_per_s,
+            bytes_per_s=limits.bytes_per_s,
+        )
+    active.is_throttled = active.was_throttled = True
+    try:
+        await asyncio.sleep(wait_s)
+    finally:
+        active.is_throttled = False
+
+
+def _tell_stored(batch: list[StreamOutcome]) -> None:
+    for outcome in batch:
+        if isinstance(outcome, Answered) and outcome.on_stored is not None:
+            outcome.on_stored()

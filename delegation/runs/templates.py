@@ -1,0 +1,140 @@
+"""What templated turns and answers are made of: their templates, the sample renders behind them, the rendered ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from passerelle.core.record import value
+from passerelle.runtime.records.pace import Pace
+from passerelle.runtime.records.shape_memory import ShapeMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from passerelle.core.batch import EntityRef, Incarnation
+    from passerelle.core.decision import Decision
+    from passerelle.core.json import JsonObject
+    from passerelle.core.minting import Asked
+    from passerelle.core.ports.projections import IndexRow
+    from passerelle.delegation.runs.peer_profile import SeenBehaviour
+    from passerelle.runtime.records.places import Place
+    from passerelle.runtime.records.spill import Spill
+    from passerelle.store.stencil import Example, Stencil
+
+_ANSWERS: Final = 64
+"""Shapes of answers that are remembered for one of turns: agents choose the media types that stand in them."""
+FEW_ANSWERS: Final = 4
+
+ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool]"
+"""Media types, number of parts, whether it has a name."""
+
+
+class AnswerShape(NamedTuple):
+    """What decides which facts an answer leads to. A tuple, since templates are found by it."""
+
+    is_task: bool
+    says_text: bool = False
+    says_id: bool = False
+    artifacts: tuple[ArtifactShape, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTurn:
+    """A templated turn that was decided and not stored."""
+
+    place: Place
+    driver: Incarnation
+    message: JsonObject
+    decision: Decision
+    spill: Spill
+    task: EntityRef
+    turn_id: str
+    op: str
+    asked: Asked
+    example: Example
+    feed: bool
+    remote_context_id: str
+    """The context that the agent would be told."""
+
+    def render(self, template: TurnTemplate) -> TemplatedTurn:
+        """The turn as if it had been rendered."""
+        values = self.example.values
+        return TemplatedTurn(
+            template, values, self.place, self.task, self.turn_id, self.remote_context_id
+        )
+
+
+class Ordinals(NamedTuple):
+    """Of the ids that have to be known, beside being written."""
+
+    context: str
+    task: str
+    turn: str
+    first_event: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTemplate:
+    """What every turn of one shape stores first."""
+
+    stencil: Stencil
+    numbers: tuple[tuple[int, str], ...]
+    """What has to be drawn (``mint_together``)."""
+    ordinals: Ordinals
+    pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
+    """Out of the session, the thread and the task: what is written, in its order."""
+    feed: bool
+    mechanism: str
+    driver: Incarnation
+    """Who drives the turns of this shape."""
+    samples: tuple[SampleTurn, SampleTurn]
+    pace: Pace = field(default_factory=Pace)
+    """Of what their agent answers; noted with each answer."""
+    answers: ShapeMemory[AnswerTemplate | None] = field(
+        default_factory=lambda: ShapeMemory(_ANSWERS, FEW_ANSWERS)
+    )
+    """What answers of each shape store last."""
+
+
+@value
+class TemplatedTurn:
+    """A rendered turn, so that its answer can be rendered, too. ``values`` are what it was filled with."""
+
+    template: TurnTemplate
+    values: tuple[bytes, ...]
+    place: Place
+    task: EntityRef
+    turn_id: str
+    remote_context_id: str
+    """The context that the agent is told."""
+
+
+@value
+class TemplatedAnswer:
+    """A templated answer in our ids.
+
+    ``packed`` is its frame as it is stored, ``texts`` are the further texts in which answers of a shape differ.
+    """
+
+    shape: AnswerShape
+    frame: JsonObject
+    packed: bytes
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTemplate:
+    """What every answer of one shape stores, on a turn of one shape."""
+
+    stencil: Stencil
+    numbers: tuple[tuple[int, str], ...]
+    """What has to be drawn (``mint_together``)."""
+    pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
+    """Out of the task and the thread: what is written, in its order."""
+    first_event: str
+    """The ordinal of its id."""
+    feed: bool
+    row: IndexRow | None
+    """The sample row of the owner's list: another task, another time."""
+    seen: SeenBehaviour | None

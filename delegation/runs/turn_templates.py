@@ -1,0 +1,351 @@
+"""Turns that differ in ids, times and words alone: their first append is rendered from a template.
+
+A turn is templated when it opens a new context and nothing is asked for beside the message. Two such turns of one
+caller at one agent store the same but for ids, times and words. So two samples of a shape are rendered by the code that
+decides every other turn, and a stencil is cut from what they would store; from then on the ids, times and words of a
+turn are filled in. Where there is no stencil, or a turn is not templated, it is decided like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, assert_never
+
+import orjson
+
+from passerelle.core.batch import (
+    Again,
+    Appended,
+    Conflict,
+    Early,
+    EntityKind,
+    EntityRef,
+    Fenced,
+    Late,
+    PackedBatch,
+    StaleEpoch,
+    Unclaimed,
+)
+from passerelle.core.commands import SubmitTurn
+from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
+from passerelle.core.generated import make_picker
+from passerelle.core.ids import CONTEXT_BITS, compose_context
+from passerelle.core.minting import RecordedIds, mint_together
+from passerelle.core.record import change
+from passerelle.core.times import format_ms
+from passerelle.delegation.runs.plan import Delegation
+from passerelle.delegation.runs.templates import Ordinals, SampleTurn, TemplatedTurn, TurnTemplate
+from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt
+from passerelle.runtime.common.clock import StoppedClock
+from passerelle.runtime.records.places import draw_shard, place_context
+from passerelle.runtime.records.shape_memory import ShapeMemory
+from passerelle.runtime.records.spill import CAP
+from passerelle.runtime.records.words import describe
+from passerelle.runtime.records.writes import Unread, compose
+from passerelle.store.connection import unpack
+from passerelle.store.stencil import Example, cut_stencil, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.principal import Principal
+    from passerelle.core.trace import Trace
+    from passerelle.delegation.runs.turns import Turns
+    from passerelle.runtime.records.places import Place
+
+SHAPES: Final = 512
+"""Shapes that are remembered: each caller has its own at each agent."""
+FEW: Final = 16
+"""Shapes that are learnt when they come first."""
+TRIES: Final = 4
+"""Of cutting: a number of one example may stand somewhere else in it by chance."""
+_LONG: Final = 3000
+"""Characters of a sample message, at least: more than is read off it anywhere; each reading is a text of its own."""
+_MORE_BITS: Final = 9
+"""Of a length, so that two examples differ in their sizes, too."""
+_SHORT: Final = 24
+_FROM_MS: Final = 1_000_000_000_000
+_FROM_BITS: Final = 38
+FREE: Final = frozenset({0, *range(9, 14)})
+"""Where the message and the words of the caller stand among the values, which have any length."""
+_TOUCHED: Final = (EntityKind.SESSION, EntityKind.THREAD, EntityKind.TASK)
+"""What a turn may open; no question, and no change of devices, grants or rules."""
+
+
+@dataclass(slots=True)
+class TemplatedTurns:
+    """Opens templated turns, and keeps their templates."""
+
+    turns: Turns
+    _templates: ShapeMemory[TurnTemplate | None] = field(
+        default_factory=lambda: ShapeMemory(SHAPES, FEW)
+    )
+
+    async def open(
+        self, principal: Principal, command: SubmitTurn, plan: Delegation
+    ) -> OpenedTurn | None:
+        """The stored turn; None where nothing is stored and the turn has to be decided.
+
+        Raises:
+            StoreUnavailable: nothing is known to be written, and no peer was called.
+        """
+        rendered = self._fill(principal, command, plan)
+        if rendered is None:
+            return None
+        turn, packed = rendered
+        place, task, turn_id = turn.place, turn.task, turn.turn_id
+        driver, writes = turn.template.driver, self.turns.writes
+        held = (task, place.thread)
+        try:
+            result = await writes.append(packed, feed=turn.template.feed)
+        except StoreUnavailable as error:
+            if error.wrote == "unknown":
+                self.turns.doubt(task)
+            raise
+        match result:
+            case Appended(first=first):
+                unread = Unread(writes.log, packed, first, held)
+                templated = turn if first == 1 else None
+                return OpenedTurn(place, task, turn_id, unread, driver, templated=templated)
+            case Again():
+                return OpenedTurn(place, task, turn_id, await writes.load(held), driver)
+            case Conflict() | StaleEpoch() | Early():
+                return None
+            case Fenced():
+                raise StoreUnavailable("the lease of this instance is lost", "no")
+            case Late() | Unclaimed():
+                raise UnsupportedOperation("the turn could not be stored; try again")
+            case _:
+                assert_never(result)
+
+    def _fill(
+        self, principal: Principal, command: SubmitTurn, plan: Delegation
+    ) -> tuple[TemplatedTurn, PackedBatch] | None:
+        """A turn, and what is stored of it; None where it has to be decided."""
+        if not is_templated(command, plan):
+            return None
+        message = orjson.dumps(command.message)
+        writes = self.turns.writes
+        shard = draw_shard(writes.ids)
+        driver = plan.drives(shard)
+        template = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
+        if template is None or len(message) > CAP:
+            return None
+        now_ms, ordinals = writes.read_ms(shard), template.ordinals
+        remote = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
+        minted = mint_together(writes.ids, shard, now_ms, template.numbers)
+        stem = minted[0]
+        place = place_context(principal, f"ctx{stem}{ordinals.context}", shard)
+        values = list_values(place, command, message, now_ms, plan, remote, minted)
+        call = template.stencil.fill(values)
+        if call is None:
+            return None
+        task = EntityRef(EntityKind.TASK, f"task{stem}{ordinals.task}")
+        touched = template.pick_touched((place.session, place.thread, task))
+        first_event = f"ev{stem}{ordinals.first_event}"
+        packed = PackedBatch(place.session.id, shard, touched, first_event, call)
+        turn_id = f"turn{stem}{ordinals.turn}"
+        return TemplatedTurn(template, values, place, task, turn_id, remote), packed
+
+    def _find(
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        plan: Delegation,
+        under: tuple[Incarnation, int],
+    ) -> TurnTemplate | None:
+        """The template of a shape: what may differ and is no value of ``list_values``."""
+        (driver, epoch), trace, templates = under, plan.trace, self._templates
+        shape = (
+            plan.ground,
+            principal.tenant,
+            command.source,
+            driver.instance,
+            driver.number,
+            epoch,
+            None if trace is None else (trace.flags, trace.state is None),
+        )
+        try:
+            return templates.recall(shape)
+        except KeyError:
+            if not templates.is_worth(shape):
+                return None
+        template = make_template(self.turns, principal, command, plan, under)
+        templates.keep(shape, template)
+        return template
+
+
+def _list_rest(kind: type, *said: str) -> tuple[Callable[[object], object], object]:
+    """How the members of a class beside ``said`` are read together, and what they are where nothing is asked for."""
+    rest = [one for one in fields(kind) if one.name not in said]
+    return attrgetter(*(one.name for one in rest)), tuple(one.default for one in rest)
+
+
+_read_command, _NO_COMMAND = _list_rest(
+    SubmitTurn, "agent", "message", "source", "wait", "params", "traceparent", "tracestate"
+)
+_read_plan, _NO_PLAN = _list_rest(
+    Delegation, "card", "mechanism", "policy", "judge", "drives", "trace", "demands", "ground"
+)
+
+
+def is_templated(command: SubmitTurn, plan: Delegation) -> bool:
+    """Whether nothing is asked for beside the message, also by members that these classes may get one day."""
+    return _read_command(command) == _NO_COMMAND and _read_plan(plan) == _NO_PLAN
+
+
+def list_values(
+    place: Place,
+    command: SubmitTurn,
+    message: bytes,
+    now_ms: int,
+    plan: Delegation,
+    remote_context_id: str,
+    minted: Sequence[str],
+) -> tuple[bytes, ...]:
+    """In what turns of a shape differ, as it stands in what is written; what is minted comes last."""
+    words, trace, idle_ms = describe(command), plan.trace, plan.policy.idle_timeout_ms
+    texts = (
+        place.thread.id,
+        place.session.id,
+        f"{{{place.shard.tag}}}",
+        format_ms(now_ms),
+        f"{now_ms + plan.policy.total_timeout_ms}",
+        "" if idle_ms is None else f"{now_ms + idle_ms}",
+        trace.trace_id if trace else "",
+        trace.span_id if trace else "",
+        words.objective,
+        words.title,
+        words.preview,
+        str(command.message["messageId"]),
+        (trace.state or "") if trace else "",
+        remote_context_id,
+        *minted,
+    )
+    return (message, *quote(texts))
+
+
+def make_template(
+    turns: Turns,
+    principal: Principal,
+    command: SubmitTurn,
+    plan: Delegation,
+    under: tuple[Incarnation, int],
+) -> TurnTemplate | None:
+    """The template of a shape, out of two samples; ``under`` which incarnation and shard epoch."""
+    ids = turns.writes.ids
+    for _ in range(TRIES):
+        one, other = (
+            render_sample(
+                turns,
+                principal,
+                sample_command(command, ids),
+                change(plan, trace=sample_trace(plan.trace, ids)),
+                under,
+            )
+            for _ in range(2)
+        )
+        stencil = cut_stencil(one.example, other.example, FREE)
+        if stencil is None or one.asked != other.asked or one.spill.blobs:
+            continue
+        touched = [_TOUCHED.index(ref.kind) for ref in one.decision.touched]
+        return TurnTemplate(
+            stencil=stencil,
+            numbers=one.asked.numbers,
+            ordinals=Ordinals(*map(one.asked.find, ("ctx", "task", "turn", "ev"))),
+            pick_touched=make_picker(touched),
+            feed=one.feed,
+            mechanism=plan.mechanism,
+            driver=one.driver,
+            samples=(one, other),
+        )
+    return None
+
+
+def render_sample(
+    turns: Turns,
+    principal: Principal,
+    command: SubmitTurn,
+    plan: Delegation,
+    under: tuple[Incarnation, int],
+) -> SampleTurn:
+    """Decides a turn by the code that decides every turn, and stores nothing."""
+    chance = turns.writes.ids
+    shard = draw_shard(chance)
+    now_ms = sample_ms(chance)
+    ids = RecordedIds(chance, shard, now_ms)
+    place = place_context(principal, ids.mint("ctx", shard), shard)
+    message = command.message
+    driver, epoch = under
+
+    def drives(_shard: Shard) -> Incarnation:
+        return driver
+
+    plan = change(plan, drives=drives)
+    writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
+    draft = TurnAttempt(replace(turns, writes=writes), principal, command, plan, place, {}).draft(
+        None
+    )
+    op = ids.mint("op", shard)
+    batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
+    call = writes.log.pack(batch).call
+    asked, minted = ids.find_in(call)
+    packed, remote_context_id = orjson.dumps(message), ids.contexts[0]
+    values = list_values(place, command, packed, now_ms, plan, remote_context_id, minted)
+    return SampleTurn(
+        place=place,
+        driver=driver,
+        message=message,
+        decision=draft.decision,
+        spill=draft.spill,
+        task=draft.task,
+        turn_id=draft.turn_id,
+        op=op,
+        asked=asked,
+        example=Example(unpack(call), values),
+        feed=standing.feed,
+        remote_context_id=remote_context_id,
+    )
+
+
+def sample_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
+    """A command of the same shape, in which every text stands for itself."""
+    part: JsonObject = {"text": sample_longer(ids, _LONG)}
+    message: JsonObject = {
+        "messageId": sample_text(ids, _SHORT),
+        "role": "ROLE_USER",
+        "parts": [part],
+    }
+    return replace(command, message=message, params=None)
+
+
+def sample_trace(trace: Trace | None, ids: Ids) -> Trace | None:
+    """A trace of the same shape."""
+    if trace is None:
+        return None
+    return replace(
+        trace,
+        trace_id=sample_text(ids, len(trace.trace_id)),
+        span_id=sample_text(ids, len(trace.span_id)),
+        state=None if trace.state is None else sample_text(ids, _SHORT),
+    )
+
+
+def sample_text(ids: Ids, length: int) -> str:
+    """A text that stands nowhere else."""
+    return "".join(f"{ids.draw(64):016x}" for _ in range(-(-length // 16)))[:length]
+
+
+def sample_longer(ids: Ids, length: int) -> str:
+    """Such a text, of any length from this one on."""
+    return sample_text(ids, length + ids.draw(_MORE_BITS))
+
+
+def sample_ms(ids: Ids) -> int:
+    """A time that stands nowhere else."""
+    return _FROM_MS + ids.draw(_FROM_BITS)

@@ -1,0 +1,386 @@
+"""Plain turns: what is filled in is, byte for byte, what would have been decided; and what is not plain is decided."""
+
+from __future__ import annotations
+
+import random  # noqa: TID251  seeded, so that a failure comes again
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import pytest
+
+from passerelle.core.batch import AppendResult, Batch, PackedBatch
+from passerelle.core.commands import SubmitTurn, TurnAccepted
+from passerelle.core.ids import ORDINALS
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.peer import PeerCard
+from passerelle.core.ports.projections import IndexRow
+from passerelle.core.principal import Principal
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import ThreadRecord
+from passerelle.core.trace import Trace
+from passerelle.delegation.runs import answer_templates as plain_answers
+from passerelle.delegation.runs import templates
+from passerelle.delegation.runs import turn_templates as plain_turns
+from passerelle.delegation.runs.answer_templates import render_sample_answer, sample_result
+from passerelle.delegation.runs.plan import Delegation
+from passerelle.delegation.runs.run import Run
+from passerelle.delegation.runs.templates import (
+    AnswerShape,
+    AnswerTemplate,
+    SampleTurn,
+    TemplatedTurn,
+    TurnTemplate,
+)
+from passerelle.delegation.runs.turn_templates import (
+    TemplatedTurns,
+    is_templated,
+    make_template,
+    render_sample,
+)
+from passerelle.delegation.runs.turns import OpenedTurn, Turns
+from passerelle.peers.agent import AgentPeer
+from passerelle.runtime.records.places import list_places
+from passerelle.store.connection import pack, unpack
+from tests.support.faults import FaultyLog
+from tests.support.house import ADA, House
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = (
+    "",
+    " ",
+    "hello",
+    '"',
+    "\\",
+    "%b %% %s",
+    "\0",
+    "{3f}",
+    "\n\n two\nlines",
+    "é\u2028😀" * 90,
+    "x" * 2500,
+)
+"""What a text could break: quotes, holes, the mark between arguments, tags of shards, lengths where words are cut."""
+MESSAGES = 60
+
+
+def make_message(chance: random.Random) -> JsonObject:
+    """A message of a caller: any texts, any members."""
+    parts: list[Json] = [{"text": chance.choice(TEXTS)} for _ in range(chance.randint(1, 3))]
+    if chance.random() < 0.3:
+        parts.append({"data": {"n": chance.randint(0, 9), chance.choice(TEXTS): None}})
+    return {
+        "messageId": chance.choice(TEXTS) or "m",
+        "role": "ROLE_USER",
+        "parts": parts,
+        "metadata": {"k": chance.choice(TEXTS)},
+    }
+
+
+def make_history(chance: random.Random, given: JsonObject, ids: JsonObject) -> list[Json]:
+    """Messages as an agent may keep them: what it was given, or not, and words of its own around that."""
+    own: JsonObject = {"messageId": "own", "role": "ROLE_AGENT"}
+    own["parts"] = [{"text": chance.choice(TEXTS)}]
+    kept: list[list[JsonObject]] = [[given], [{**given, "messageId": "other"}], []]
+    around: list[list[JsonObject]] = [[], [own]]
+    messages = [*chance.choice(around), *chance.choice(kept), *chance.choice(around)]
+    return [{**message, **ids} for message in messages]
+
+
+def make_part(chance: random.Random, text: str) -> JsonObject:
+    """A part of an artifact, of any form that is plain."""
+    part: JsonObject = {"text": text} if chance.random() < 0.8 else {"data": {"of": text}}
+    if chance.random() < 0.7:
+        part["mediaType"] = chance.choice(("", "text/x"))
+    return part
+
+
+def make_answer(chance: random.Random, given: JsonObject, context: str) -> JsonObject:
+    """An answer of an agent that ends a turn: any texts, its own ids in some of them, and artifacts of any form."""
+    native = f"native-{chance.random()}"
+    texts = (*TEXTS, f"of {native}", f"in {context}")
+    said: JsonObject = {"role": "ROLE_AGENT", "parts": [{"text": chance.choice(texts)}]}
+    if chance.random() < 0.5:
+        said["messageId"] = chance.choice(TEXTS) or "a"
+    if chance.random() < 0.2:
+        return {"message": {**said, "messageId": "a", "contextId": context}}
+    artifacts: list[Json] = [
+        {
+            "artifactId": f"{number}{chance.choice(texts)}",
+            "name": chance.choice(texts),
+            "parts": [make_part(chance, chance.choice(texts)) for _ in range(chance.randint(0, 2))],
+        }
+        for number in range(chance.randint(0, 3))
+    ]
+    status: JsonObject = {"state": "TASK_STATE_COMPLETED", "message": said}
+    task: JsonObject = {"id": native, "status": status, "artifacts": artifacts}
+    if chance.random() < 0.7:
+        ids: JsonObject = {"taskId": native, "contextId": context}
+        task["history"] = make_history(chance, given, chance.choice(({}, ids)))
+    return {"task": task | ({"contextId": context} if chance.random() < 0.5 else {})}
+
+
+@dataclass(slots=True)
+class Learnt:
+    """The form of the plainest turn, and what it came from."""
+
+    runs: list[Run] = field(default_factory=list[Run])
+    turns: list[TemplatedTurn] = field(default_factory=list[TemplatedTurn])
+    forms: list[TurnTemplate] = field(default_factory=list[TurnTemplate])
+    plans: list[Delegation] = field(default_factory=list[Delegation])
+
+
+async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
+    """Has the house take the plainest turn of all."""
+    monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
+    learnt, take, open_turn = Learnt(), plain_answers.render_answer, TemplatedTurns.open
+
+    def see_take(
+        run: Run, turn: TemplatedTurn, result: JsonObject, sent_ms: int
+    ) -> Awaitable[bool]:
+        learnt.turns.append(turn)
+        learnt.forms.append(turn.template)
+        learnt.runs.append(run)
+        filling = take(run, turn, result, sent_ms)
+        assert filling is not None, "the plainest answer of all is not plain"
+        return filling
+
+    async def see_open(
+        turns: TemplatedTurns, who: Principal, command: SubmitTurn, plan: Delegation
+    ) -> OpenedTurn | None:
+        learnt.plans.append(plan)
+        return await open_turn(turns, who, command, plan)
+
+    monkeypatch.setattr("passerelle.delegation.runs.delivery.fill_answer", see_take)
+    monkeypatch.setattr(TemplatedTurns, "open", see_open)
+    await house.talk("echo hi")
+    assert learnt.runs[0].rendered is not None, "the plainest turn of all is filled in"
+    return learnt
+
+
+async def test_a_card_that_says_the_same_changes_no_form(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    card = house.registry.find("echo").fresh
+    assert card is not None
+
+    def read_anew(_peer: AgentPeer) -> PeerCard:
+        return replace(card, card={**card.card})
+
+    def read_another(_peer: AgentPeer) -> PeerCard:
+        return replace(card, sha256="another")
+
+    monkeypatch.setattr(AgentPeer, "fresh", property(read_anew))
+    for _ in range(3):
+        await house.talk("echo hi")
+    assert [template is learnt.forms[0] for template in learnt.forms] == [True] * 4
+    monkeypatch.setattr(AgentPeer, "fresh", property(read_another))
+    await house.talk("echo hi")
+    assert learnt.forms[-1] is not learnt.forms[0]
+
+
+async def test_task_that_has_the_name_of_its_context_is_not_plain(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (run,), (turn,) = learnt.runs, learnt.turns
+    remote = turn.remote_context_id
+
+    def answer(native: str) -> JsonObject:
+        status: JsonObject = {"state": "TASK_STATE_COMPLETED"}
+        artifact: JsonObject = {"artifactId": f"a-{context}", "parts": [{"text": "hi"}]}
+        return {
+            "task": {"id": native, "contextId": remote, "status": status, "artifacts": [artifact]}
+        }
+
+    context = replace(run.context, content=None)
+    assert plain_answers.read_templated(context, turn, answer("t-1")) is not None
+    assert plain_answers.read_templated(context, turn, answer(remote)) is None
+
+
+@pytest.mark.parametrize("callers", [3, 30])
+async def test_more_callers_than_shapes_have_no_form_made_for_each_message(
+    house: House, monkeypatch: pytest.MonkeyPatch, callers: int
+) -> None:
+    made: list[str] = []
+
+    def see_make(turns: Turns, who: Principal, *given: Any) -> TurnTemplate | None:  # noqa: ANN401  whatever it takes
+        made.append(who.id)
+        return make_template(turns, who, *given)
+
+    monkeypatch.setattr(plain_turns, "make_form", see_make)
+    monkeypatch.setattr(plain_turns, "SHAPES", 8)
+    monkeypatch.setattr(plain_turns, "FEW", 4)
+    service = replace(house.service, templated_turns=TemplatedTurns(house.service.turns))
+    for _ in range(3):
+        for number in range(callers):
+            who = replace(ADA, id=f"ada-{number}")
+            command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
+            accepted = await service.execute(who, command, None)
+            assert isinstance(accepted, TurnAccepted)
+            assert "task" in await house.hear(accepted, who=who)
+    assert len(made) == min(callers, 4)
+
+
+def make_trace(chance: random.Random, state: str | None) -> Trace:
+    """A place in some trace of a caller."""
+    return Trace(f"{chance.getrandbits(128):032x}", f"{chance.getrandbits(64):016x}", "01", state)
+
+
+@pytest.mark.requirement("I4", "ENV-8")
+@pytest.mark.parametrize("state", [None, 'vendor="%b"'])
+async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (run,), (plan,) = learnt.runs, learnt.plans
+    chance, turns = random.Random(8), house.service.turns  # noqa: S311  a seed that can be repeated
+    under = (learnt.forms[0].samples[0].driver, 0)
+    trace = make_trace(chance, state)
+    command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
+    command = replace(command, traceparent=trace.parent, tracestate=state)
+    plan = replace(plan, policy=replace(plan.policy, idle_timeout_ms=90_000))
+    traced = replace(plan, trace=trace)
+    assert is_templated(command, traced)
+    template = make_template(turns, ADA, command, traced, under)
+    assert template is not None
+    answered: set[AnswerShape] = set()
+    for _ in range(10):
+        again = replace(plan, trace=make_trace(chance, state))
+        decided = render_sample(turns, ADA, command, again, under)
+        assert template.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        answer = make_answer(chance, decided.message, decided.remote_context_id)
+        answered |= compare_answer(run, template, decided, answer)
+    assert answered, "answers were filled in"
+
+
+async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("passerelle.core.minting.ORDINALS", ORDINALS[:8])
+    filled = list[bool]()
+    open_turn = TemplatedTurns.open
+
+    async def see_open(
+        turns: TemplatedTurns, who: Principal, command: SubmitTurn, plan: Delegation
+    ) -> OpenedTurn | None:
+        opened = await open_turn(turns, who, command, plan)
+        filled.append(opened is not None)
+        return opened
+
+    monkeypatch.setattr(TemplatedTurns, "open", see_open)
+    await house.until(await house.send("echo hi"), Status.COMPLETED)
+    assert filled == [False]
+
+
+async def test_a_filled_turn_stands_where_its_context_is_looked_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (turn,) = learnt.turns
+    assert list_places(ADA, turn.place.context_id)[0] == turn.place
+    held = await house.service.writes.load([turn.place.thread])
+    assert isinstance(held[turn.place.thread].record, ThreadRecord)
+
+
+async def test_the_ids_that_are_known_of_what_is_filled_in_are_those_that_are_written(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended, append = list[PackedBatch](), FaultyLog.append
+
+    async def see_append(log: FaultyLog, batch: Batch | PackedBatch) -> AppendResult:
+        assert isinstance(batch, PackedBatch)
+        appended.append(batch)
+        return await append(log, batch)
+
+    monkeypatch.setattr(FaultyLog, "append", see_append)
+    learnt = await learn(house, monkeypatch)
+    (turn,) = learnt.turns
+    record = (await house.service.writes.load([turn.task]))[turn.task].record
+    assert isinstance(record, TaskRecord)
+    known = (turn.turn_id, turn.remote_context_id)
+    assert (record.turn_id, record.attempts[0].remote_context_id) == known
+    assert len(appended) == 2, "the turn and its answer"
+    for packed in appended:
+        (written,) = (one for one in unpack(packed.call) if one.startswith(b'{"session"'))
+        said = orjson.loads(written)
+        assert (said["session"], said["events"][0]) == (packed.session, packed.first_event)
+
+
+@pytest.mark.requirement("LT-7")
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_filled_task_is_in_its_owners_list_before_its_caller_is_told(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    await learn(house, monkeypatch)
+    projections, posted = house.store.projections, list[str]()
+    post = projections.post_index
+
+    async def post_or_not(row: IndexRow, within_s: float) -> bool:
+        posted.append(row.facade)
+        return is_written and await post(row, within_s)
+
+    monkeypatch.setattr(projections, "post_index", post_or_not)
+    task = (await house.talk("echo again"))[0].task_id
+    assert posted == [task]
+    listed = await projections.read_index(ADA.key, "echo", None, 10)
+    assert task in {facade for facade, _ in listed}
+
+
+@pytest.mark.requirement("I4")
+async def test_filled_turns_and_answers_are_those_that_would_be_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    chance = random.Random(23)  # noqa: S311  a seed that can be repeated
+    turns, driver = house.service.turns, template.samples[0].driver
+    answered: set[AnswerShape] = set()
+    for _ in range(MESSAGES):
+        command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
+        decided = render_sample(turns, ADA, command, plan, (driver, 0))
+        assert template.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        answer = make_answer(chance, decided.message, decided.remote_context_id)
+        answered |= compare_answer(run, template, decided, answer)
+    assert len(answered) > 5, "many shapes of answers were filled in"
+
+
+@pytest.mark.requirement("I4")
+async def test_a_setting_that_has_the_digits_of_a_length_is_filled_in_as_it_is(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    turns, (sample, _) = house.service.turns, template.samples
+    words, shape = sample.example.values, AnswerShape(is_task=True)
+    wordless = sample_result(shape, run.writes.ids, sample.remote_context_id)
+    run.context.content = None
+    rendered = render_sample_answer(run, sample.render(template), sample, wordless, 0)
+    assert rendered is not None
+    length = len(rendered.example.values[len(words)])
+    policy, under = replace(plan.policy, backoff_ms=length * 10 + 9), (sample.driver, 0)
+    slower = replace(plan, policy=policy)
+    command = SubmitTurn("echo", make_message(random.Random(1)), "a2a", "unary")  # noqa: S311  always the same
+    slower_form = make_template(turns, ADA, command, slower, under)
+    assert slower_form is not None
+    turn = render_sample(turns, ADA, command, slower, under)
+    wordless = sample_result(shape, run.writes.ids, turn.remote_context_id)
+    assert compare_answer(run, slower_form, turn, wordless) == {shape}
+
+
+def compare_answer(
+    run: Run, template: TurnTemplate, turn: SampleTurn, answer: JsonObject
+) -> set[AnswerShape]:
+    """The shape of an answer to a turn once it is filled in and decided alike; nothing where it is not plain."""
+    plain = turn.render(template)
+    run.context.content, run.context.answer = None, None
+    decided = render_sample_answer(run, plain, turn, answer, 0)
+    if decided is None:
+        return set()
+    made = plain_answers.find_template(run, plain, decided.shape, 0)
+    assert isinstance(made, AnswerTemplate)
+    assert made.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+    return {decided.shape}
