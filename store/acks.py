@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.ports.channels import Acked
 from passerelle.store import keys
+from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.gathering import Gathering
 from passerelle.store.log import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
@@ -34,7 +34,7 @@ class RedisAcks:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._rows: Gathering[StreamRef, _Row, AckResult] = Gathering(self._store)
+        self._rows: Coalescer[StreamRef, _Row, AckResult] = Coalescer(self._store)
 
     def store_ack(
         self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int

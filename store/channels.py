@@ -11,8 +11,8 @@ from passerelle.core.ids import place
 from passerelle.core.ports.channels import DevicesChanged, Greeted, PresenceMoved, SaidHello
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
+from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.gathering import Gathering
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
@@ -40,8 +40,8 @@ class RedisChannels:
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
-        self._hellos: Gathering[tuple[str, Incarnation | None], tuple[str, bytes], Greeted] = (
-            Gathering(self._say_hellos)
+        self._hellos: Coalescer[tuple[str, Incarnation | None], tuple[str, bytes], Greeted] = (
+            Coalescer(self._say_hellos)
         )
 
     async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:

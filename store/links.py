@@ -8,8 +8,8 @@ from passerelle.core.ids import place
 from passerelle.core.ports.channels import OwedLink
 from passerelle.store import keys
 from passerelle.store.channels import KEEP_MS
+from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.gathering import Gathering
 from passerelle.store.log import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
@@ -38,7 +38,7 @@ class RedisLinks:
     def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
         self._nodes = nodes
         self._window_ms = window_ms
-        self._owed: Gathering[tuple[Shard, str | None], tuple[_Row, bytes], None] = Gathering(
+        self._owed: Coalescer[tuple[Shard, str | None], tuple[_Row, bytes], None] = Coalescer(
             self._owe
         )
 

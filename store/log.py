@@ -164,7 +164,7 @@ class RedisEventLog(RedisFactReader):
         nodes, began_s = self._nodes, monotonic()
         seen, node = nodes.generation, nodes.primaries[shard.number]
         try:
-            replies = await node.writes.call(call, 1 + looks, within_s=packed.within_s)
+            replies = await node.writes.call(call, 1 + looks, linger_s=packed.within_s)
         except (Redirected, StoreUnavailable) as failed:
             again = _Again(nodes, shard, call, 1 + looks)
             replies = await again.go_on(failed, seen, began_s)

@@ -129,7 +129,7 @@ class Nodes:
         It has begun before it is awaited, which is to be done in any case.
         """
         seen, began_s = self.generation, monotonic()
-        first = self.node(shard).writes.call(packed, alone=True)
+        first = self.node(shard).writes.call(packed, no_linger=True)
         return self._follow(shard, packed, first, seen, began_s)
 
     async def _follow(
@@ -287,7 +287,7 @@ class Nodes:
             seen = self.generation
             batcher: Batcher = getattr(self.primaries[shard.number], lane)
             try:
-                return await batcher.call(packed, count, alone=lane == "reads")
+                return await batcher.call(packed, count, no_linger=lane == "reads")
             except (Redirected, StoreUnavailable) as failed:
                 await self.recover(failed, seen)
         reason = "the shard is moving"

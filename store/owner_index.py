@@ -36,7 +36,9 @@ class OwnerIndex:
         Nobody looks for another node for it: ``add`` does.
         """
         shard, name = _find_list(row.owner, row.agent, row.part)
-        return self._nodes.primaries[shard.number].writes.post(_write(row, name), within_s)
+        return self._nodes.primaries[shard.number].writes.send_unacknowledged(
+            _write(row, name), within_s
+        )
 
     async def add(self, row: IndexRow) -> None:
         """Writes a row. The later time wins.

@@ -16,8 +16,8 @@ from passerelle.core.ids import place
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.times import parse_ms
 from passerelle.store import keys
+from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.gathering import Gathering
 from passerelle.store.log import read_scores
 from passerelle.store.retry import retry
 
@@ -38,7 +38,7 @@ class Pending:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._pages: Gathering[_Wanted, None, list[tuple[str, int]]] = Gathering(self._list)
+        self._pages: Coalescer[_Wanted, None, list[tuple[str, int]]] = Coalescer(self._list)
 
     async def list_newest(
         self, owner: str, limit: int | None, before: tuple[int, str] | None
