@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import place
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_text, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,8 @@ AT_ONCE: Final = 256
 """What is read at a time of what is held; the rest keeps its row, and comes next."""
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 """Longer than a question is open."""
+_HOLD_PUSH: Final = Script("hold_push", lambda reply: int(float(as_text(reply))) if reply else None)
+_SETTLE_BUNDLE: Final = Script("settle_bundle", as_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class RedisBundles:
             StoreUnavailable: whether it is counted is not known.
         """
         shard = place(owner)
-        packed = read_script("hold_push").pack_call(
+        return await self._nodes.run(
+            _HOLD_PUSH,
+            shard,
             [keys.pushes(shard, owner), keys.held(shard, owner), keys.due(shard)],
             {
                 "action": push.action_id,
@@ -65,8 +69,6 @@ class RedisBundles:
                 "keep": str(_KEEP_MS),
             },
         )
-        reply = cast("bytes", await retry(lambda: self._nodes.write(shard, packed)))
-        return int(float(reply)) if reply else None
 
     async def list_held(self, owner: str) -> list[HeldPush]:
         """What waits for the next bundle, at most ``AT_ONCE`` of it, the first to be due first.
@@ -76,8 +78,8 @@ class RedisBundles:
         """
         shard = place(owner)
         command = pack("ZRANGE", keys.held(shard, owner), 0, AT_ONCE - 1)
-        [reply] = await retry(lambda: self._nodes.read(shard, command))
-        words = (member.decode().partition(" ") for member in cast("list[bytes]", reply))
+        held = await self._nodes.query(shard, command, as_texts)
+        words = (member.partition(" ") for member in held)
         return [HeldPush(action, attempt) for action, _, attempt in words]
 
     async def settle(self, row: DueRow, told: Sequence[HeldPush], *, last: bool) -> None:
@@ -87,7 +89,9 @@ class RedisBundles:
             StoreUnavailable: the row comes due again.
         """
         shard = place(row.entity)
-        packed = read_script("settle_bundle").pack_call(
+        await self._nodes.run(
+            _SETTLE_BUNDLE,
+            shard,
             [keys.held(shard, row.entity), keys.due(shard)],
             {
                 "row": row.member,
@@ -96,7 +100,6 @@ class RedisBundles:
                 "told": [str(one) for one in told],
             },
         )
-        await retry(lambda: self._nodes.write(shard, packed))
 
 
 def name_bundle(owner: str) -> str:

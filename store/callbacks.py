@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.ids import place
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_bytes
 
 if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
@@ -35,14 +35,12 @@ class RedisCallbacks:
         """Stores the callback of a run."""
         text = _SEPARATOR.join((callback.task, callback.nonce, callback.token))
         packed = pack("SET", keys.callback(place(run), run), text, "PX", ttl_ms)
-        await retry(lambda: self._nodes.write(place(run), packed))
+        await self._nodes.update(place(run), packed)
 
     async def find(self, run: str) -> Callback | None:
         """The callback of a run."""
         shard = place(run)
-        [found] = await retry(
-            lambda: self._nodes.read(shard, pack("GET", keys.callback(shard, run)))
-        )
-        if not isinstance(found, bytes):
+        found = await self._nodes.query(shard, pack("GET", keys.callback(shard, run)), as_bytes)
+        if found is None:
             return None
         return Callback(*found.decode().split(_SEPARATOR))

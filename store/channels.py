@@ -13,8 +13,8 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_bytes, as_int, as_sparse_list, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,13 +25,26 @@ if TYPE_CHECKING:
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
-_HELLO: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
+_HELLO_HINT: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
 """Those who came together are told in one message, a line each."""
 _PRESENCE: Final = b"p"
 _DEVICES: Final = b"d"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 REMEMBERED: Final = 64
 """Links of one principal that are found again without their names, the newest ones."""
+
+
+def _read_greetings(reply: Reply) -> list[Greeted]:
+    match cast("list[bytes | int]", reply):
+        case [b"ok", questions, *generations]:
+            return [Greeted(int(generation), questions != 0) for generation in generations]
+        case _:
+            reason = "this instance holds no lease in the shard"
+            raise StoreUnavailable(reason, "no")
+
+
+_HELLO: Final = Script("hello", _read_greetings)
+_KEEP_LINK: Final = Script("keep_link", as_int)
 
 
 class RedisChannels:
@@ -57,7 +70,7 @@ class RedisChannels:
                 on_news(PresenceMoved())
             elif raw == _DEVICES:
                 on_news(DevicesChanged())
-            for said in _HELLO.finditer(raw):
+            for said in _HELLO_HINT.finditer(raw):
                 on_news(SaidHello(said[1].decode(), int(said[2])))
 
         await self._hints.listen(shard, keys.link_hints(shard, owner), take)
@@ -75,7 +88,7 @@ class RedisChannels:
         """
         shard = place(owner)
         command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES)
-        await retry(lambda: self._nodes.write(shard, command))
+        await self._nodes.update(shard, command)
 
     def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
@@ -105,7 +118,9 @@ class RedisChannels:
         names += [keys.channel(shard, channel) for channel, _ in hellos]
         if driver is not None:
             names += [keys.due(shard), keys.own(shard, driver.instance)]
-        packed = read_script("hello").pack_call(
+        return self._nodes.run_unbatched(
+            _HELLO,
+            shard,
             names,
             {
                 "channels": [channel for channel, _ in hellos],
@@ -116,7 +131,6 @@ class RedisChannels:
             },
             [record for _, record in hellos],
         )
-        return _read_greetings(self._nodes.write_now(shard, packed))
 
     async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
         """Says that a link is still open, and returns the newest generation of its channel."""
@@ -124,7 +138,9 @@ class RedisChannels:
         names = [keys.channel(shard, channel)]
         if driver is not None:
             names += [keys.own(shard, driver.instance), keys.due(shard)]
-        packed = read_script("keep_link").pack_call(
+        return await self._nodes.run(
+            _KEEP_LINK,
+            shard,
             names,
             {
                 "channel": channel,
@@ -134,15 +150,12 @@ class RedisChannels:
                 "inc": str(driver.number) if driver else "",
             },
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
-        return int(cast("bytes", reply))
 
     async def read_generation(self, channel: str) -> int:
         """The newest generation of a channel; 0 when there is none."""
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "gen")
-        [generation] = await retry(lambda: self._nodes.read(shard, command))
-        return int(cast("bytes | None", generation) or 0)
+        return await self._nodes.query(shard, command, as_int)
 
     async def list_live(self, owner: str) -> tuple[bytes, ...]:
         """The records of a principal's links that are open, of those that were opened last.
@@ -152,34 +165,21 @@ class RedisChannels:
         """
         shard = place(owner)
         newest = pack("ZRANGE", keys.links(shard, owner), "0", str(REMEMBERED - 1), "REV")
-        [channels] = await retry(lambda: self._nodes.read(shard, newest))
-        names = [channel.decode() for channel in cast("list[bytes]", channels)]
+        names = await self._nodes.query(shard, newest, as_texts)
         if not names:
             return ()
         looks = [pack("HMGET", keys.channel(shard, name), "live", "s") for name in names]
-        found = await retry(lambda: self._nodes.read(shard, *looks))
-        rows = cast("list[list[bytes | None]]", found)
+        rows = map(as_sparse_list, await self._nodes.query_all(shard, *looks))
         return tuple(record for live, record in rows if live == b"1" and record is not None)
 
     async def is_live(self, channel: str) -> bool:
         """Whether a connection of the channel is open, as far as anybody has told."""
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "live")
-        [live] = await retry(lambda: self._nodes.read(shard, command))
-        return live == b"1"
+        return await self._nodes.query(shard, command, as_bytes) == b"1"
 
     async def read_record(self, channel: str) -> bytes | None:
         """The record that the last hello wrote."""
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "s")
-        [record] = await retry(lambda: self._nodes.read(shard, command))
-        return record if isinstance(record, bytes) else None
-
-
-async def _read_greetings(asked: Awaitable[Reply]) -> list[Greeted]:
-    match cast("list[bytes | int]", await asked):
-        case [b"ok", questions, *generations]:
-            return [Greeted(int(generation), questions != 0) for generation in generations]
-        case _:
-            reason = "this instance holds no lease in the shard"
-            raise StoreUnavailable(reason, "no")
+        return await self._nodes.query(shard, command, as_bytes)

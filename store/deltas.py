@@ -6,7 +6,7 @@ driver whether anybody wants more of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import decode_event
@@ -14,6 +14,7 @@ from passerelle.core.payloads.run import ModelDelta
 from passerelle.core.ports.deltas import Delta
 from passerelle.store import keys
 from passerelle.store.connection import pack
+from passerelle.store.replies import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ class RedisDeltas:
             StoreUnavailable: whether it was published is not known; nothing is tried again.
         """
         command = pack("SPUBLISH", keys.stream_deltas(stream), b"{" + event.body)
-        return cast("int", await self._nodes.write(stream.shard, command))
+        return as_int(await self._nodes.write(stream.shard, command))
 
     async def listen(self, stream: StreamRef, on_delta: Callable[[Delta], None]) -> None:
         """Returns once each further delta of the stream is told.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ports.due import Claimed, DueRow
 from passerelle.store import keys
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_text, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 LEASE_ROWS: Final = "own:"
 LEASE_BACK_MS: Final = 500
 _UNCLAIMED: Final = "unclaimed"
+_CLAIM_DUE: Final = Script("claim_due", as_texts, lane="leases")
+_HOLD_DUE: Final = Script("hold_due", as_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class RedisDueRows:
         ``hold`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of leases
         come due again soon: whoever acts on one bears that, and runs wait for it.
         """
-        packed = read_script("claim_due").pack_call(
+        now, following, *flat = await self._nodes.run_once(
+            _CLAIM_DUE,
+            shard,
             [keys.due(shard), keys.lessees(shard)],
             {
                 "limit": limit,
@@ -52,9 +57,6 @@ class RedisDueRows:
                 "hold": hold,
             },
         )
-        [answer] = await self._nodes.lease(shard, packed)
-        reply = cast("list[bytes]", answer)
-        now, following, *flat = (text.decode() for text in reply)
         return Claimed(
             rows=tuple(
                 DueRow(member, token) for member, token in zip(flat[::2], flat[1::2], strict=True)
@@ -68,9 +70,10 @@ class RedisDueRows:
 
         Never tried again here, like a claim. The act that it stands before may not be undone by a failover.
         """
-        packed = read_script("hold_due").pack_call(
-            [keys.due(shard)], {"member": row.member, "token": row.token, "hold": hold_ms}
+        answer, confirmed = await self._nodes.run_replicated(
+            _HOLD_DUE,
+            shard,
+            [keys.due(shard)],
+            {"member": row.member, "token": row.token, "hold": hold_ms},
         )
-        reply, confirmed = await self._nodes.write_before_act(shard, packed)
-        answer = cast("bytes", reply).decode()
         return LongClaim(None if answer == _UNCLAIMED else replace(row, token=answer), confirmed)

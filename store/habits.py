@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import derive_shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_texts
 
 if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
@@ -29,8 +29,8 @@ class RedisHabits:
         """
         shard = derive_shard("habits", peer)
         key = keys.habits(shard, peer, card)
-        await retry(lambda: self._nodes.write(shard, pack("SADD", key, habit)))
-        await retry(lambda: self._nodes.write(shard, pack("PEXPIRE", key, KEPT_MS)))
+        await self._nodes.update(shard, pack("SADD", key, habit))
+        await self._nodes.update(shard, pack("PEXPIRE", key, KEPT_MS))
 
     async def read(self, peer: str, card: str) -> frozenset[str]:
         """All that is known.
@@ -39,7 +39,5 @@ class RedisHabits:
             StoreUnavailable: nobody can tell.
         """
         shard = derive_shard("habits", peer)
-        [found] = await retry(
-            lambda: self._nodes.read(shard, pack("SMEMBERS", keys.habits(shard, peer, card)))
-        )
-        return frozenset(word.decode() for word in cast("list[bytes]", found or []))
+        command = pack("SMEMBERS", keys.habits(shard, peer, card))
+        return frozenset(await self._nodes.query(shard, command, as_texts))

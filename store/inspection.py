@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from passerelle.core.batch import EntityRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
+from passerelle.store.replies import as_hash, as_int, as_ms, as_texts
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:
@@ -89,32 +90,25 @@ class RedisInspection:
     async def read_due(self, shard: Shard) -> list[str]:
         """Members of the due set of a shard, the next one first."""
         command = pack("ZRANGE", keys.due(shard), 0, -1)
-        [reply] = await retry(lambda: self._nodes.read(shard, command))
-        return [member.decode() for member in cast("list[bytes]", reply)]
+        return await self._nodes.query(shard, command, as_texts)
 
     async def read_driver_set(self, shard: Shard, instance: str) -> DriverSet | None:
         """What an instance drives in a shard; None where it has no lease, not even one that has run out."""
         commands = (pack("HGETALL", keys.own(shard, instance)), pack("TIME"))
-        reply, time = await retry(lambda: self._nodes.read(shard, *commands))
-        flat = cast("list[bytes]", reply)
-        fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        reply, time = await self._nodes.query_all(shard, *commands)
+        fields = as_hash(reply)
         if "inc" not in fields:
             return None
         runs = [value.decode() for name, value in fields.items() if name.startswith("r:")]
         seen = int(fields.get("seen", b"0"))
-        seconds, micros = cast("list[bytes]", time)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        is_gone, is_living = "gone" in fields, int(fields.get("until", b"0")) > now_ms
+        is_gone, is_living = "gone" in fields, int(fields.get("until", b"0")) > as_ms(time)
         return DriverSet(
             int(fields["inc"]), is_gone, frozenset(runs), seen, is_living and not is_gone
         )
 
     async def read_epoch(self, shard: Shard) -> int:
         """The epoch of a shard, as it is stored."""
-        [epoch] = await retry(
-            lambda: self._nodes.read(shard, pack("HGET", keys.meta(shard), "epoch"))
-        )
-        return int(cast("bytes | None", epoch) or 0)
+        return await self._nodes.query(shard, pack("HGET", keys.meta(shard), "epoch"), as_int)
 
     @staticmethod
     async def _scan(node: Node, cursor: bytes) -> tuple[bytes, list[bytes]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.ids import place
 from passerelle.core.ports.channels import OwedLink
@@ -10,9 +10,8 @@ from passerelle.store import keys
 from passerelle.store.channels import KEEP_MS
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.log import read_hash
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_hash, as_sparse_list, as_text, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
-    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 WINDOW_MS: Final = 60_000
@@ -30,6 +28,8 @@ LISTED: Final = 16
 
 _Row: TypeAlias = tuple[str, str, int, int, str | bool]
 """Channel, kind, milliseconds until the first of a kind is told, payloads that are listed, generation."""
+_OWE_LINK: Final = Script("owe_link", lambda reply: [None] * len(as_texts(reply)))
+_SETTLE_LINK: Final = Script("settle_link", as_text)
 
 
 class RedisLinks:
@@ -72,8 +72,8 @@ class RedisLinks:
         shard = place(channel)
         wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
         command = pack("HMGET", keys.channel(shard, channel), *wanted)
-        [reply] = await retry(lambda: self._nodes.read(shard, command))
-        record, payloads, total, told = cast("list[bytes | None]", reply)
+        found = await self._nodes.query(shard, command, as_sparse_list)
+        record, payloads, total, told = found
         if record is None or payloads is None:
             return None
         return OwedLink(record, payloads, int(total or 0), int(told or 0))
@@ -81,7 +81,9 @@ class RedisLinks:
     async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
         """What was read has been told."""
         shard = place(row.entity)
-        packed = read_script("settle_link").pack_call(
+        await self._nodes.run(
+            _SETTLE_LINK,
+            shard,
             [keys.channel(shard, row.entity), keys.due(shard)],
             {
                 "channel": row.entity,
@@ -93,14 +95,12 @@ class RedisLinks:
                 "window": self._window_ms,
             },
         )
-        await retry(lambda: self._nodes.write(shard, packed))
 
     async def read_all(self, channel: str) -> dict[str, bytes]:
         """Every field of a channel's record; nothing where there is none."""
         shard = place(channel)
         command = pack("HGETALL", keys.channel(shard, channel))
-        [reply] = await retry(lambda: self._nodes.read(shard, command))
-        return read_hash(reply)
+        return await self._nodes.query(shard, command, as_hash)
 
     def _owe(
         self, where: tuple[Shard, str | None], owed: list[tuple[_Row, bytes]]
@@ -109,7 +109,9 @@ class RedisLinks:
         names = [keys.due(shard), *(keys.channel(shard, row[0]) for row, _ in owed)]
         if instance is not None:
             names.append(keys.own(shard, instance))
-        packed = read_script("owe_link").pack_call(
+        return self._nodes.run_unbatched(
+            _OWE_LINK,
+            shard,
             names,
             {
                 "window": self._window_ms,
@@ -119,9 +121,3 @@ class RedisLinks:
             },
             [payload for _, payload in owed],
         )
-        return _finish(self._nodes.write_now(shard, packed), len(owed))
-
-
-async def _finish(asked: Awaitable[Reply], owed: int) -> list[None]:
-    await asked
-    return [None] * owed

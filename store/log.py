@@ -25,8 +25,9 @@ from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
 from passerelle.store.failures import Redirected
-from passerelle.store.retry import retry, try_again
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_bytes, as_hash, as_int, as_scores, as_sparse_list, as_texts
+from passerelle.store.retry import try_again
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -41,6 +42,7 @@ _SEARCH_PAGE: Final = 256
 _TAIL: Final = 32
 """Feed rows that are looked at behind an append: those of about a second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
+_BUMP_EPOCH: Final = Script("bump_epoch", as_int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class _Again:
 
 
 class RedisFactReader:
-    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.read`` or a slower way."""
+    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.query_all`` or its kin."""
 
     def __init__(self, ask: Callable[..., Awaitable[list[Reply]]]) -> None:
         self._ask = ask
@@ -103,7 +105,7 @@ class RedisFactReader:
 
         async def read(shard: Shard, wanted: list[EntityRef]) -> None:
             commands = [pack("HGETALL", keys.entity(ref)) for ref in wanted]
-            replies = await self._read(shard, *commands)
+            replies = await self._ask(shard, *commands)
             found.update(
                 {ref: _loaded(ref, reply) for ref, reply in zip(wanted, replies, strict=True)}
             )
@@ -116,18 +118,15 @@ class RedisFactReader:
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
         """Entries with a sequence above ``after``, in order."""
-        [reply] = await self._read(stream.shard, _ask_page(stream, after, limit))
+        [reply] = await self._ask(stream.shard, _ask_page(stream, after, limit))
         return read_entries(reply)
-
-    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        return await retry(lambda: self._ask(shard, *commands))
 
 
 class RedisEventLog(RedisFactReader):
     """``core.ports.log.EventLog`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
-        super().__init__(nodes.read)
+        super().__init__(nodes.query_all)
         self._nodes = nodes
         self._epochs = [0] * len(ALL_SHARDS)
         self._acknowledged: dict[str, tuple[int, str, int, float]] = {}
@@ -138,7 +137,7 @@ class RedisEventLog(RedisFactReader):
 
         async def read(shard: Shard) -> None:
             [epoch] = await self._nodes.read(shard, pack("HGET", keys.meta(shard), "epoch"))
-            self._epochs[shard.number] = int(cast("bytes | None", epoch) or 0)
+            self._epochs[shard.number] = as_int(epoch)
 
         await asyncio.gather(*(read(shard) for shard in ALL_SHARDS))
 
@@ -212,22 +211,21 @@ class RedisEventLog(RedisFactReader):
 
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
         """Digest and result of a key, while its row lives."""
-        [row] = await self._read(shard, pack("GET", keys.idempotency(shard, key)))
-        if not isinstance(row, bytes):
+        row = await self._nodes.query(shard, pack("GET", keys.idempotency(shard, key)), as_bytes)
+        if row is None:
             return None
         digest, _, result = row.partition(b"\n")
         return digest.decode(), result
 
     async def read_head(self, stream: StreamRef) -> Head | None:
         """The head, or None when there is no such stream."""
-        [reply] = await self._read(stream.shard, _ask_head(stream))
-        return _head(reply)
+        return await self._nodes.query(stream.shard, _ask_head(stream), _head)
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
         """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
-        head, page = await self._read(
+        head, page = await self._ask(
             stream.shard, _ask_head(stream), _ask_page(stream, after, limit)
         )
         return _head(head), read_entries(page)
@@ -235,23 +233,25 @@ class RedisEventLog(RedisFactReader):
     async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
         """Facade ids of a session with their last status time in ms, newest first."""
         shard = place(session)
-        key = keys.session_tasks(shard, session)
-        [reply] = await self._read(shard, pack("ZRANGE", key, 0, -1, "REV", "WITHSCORES"))
-        return read_scores(reply)
+        command = pack("ZRANGE", keys.session_tasks(shard, session), 0, -1, "REV", "WITHSCORES")
+        return await self._nodes.query(shard, command, as_scores)
 
     async def read_open(self, session: str) -> list[str]:
         """Ids of the open tasks and actions of a session."""
         shard = place(session)
-        [reply] = await self._read(shard, pack("ZRANGE", keys.session_open(shard, session), 0, -1))
-        return [member.decode() for member in cast("list[bytes]", reply)]
+        command = pack("ZRANGE", keys.session_open(shard, session), 0, -1)
+        return await self._nodes.query(shard, command, as_texts)
 
     async def bump_epoch(self, shard: Shard, expected: int) -> int:
         """Gives the shard a new epoch unless somebody did since ``expected`` held; returns the one that holds."""
-        packed = read_script("bump_epoch").pack_call(
-            [keys.meta(shard), keys.shard_hints(shard)], {"expected": str(expected)}
+        epoch = await self._nodes.run_once(
+            _BUMP_EPOCH,
+            shard,
+            [keys.meta(shard), keys.shard_hints(shard)],
+            {"expected": str(expected)},
         )
-        self._epochs[shard.number] = int(cast("bytes", await self._nodes.write(shard, packed)))
-        return self._epochs[shard.number]
+        self._epochs[shard.number] = epoch
+        return epoch
 
     async def _has_events_of(self, batch: PackedBatch) -> bool:
         if not batch.first_event:
@@ -261,8 +261,7 @@ class RedisEventLog(RedisFactReader):
         upper = "+"
         for _ in range(_SEARCH_PAGES):
             command = pack("XREVRANGE", keys.entries(stream), upper, "-", "COUNT", _SEARCH_PAGE)
-            [reply] = await self._read(batch.shard, command)
-            page = read_entries(reply)
+            page = await self._nodes.query(batch.shard, command, read_entries)
             if any(entry.event_id == wanted for entry in page):
                 return True
             if len(page) < _SEARCH_PAGE:
@@ -274,21 +273,6 @@ class RedisEventLog(RedisFactReader):
 def read_entries(reply: Reply) -> list[Entry]:
     """Stream entries as XRANGE returns them."""
     return [_entry(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
-
-
-def read_scores(reply: Reply) -> list[tuple[str, int]]:
-    """Members and scores of a ZRANGE WITHSCORES."""
-    flat = cast("list[bytes]", reply)
-    return [
-        (member.decode(), int(float(score)))
-        for member, score in zip(flat[::2], flat[1::2], strict=True)
-    ]
-
-
-def read_hash(reply: Reply) -> dict[str, bytes]:
-    """Fields of an HGETALL."""
-    flat = cast("list[bytes]", reply)
-    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def read_feed_rows(reply: Reply) -> list[FeedRow]:
@@ -333,7 +317,7 @@ def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
 
 
 def _head(reply: Reply) -> Head | None:
-    epoch, sequence, chain, first = cast("list[bytes | None]", reply)
+    epoch, sequence, chain, first = as_sparse_list(reply)
     if epoch is None or chain is None:
         return None
     return Head(epoch.decode(), int(sequence or 0), chain.decode(), int(first or 1))
@@ -356,7 +340,7 @@ def _entry(identifier: bytes, flat: list[bytes]) -> Entry:
 
 
 def _loaded(ref: EntityRef, reply: Reply) -> Loaded:
-    fields = read_hash(reply)
+    fields = as_hash(reply)
     stamp = Stamp(int(fields.get("v", b"0")), fields.get("op", b"").decode())
     rest = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
     return Loaded(ref, stamp, fields.get("s", b""), rest)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import place
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_int, as_ms, as_scores
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 MOST: Final = 100
+_MUTE: Final = Script("mute", as_int)
 
 
 class RedisMutes:
@@ -29,7 +29,7 @@ class RedisMutes:
         Raises:
             StoreUnavailable: whether it is muted is not known.
         """
-        return int(await self._write(owner, peer, keep_ms))
+        return await self._write(owner, peer, keep_ms)
 
     async def unmute(self, owner: str, peer: str) -> None:
         """Ends a mute, if there is one. Raises StoreUnavailable."""
@@ -43,14 +43,15 @@ class RedisMutes:
         """
         shard = place(owner)
         command = pack("ZRANGE", keys.mutes(shard, owner), 0, -1, "WITHSCORES")
-        time, rows = await retry(lambda: self._nodes.read(shard, pack("TIME"), command))
-        seconds, rest = (int(part) for part in cast("list[bytes]", time))
-        now_ms = seconds * 1000 + rest // 1000
-        return {peer: until_ms for peer, until_ms in read_scores(rows) if until_ms > now_ms}
+        time, rows = await self._nodes.query_all(shard, pack("TIME"), command)
+        now_ms = as_ms(time)
+        return {peer: until_ms for peer, until_ms in as_scores(rows) if until_ms > now_ms}
 
-    async def _write(self, owner: str, peer: str, keep_ms: int) -> bytes:
+    async def _write(self, owner: str, peer: str, keep_ms: int) -> int:
         shard = place(owner)
-        packed = read_script("mute").pack_call(
-            [keys.mutes(shard, owner)], {"peer": peer, "keep": keep_ms, "most": MOST}
+        return await self._nodes.run(
+            _MUTE,
+            shard,
+            [keys.mutes(shard, owner)],
+            {"peer": peer, "keep": keep_ms, "most": MOST},
         )
-        return cast("bytes", await retry(lambda: self._nodes.write(shard, packed)))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from passerelle.core.ids import place
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_int
 from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.core.ports.projections import IndexRow, Part, RowPart
-    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 
@@ -48,7 +47,7 @@ class OwnerIndex:
         """
         shard, name = _find_list(row.owner, row.agent, row.part)
         command = _write(row, name)
-        await retry(lambda: self._nodes.write(shard, command))
+        await self._nodes.update(shard, command)
 
     async def read(
         self,
@@ -69,20 +68,17 @@ class OwnerIndex:
         """How many there are, or how many with a later time than ``after_ms``."""
         shard = place(owner)
         low = "-inf" if after_ms is None else f"({after_ms}"
-        replies = await asyncio.gather(
+        counts = await asyncio.gather(
             *(
-                self._ask(
+                self._nodes.query(
                     shard,
                     pack("ZCOUNT", keys.owner_index(shard, owner, agent, part), low, "+inf"),
+                    as_int,
                 )
                 for part in parts
             )
         )
-        return sum(cast("list[int]", replies))
-
-    async def _ask(self, shard: Shard, command: bytes) -> Reply:
-        [reply] = await retry(lambda: self._nodes.read(shard, command))
-        return reply
+        return sum(counts)
 
 
 def _write(row: IndexRow, name: str) -> bytes:

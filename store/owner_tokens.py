@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import Shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +39,8 @@ class RedisOwnerTokens:
     async def read(self) -> SealedToken | None:
         """The one that counts; None where there is none yet. Raises StoreUnavailable."""
         command = pack("HGETALL", keys.owner_token())
-        [found] = await retry(lambda: self._nodes.read(_HOME, command))
-        rows = cast("list[bytes]", found)
-        tokens = [SealedToken(int(rows[at]), rows[at + 1]) for at in range(0, len(rows), 2)]
+        found = await self._nodes.query(_HOME, command, as_hash)
+        tokens = [SealedToken(int(generation), sealed) for generation, sealed in found.items()]
         return max(tokens, key=lambda one: one.generation, default=None)
 
     async def keep(self, token: SealedToken) -> SealedToken:
@@ -51,20 +50,20 @@ class RedisOwnerTokens:
             StoreUnavailable: whether it is kept is not known.
         """
         command = pack("HSETNX", keys.owner_token(), token.generation, token.sealed)
-        await retry(lambda: self._nodes.write(_HOME, command))
+        await self._nodes.update(_HOME, command)
         return await self.read() or token
 
     async def seal_anew(self, token: SealedToken) -> None:
         """Writes the same token under another seal. Raises StoreUnavailable."""
         command = pack("HSET", keys.owner_token(), token.generation, token.sealed)
-        await retry(lambda: self._nodes.write(_HOME, command))
+        await self._nodes.update(_HOME, command)
 
     async def forget_before(self, generation: int) -> None:
         """Removes earlier generations. Raises StoreUnavailable."""
         earlier = range(max(1, generation - _MOST), generation)
         if earlier:
             command = pack("HDEL", keys.owner_token(), *earlier)
-            await retry(lambda: self._nodes.write(_HOME, command))
+            await self._nodes.update(_HOME, command)
 
     async def tell(self) -> None:
         """Tells every instance that there is another one, once. Raises StoreUnavailable."""

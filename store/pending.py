@@ -8,7 +8,7 @@ read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
@@ -18,13 +18,10 @@ from passerelle.core.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_hash, as_scores, as_sparse_list, as_texts
 
 if TYPE_CHECKING:
-    from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
-    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 _AT_ONCE: Final = 1_000
@@ -64,7 +61,7 @@ class Pending:
         found: list[tuple[str, int]] = []
         offset = 0
         while True:
-            page, ordered, copied, marks = await self._ask(
+            page, ordered, copied, marks = await self._nodes.query_all(
                 shard,
                 pack(
                     *("ZRANGE", order, top, "-inf", "BYSCORE", "REV"),
@@ -74,11 +71,11 @@ class Pending:
                 pack("HLEN", copies),
                 pack("HMGET", _head(owner), "seq", "ordered"),
             )
-            rows = read_scores(page)
+            rows = as_scores(page)
             # Several may have been asked in one millisecond, and some of them are shown already.
             found += [row for row in rows if before is None or (row[1], row[0]) < before]
             if limit is None or len(rows) < limit or len(found) >= limit:
-                end, whole = cast("list[bytes | None]", marks)
+                end, whole = as_sparse_list(marks)
                 return found[:limit], ordered == copied and (end or b"0") == (whole or b"0")
             offset += limit
 
@@ -87,27 +84,20 @@ class Pending:
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
         head = _head(owner)
         # Read before the hash: what is written meanwhile leaves the mark behind, and the set is made once more.
-        [end, flat, known] = await self._ask(
+        [end, flat, known] = await self._nodes.query_all(
             shard, pack("HGET", head, "seq"), pack("HGETALL", copies), pack("ZRANGE", order, 0, -1)
         )
-        pairs = cast("list[bytes]", flat)
-        times = {name: _read_time(view) for name, view in zip(pairs[::2], pairs[1::2], strict=True)}
-        gone = [name for name in cast("list[bytes]", known) if name not in times]
+        times = {name: _read_time(view) for name, view in as_hash(flat).items()}
+        gone = [name for name in as_texts(known) if name not in times]
         entries = [part for name, at_ms in times.items() for part in (at_ms, name)]
         for first in range(0, len(entries), 2 * _AT_ONCE):
-            await self._write(
+            await self._nodes.update(
                 shard, pack("ZADD", order, "NX", *entries[first : first + 2 * _AT_ONCE])
             )
         for first in range(0, len(gone), _AT_ONCE):
-            await self._write(shard, pack("ZREM", order, *gone[first : first + _AT_ONCE]))
+            await self._nodes.update(shard, pack("ZREM", order, *gone[first : first + _AT_ONCE]))
         if isinstance(end, bytes):
-            await self._write(shard, pack("HSET", head, "ordered", end))
-
-    async def _ask(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        return await retry(lambda: self._nodes.read(shard, *commands))
-
-    async def _write(self, shard: Shard, command: bytes) -> None:
-        await retry(lambda: self._nodes.write(shard, command))
+            await self._nodes.update(shard, pack("HSET", head, "ordered", end))
 
 
 def _head(owner: str) -> str:

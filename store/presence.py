@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.ids import place
@@ -10,14 +10,14 @@ from passerelle.core.ports.channels import Present
 from passerelle.core.presence import Presence
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_hash
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_hash, as_ms
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 KEEP_MS: Final = 60_000
+_PRESENCE: Final = Script("presence", lambda reply: reply == b"ok")
 
 
 class RedisPresences:
@@ -50,20 +50,18 @@ class RedisPresences:
             StoreUnavailable: nobody knows who is there.
         """
         shard = place(owner)
-        seconds_and_rest, rows = await retry(
-            lambda: self._nodes.read(
-                shard, pack("TIME"), pack("HGETALL", keys.presence(shard, owner))
-            )
+        time, rows = await self._nodes.query_all(
+            shard, pack("TIME"), pack("HGETALL", keys.presence(shard, owner))
         )
-        seconds, rest = (int(part) for part in cast("list[bytes]", seconds_and_rest))
-        now_ms = seconds * 1000 + rest // 1000
-        words = read_hash(rows)
+        now_ms, words = as_ms(time), as_hash(rows)
         found = (_read_word(words[channel], now_ms) for channel in sorted(words))
         return tuple(one for one in found if one.left_ms > 0)
 
     async def _write(self, owner: str, channel: str, generation: int, word: bytes) -> bool:
         shard = place(owner)
-        packed = read_script("presence").pack_call(
+        return await self._nodes.run(
+            _PRESENCE,
+            shard,
             [keys.presence(shard, owner), keys.link_hints(shard, owner)],
             {
                 "channel": channel,
@@ -73,7 +71,6 @@ class RedisPresences:
             },
             [word],
         )
-        return await retry(lambda: self._nodes.write(shard, packed)) == b"ok"
 
 
 def _read_word(row: bytes, now_ms: int) -> Present:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, place
@@ -23,10 +22,10 @@ from passerelle.core.ports.projections import (
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
-from passerelle.store.log import read_feed_rows, read_hash
+from passerelle.store.log import read_feed_rows
 from passerelle.store.owner_index import OwnerIndex
 from passerelle.store.pending import Pending
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_hash, as_texts
 from passerelle.store.scripts import read_script
 from passerelle.store.sorted_pages import read_page
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import Part, ProjectionRow
-    from passerelle.store.connection import Reply
     from passerelle.store.log import RedisEventLog
     from passerelle.store.nodes import Nodes
     from passerelle.store.scripts import ControlValue
@@ -57,8 +55,8 @@ class RedisProjections:
 
     def __init__(self, nodes: Nodes, log: RedisEventLog, *, yields: bool = False) -> None:
         self._nodes = nodes
-        self._ask = nodes.read_behind if yields else nodes.read
-        self._write_one = nodes.write_behind if yields else nodes.write
+        self._ask = nodes.query_in_background if yields else nodes.query_all
+        self._update = nodes.update_in_background if yields else nodes.update
         self._log = log
         self._index = OwnerIndex(nodes)
         # Every task is listed beside an append.
@@ -72,16 +70,16 @@ class RedisProjections:
         """Feed rows of a shard above an id, or from the oldest one that is kept."""
         start = "-" if after is None else f"({after}"
         page = pack("XRANGE", keys.feed(shard), start, "+", "COUNT", limit)
-        reply, marks = await self._read(shard, page, pack("HGETALL", keys.meta(shard)))
+        reply, marks = await self._ask(shard, page, pack("HGETALL", keys.meta(shard)))
         rows = read_feed_rows(reply)
         if rows:
             # Whoever reads rows is about to move its mark.
-            self._seen[shard] = read_hash(marks)
+            self._seen[shard] = as_hash(marks)
         return rows
 
     async def read_mark(self, shard: Shard, consumer: str) -> str | None:
         """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
-        [mark] = await self._read(shard, pack("HGET", keys.meta(shard), _MARK + consumer))
+        [mark] = await self._ask(shard, pack("HGET", keys.meta(shard), _MARK + consumer))
         return mark.decode() if isinstance(mark, bytes) else None
 
     async def read_position(self, shard: Shard, consumer: str) -> RelayPosition:
@@ -97,12 +95,12 @@ class RedisProjections:
 
     async def read_taken(self, source: Shard, target: Shard) -> str:
         """The mark that a target has for a source, as ``<epoch of the source>.<feed id>``; "" where it has none."""
-        [mark] = await self._read(target, pack("HGET", keys.marks(target), source.tag))
+        [mark] = await self._ask(target, pack("HGET", keys.marks(target), source.tag))
         return mark.decode() if isinstance(mark, bytes) else ""
 
     async def reaches_back(self, shard: Shard, feed_id: str | None) -> bool:
         """Whether the feed of a shard still has every row above an id, or every row."""
-        [dropped] = await self._read(shard, pack("HGET", keys.meta(shard), _DROPPED))
+        [dropped] = await self._ask(shard, pack("HGET", keys.meta(shard), _DROPPED))
         if not isinstance(dropped, bytes):
             return True
         return _order(feed_id or "0-0") >= _order(dropped.decode())
@@ -127,12 +125,12 @@ class RedisProjections:
         for _ in range(_EPOCH_TRIES):
             epoch = self._epochs.get(target, self._log.shard_epoch(target))
             packed = self._pack_rows(source, target, feed_id, rows, epoch, known)
-            reply = await retry(partial(self._write_one, target, packed))
-            match cast("list[bytes]", reply):
-                case [b"ok", mark]:
-                    return Taken(mark.decode(), epoch)
-                case [b"behind", mark]:
-                    return Behind(mark.decode())
+            reply = as_texts(await self._update(target, packed))
+            match reply:
+                case ["ok", mark]:
+                    return Taken(mark, epoch)
+                case ["behind", mark]:
+                    return Behind(mark)
                 case [_, current]:
                     self._epochs[target] = int(current)
                 case other:
@@ -165,7 +163,7 @@ class RedisProjections:
         values = [f"{epoch}.{feed_id}"]
         for target, mark in taken.items():
             values += (_TAKEN + target.tag, f"{mark.mark} {mark.epoch}")
-        await self._write(shard, pack("HSET", keys.meta(shard), name, *values))
+        await self._update(shard, pack("HSET", keys.meta(shard), name, *values))
         others = [
             value.decode().partition(".")[2]
             for field, value in fields.items()
@@ -174,8 +172,8 @@ class RedisProjections:
         await self._trim_feed(shard, min((feed_id, *others), key=_order))
 
     async def _read_marks(self, shard: Shard) -> dict[str, bytes]:
-        [reply] = await self._read(shard, pack("HGETALL", keys.meta(shard)))
-        return read_hash(reply)
+        [reply] = await self._ask(shard, pack("HGETALL", keys.meta(shard)))
+        return as_hash(reply)
 
     async def index_now(self, row: IndexRow) -> None:
         """Writes an owner-index row, so that a caller sees its own writes."""
@@ -223,8 +221,8 @@ class RedisProjections:
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
         shard = place(owner)
-        [reply] = await self._read(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
-        return list(read_hash(reply).items())
+        [reply] = await self._ask(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
+        return list(as_hash(reply).items())
 
     def _pack_rows(
         self,
@@ -268,14 +266,8 @@ class RedisProjections:
         low = _order(feed_id)[0] - KEEP_BEHIND_MS
         lowest = f"{max(low, 0)}-0"
         trim = pack("XTRIM", keys.feed(shard), "MINID", lowest)
-        if await retry(lambda: self._write_one(shard, trim)):
-            await self._write(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
-
-    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        return await retry(lambda: self._ask(shard, *commands))
-
-    async def _write(self, shard: Shard, command: bytes) -> None:
-        await retry(lambda: self._write_one(shard, command))
+        if await self._update(shard, trim):
+            await self._update(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
 
 
 def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:

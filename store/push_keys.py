@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.ids import Shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_bytes
 
 if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
@@ -21,11 +21,10 @@ class RedisPushKeys:
 
     async def read(self) -> bytes | None:
         """The stored value. Raises StoreUnavailable."""
-        [found] = await retry(lambda: self._nodes.read(Shard(0), pack("GET", keys.push_key())))
-        return found if isinstance(found, bytes) else None
+        return await self._nodes.query(Shard(0), pack("GET", keys.push_key()), as_bytes)
 
     async def keep(self, value: bytes) -> bytes:
         """The value that is kept: this one, or the one that somebody else was faster with. Raises StoreUnavailable."""
         command = pack("SET", keys.push_key(), value, "NX")
-        await retry(lambda: self._nodes.write(Shard(0), command))
+        await self._nodes.update(Shard(0), command)
         return await self.read() or value

@@ -60,7 +60,7 @@ class RedisReplicas:
         node = self._nodes.node(shard)
         mark = pack("SET", keys.probe(shard), "1", "PX", _MARK_MS)
         try:
-            _, replicas = await self._nodes.act(shard, mark)
+            _, replicas = await self._nodes.wait_for_replica(shard, mark)
             confirmed = replicas > 0
         except StoreUnavailable:
             confirmed = False

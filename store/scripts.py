@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
 import orjson
 
-from passerelle.store.connection import pack
+from passerelle.store.connection import Reply, pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+Result = TypeVar("Result")
+Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
+"""Connections of one primary that carry calls of a kind: no kind delays another."""
 Control: TypeAlias = "Mapping[str, ControlValue]"
 ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[str, ControlValue]"
 """No None: JSON's null is true in Lua, so what is absent is ``False`` or an empty text."""
@@ -52,25 +56,34 @@ OPERATIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """One operation; ``digest`` is what the server knows it by."""
+class ScriptFile:
+    """The text of one operation; ``digest`` is what the server knows it by."""
 
     name: str
     text: bytes
     digest: str
 
     def pack_call(
-        self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
+        self, names: Sequence[str], control: Control, values: Sequence[bytes] = ()
     ) -> bytes:
         """The whole call as it goes over the wire: all keys declared, one JSON control argument, then byte strings."""
-        return pack("EVALSHA", self.digest, len(keys), *keys, orjson.dumps(control), *values)
+        return pack("EVALSHA", self.digest, len(names), *names, orjson.dumps(control), *values)
+
+
+@dataclass(frozen=True, slots=True)
+class Script(Generic[Result]):
+    """One operation with the type of its reply; ``Nodes.run`` and its kin call it."""
+
+    name: str
+    decode: Callable[[Reply], Result]
+    lane: Lane = "writes"
 
 
 @cache
-def read_script(name: str) -> Script:
+def read_script(name: str) -> ScriptFile:
     """The script of an operation."""
     text = files("passerelle.store").joinpath("lua", f"{name}.lua").read_bytes()
-    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+    return ScriptFile(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
 def read_all_scripts() -> list[bytes]:

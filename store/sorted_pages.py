@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +43,7 @@ async def _read_one(
         command = pack(
             "ZRANGE", name, top, "-inf", "BYSCORE", "REV", "LIMIT", offset, limit, "WITHSCORES"
         )
-        [reply] = await retry(partial(nodes.read, shard, command))
-        page = read_scores(reply)
+        page = await nodes.query(shard, command, as_scores)
         # Several may have one time, and some of them are shown already.
         found += [row for row in page if before is None or (row[1], row[0]) < before]
         if len(page) < limit:

@@ -10,7 +10,7 @@ import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ids import ALL_SHARDS, Shard
@@ -41,6 +41,7 @@ from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 from passerelle.store.push_keys import RedisPushKeys
 from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
+from passerelle.store.replies import as_int, as_text
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
 from passerelle.store.rule_news import RedisRuleNews
@@ -95,7 +96,7 @@ class Store:
         self.due = RedisDueRows(nodes)
         self.shard_poll = RedisShardPoll(nodes)
         self.projections = RedisProjections(nodes, self.log)
-        self.relay_facts = RedisFactReader(nodes.read_behind)
+        self.relay_facts = RedisFactReader(nodes.query_in_background)
         self.relay_projections = RedisProjections(nodes, self.log, yields=True)
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)
@@ -201,14 +202,14 @@ class Store:
         """Every process over one store is the same runtime: the first one names it."""
         home = Shard(0)
         mint = pack("SET", keys.runtime(), f"rt_{secrets.token_hex(8)}", "NX")
-        await retry(lambda: self.nodes.write(home, mint))
+        await self.nodes.update(home, mint)
         schema = pack("HSETNX", keys.meta(home), "schema", keys.SCHEMA)
-        await retry(lambda: self.nodes.write(home, schema))
+        await self.nodes.update(home, schema)
         name, found = await self.nodes.read(
             home, pack("GET", keys.runtime()), pack("HGET", keys.meta(home), "schema")
         )
-        self.runtime_id = cast("bytes", name).decode()
-        stored = int(cast("bytes", found))
+        self.runtime_id = as_text(name)
+        stored = as_int(found)
         if stored > keys.SCHEMA:
             raise ConfigInvalid(
                 "redis_url", f"the store has schema {stored}, this version knows {keys.SCHEMA}"
@@ -216,7 +217,7 @@ class Store:
         if stored < keys.SCHEMA:
             # From here on there may be what an earlier version cannot read.
             raised = pack("HSET", keys.meta(home), "schema", keys.SCHEMA)
-            await retry(lambda: self.nodes.write(home, raised))
+            await self.nodes.update(home, raised)
 
 
 async def _read_facts(nodes: Nodes) -> dict[Node, ServerFacts]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.ids import derive_shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_bytes
 
 if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
@@ -23,10 +23,9 @@ class RedisTickets:
         """Keeps a value for ``keep_ms``. Raises StoreUnavailable."""
         shard = derive_shard("ticket", name)
         command = pack("SET", keys.ticket(shard, name), value, "PX", keep_ms)
-        await retry(lambda: self._nodes.write(shard, command))
+        await self._nodes.update(shard, command)
 
     async def take(self, name: str) -> bytes | None:
         """The value, for the first one who asks. Raises StoreUnavailable; the value may be gone then."""
         shard = derive_shard("ticket", name)
-        reply = await self._nodes.write(shard, pack("GETDEL", keys.ticket(shard, name)))
-        return reply if isinstance(reply, bytes) else None
+        return as_bytes(await self._nodes.write(shard, pack("GETDEL", keys.ticket(shard, name))))

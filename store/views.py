@@ -12,12 +12,10 @@ from passerelle.core.ids import place
 from passerelle.core.ports.projections import PARTS
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import IndexRow, Part
     from passerelle.store.nodes import Nodes
@@ -34,24 +32,24 @@ class RedisViews:
         shard = place(session)
         for name in names:
             key = keys.session_open(shard, session)
-            await self._write(shard, pack("ZADD", key, "NX", 0, name))
+            await self._nodes.update(shard, pack("ZADD", key, "NX", 0, name))
 
     async def close_in_session(self, session: str, names: Iterable[str]) -> None:
         """They do no more."""
         shard = place(session)
         for name in names:
-            await self._write(shard, pack("ZREM", keys.session_open(shard, session), name))
+            await self._nodes.update(shard, pack("ZREM", keys.session_open(shard, session), name))
 
     async def list_in_session(self, session: str, facade: str, at_ms: int) -> None:
         """A task stands in the list of its session, by the time of its status."""
         shard = place(session)
         key = keys.session_tasks(shard, session)
-        await self._write(shard, pack("ZADD", key, "GT", at_ms, facade))
+        await self._nodes.update(shard, pack("ZADD", key, "GT", at_ms, facade))
 
     async def unlist_in_session(self, session: str, facade: str) -> None:
         """It stands there no more."""
         shard = place(session)
-        await self._write(shard, pack("ZREM", keys.session_tasks(shard, session), facade))
+        await self._nodes.update(shard, pack("ZREM", keys.session_tasks(shard, session), facade))
 
     async def put_row(self, row: IndexRow) -> None:
         """A task stands in one part of its owner's list and in no other; in none where it is ``gone``."""
@@ -59,26 +57,26 @@ class RedisViews:
         for part in PARTS:
             key = keys.owner_index(shard, row.owner, row.agent, part)
             if part == row.part:
-                await self._write(shard, pack("ZADD", key, "GT", row.at_ms, row.facade))
+                await self._nodes.update(shard, pack("ZADD", key, "GT", row.at_ms, row.facade))
             else:
-                await self._write(shard, pack("ZREM", key, row.facade))
+                await self._nodes.update(shard, pack("ZREM", key, row.facade))
 
     async def drop_row(self, place_of: keys.OwnerList, facade: str) -> None:
         """A task stands in a list no more."""
         shard = place(place_of.owner)
-        await self._write(shard, pack("ZREM", keys.owner_index(shard, *place_of), facade))
+        await self._nodes.update(shard, pack("ZREM", keys.owner_index(shard, *place_of), facade))
 
     async def drop_question(self, owner: str, action: str) -> None:
         """A question does not wait for a person any more."""
         shard = place(owner)
-        await self._write(shard, pack("HDEL", keys.inbox_open(shard, owner), action))
-        await self._write(shard, pack("ZREM", keys.inbox_order(shard, owner), action))
+        await self._nodes.update(shard, pack("HDEL", keys.inbox_open(shard, owner), action))
+        await self._nodes.update(shard, pack("ZREM", keys.inbox_order(shard, owner), action))
 
     async def list_closed(self, owner: str, state: ClosingState, action: str, at_ms: int) -> None:
         """A question stands among those of a person that ended so."""
         shard = place(owner)
         key = keys.inbox_closed(shard, owner, state)
-        await self._write(shard, pack("ZADD", key, at_ms, action))
+        await self._nodes.update(shard, pack("ZADD", key, at_ms, action))
 
     async def find_parts(self, owner: str, agent: str, facade: str) -> frozenset[Part]:
         """The parts of an owner's list in which a task stands."""
@@ -86,8 +84,5 @@ class RedisViews:
         asked = [
             pack("ZSCORE", keys.owner_index(shard, owner, agent, part), facade) for part in PARTS
         ]
-        scores = await retry(lambda: self._nodes.read(shard, *asked))
+        scores = await self._nodes.query_all(shard, *asked)
         return frozenset(part for part, at in zip(PARTS, scores, strict=True) if at is not None)
-
-    async def _write(self, shard: Shard, command: bytes) -> None:
-        await retry(lambda: self._nodes.write(shard, command))
