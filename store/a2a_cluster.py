@@ -41,11 +41,11 @@ from passerelle.store.connection import pack
 from passerelle.store.hints import RedisHints
 from passerelle.store.info import parse_info, read_facts, refuse_unfit
 from passerelle.store.nodes import Nodes
-from passerelle.store.seeds import read_seeds
 from passerelle.store.shared_events import EventsGoneError, SharedEvents
 from passerelle.store.shared_lists import Place, SharedLists, Wanted
 from passerelle.store.shared_space import SharedSpace
 from passerelle.store.shared_tasks import Draft, SharedTasks
+from passerelle.store.topology import read_seeds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -1,34 +1,58 @@
-"""Records of device links, in the shard of their principal."""
+"""Device links of a principal: their records, the facts that are pending about them, and who is present.
+
+A channel record lives in the shard of its principal. Several facts of one kind within a minute become one (EXT-8). A
+presence holds for a minute unless it is renewed.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.ports.channels import DevicesChanged, Greeted, PresenceMoved, SaidHello
+from passerelle.core.ports.channels import (
+    DevicesChanged,
+    Greeted,
+    OwedLink,
+    PresenceMoved,
+    Present,
+    SaidHello,
+)
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.presence import Presence
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.replies import as_bytes, as_int, as_sparse_list, as_texts
+from passerelle.store.replies import (
+    as_bytes,
+    as_hash,
+    as_int,
+    as_ms,
+    as_sparse_list,
+    as_text,
+    as_texts,
+)
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
     from passerelle.core.batch import Incarnation
+    from passerelle.core.ids import Shard
     from passerelle.core.ports.channels import LinkNews
+    from passerelle.core.ports.due import DueRow
     from passerelle.store.connection import Reply
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
 _HELLO_HINT: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
 """Those who came together are told in one message, a line each."""
-_PRESENCE: Final = b"p"
-_DEVICES: Final = b"d"
+_PRESENCE_HINT: Final = b"p"
+_DEVICES_HINT: Final = b"d"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 REMEMBERED: Final = 64
 """Links of one principal that are found again without their names, the newest ones."""
@@ -66,9 +90,9 @@ class RedisChannels:
         shard = place(owner)
 
         def take(raw: bytes) -> None:
-            if raw == _PRESENCE:
+            if raw == _PRESENCE_HINT:
                 on_news(PresenceMoved())
-            elif raw == _DEVICES:
+            elif raw == _DEVICES_HINT:
                 on_news(DevicesChanged())
             for said in _HELLO_HINT.finditer(raw):
                 on_news(SaidHello(said[1].decode(), int(said[2])))
@@ -87,7 +111,7 @@ class RedisChannels:
             StoreUnavailable: whether anybody was told is not known.
         """
         shard = place(owner)
-        command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES)
+        command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES_HINT)
         await self._nodes.update(shard, command)
 
     def say_hello(
@@ -183,3 +207,167 @@ class RedisChannels:
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "s")
         return await self._nodes.query(shard, command, as_bytes)
+
+
+WINDOW_MS: Final = 60_000
+LISTED: Final = 16
+"""Payloads of one kind that are kept where each of them counts; the number counts all."""
+
+
+_Row: TypeAlias = tuple[str, str, int, int, str | bool]
+"""Channel, kind, milliseconds until the first of a kind is told, payloads that are listed, generation."""
+_OWE_LINK: Final = Script("owe_link", lambda reply: [None] * len(as_texts(reply)))
+_SETTLE_LINK: Final = Script("settle_link", as_text)
+
+
+class RedisLinks:
+    """``core.ports.channels.Links`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
+        self._nodes = nodes
+        self._window_ms = window_ms
+        self._owed: Coalescer[tuple[Shard, str | None], tuple[_Row, bytes], None] = Coalescer(
+            self._owe
+        )
+
+    def owe(
+        self,
+        channel: str,
+        generation: int,
+        kind: str,
+        payload: bytes,
+        *,
+        listed: bool = False,
+        leaves: str | None = None,
+        wait_ms: int = 0,
+    ) -> asyncio.Future[None]:
+        """Begins to note a fact; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
+
+        ``listed``: each payload counts, not only that of the newest generation. ``leaves``: the instance whose
+        connection has ended. Tried again after a lost reply: a fact too many is counted then.
+        """
+        most = LISTED if listed else 0
+        row = (channel, kind, wait_ms, most, str(generation))
+        return self._owed.call((place(channel), leaves), (row, payload))
+
+    async def lose(self, channel: str, payload: bytes, instance: str) -> None:
+        """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
+        row = (channel, "disconnected", 0, 0, False)
+        await self._owed.call((place(channel), instance), (row, payload))
+
+    async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
+        """What is owed; None where the record is gone."""
+        shard = place(channel)
+        wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
+        command = pack("HMGET", keys.channel(shard, channel), *wanted)
+        found = await self._nodes.query(shard, command, as_sparse_list)
+        record, payloads, total, told = found
+        if record is None or payloads is None:
+            return None
+        return OwedLink(record, payloads, int(total or 0), int(told or 0))
+
+    async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
+        """What was read has been told."""
+        shard = place(row.entity)
+        await self._nodes.run(
+            _SETTLE_LINK,
+            shard,
+            [keys.channel(shard, row.entity), keys.due(shard)],
+            {
+                "channel": row.entity,
+                "kind": kind,
+                "told": str(owed.total),
+                "before": str(owed.told),
+                "bytes": len(owed.payloads) if listed else 0,
+                "token": row.token,
+                "window": self._window_ms,
+            },
+        )
+
+    async def read_all(self, channel: str) -> dict[str, bytes]:
+        """Every field of a channel's record; nothing where there is none."""
+        shard = place(channel)
+        command = pack("HGETALL", keys.channel(shard, channel))
+        return await self._nodes.query(shard, command, as_hash)
+
+    def _owe(
+        self, where: tuple[Shard, str | None], owed: list[tuple[_Row, bytes]]
+    ) -> Awaitable[list[None]]:
+        shard, instance = where
+        names = [keys.due(shard), *(keys.channel(shard, row[0]) for row, _ in owed)]
+        if instance is not None:
+            names.append(keys.own(shard, instance))
+        return self._nodes.run_unbatched(
+            _OWE_LINK,
+            shard,
+            names,
+            {
+                "window": self._window_ms,
+                "keep": str(KEEP_MS),
+                "leaves": instance is not None,
+                "rows": [row for row, _ in owed],
+            },
+            [payload for _, payload in owed],
+        )
+
+
+PRESENCE_KEEP_MS: Final = 60_000
+_PRESENCE: Final = Script("presence", lambda reply: reply == b"ok")
+
+
+class RedisPresences:
+    """``core.ports.channels.Presences`` over a server or cluster; times are those of the store."""
+
+    def __init__(self, nodes: Nodes, keep_ms: int = PRESENCE_KEEP_MS) -> None:
+        self._nodes = nodes
+        self._keep_ms = keep_ms
+
+    async def say(self, owner: str, generation: int, presence: Presence) -> bool:
+        """Notes the word of a connection; False where a newer one of the channel has spoken.
+
+        Raises:
+            StoreUnavailable: whether it is noted is not known.
+        """
+        return await self._write(owner, presence.channel_id, generation, to_bytes(presence))
+
+    async def withdraw(self, owner: str, channel: str, generation: int) -> None:
+        """A connection has ended, and its word with it.
+
+        Raises:
+            StoreUnavailable: the word goes by itself.
+        """
+        await self._write(owner, channel, generation, b"")
+
+    async def list_present(self, owner: str) -> tuple[Present, ...]:
+        """The devices of one principal that have spoken within the last minute, by the ids of their channels.
+
+        Raises:
+            StoreUnavailable: nobody knows who is there.
+        """
+        shard = place(owner)
+        time, rows = await self._nodes.query_all(
+            shard, pack("TIME"), pack("HGETALL", keys.presence(shard, owner))
+        )
+        now_ms, words = as_ms(time), as_hash(rows)
+        found = (_read_word(words[channel], now_ms) for channel in sorted(words))
+        return tuple(one for one in found if one.left_ms > 0)
+
+    async def _write(self, owner: str, channel: str, generation: int, word: bytes) -> bool:
+        shard = place(owner)
+        return await self._nodes.run(
+            _PRESENCE,
+            shard,
+            [keys.presence(shard, owner), keys.link_hints(shard, owner)],
+            {
+                "channel": channel,
+                "gen": str(generation),
+                "keep": self._keep_ms,
+                "gone": not word,
+            },
+            [word],
+        )
+
+
+def _read_word(row: bytes, now_ms: int) -> Present:
+    until, _, word = row.split(b"|", 2)
+    return Present(from_bytes(Presence, word, newer=True), int(until) - now_ms)

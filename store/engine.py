@@ -26,6 +26,9 @@ from passerelle.store.data_directory import (
     close_to_others,
     lock_directory,
     make_data_directory,
+    read_stamp,
+    refuse_mismatch,
+    stamp_start,
 )
 from passerelle.store.engine_binary import EngineBinary, find_engine
 from passerelle.store.engine_process import (
@@ -36,7 +39,6 @@ from passerelle.store.engine_process import (
     spawn,
     wait_ready,
 )
-from passerelle.store.engine_stamp import read_stamp, refuse_mismatch, stamp_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,9 +24,8 @@ from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
-from passerelle.store.failures import Redirected
+from passerelle.store.failures import Redirected, try_again
 from passerelle.store.replies import as_bytes, as_hash, as_int, as_scores, as_sparse_list, as_texts
-from passerelle.store.retry import try_again
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:

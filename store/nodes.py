@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store.batcher import BATCH_LIMIT, Batcher
 from passerelle.store.clock import ServerTime
-from passerelle.store.failures import READ_ONLY, Redirected
+from passerelle.store.failures import READ_ONLY, Redirected, retry, try_again
 from passerelle.store.replication import ReplicationView, inherit
-from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_all_scripts, read_script
 from passerelle.store.topology import Sentinels, find_topology
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.store.connection import Endpoint, Reply
     from passerelle.store.scripts import Control, Lane, Script
-    from passerelle.store.seeds import Seeds
-    from passerelle.store.topology import Topology
+    from passerelle.store.topology import Seeds, Topology
 
 Result = TypeVar("Result")
 

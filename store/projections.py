@@ -23,11 +23,9 @@ from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
 from passerelle.store.log import read_feed_rows
-from passerelle.store.owner_index import OwnerIndex
-from passerelle.store.pending import Pending
+from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
 from passerelle.store.replies import as_hash, as_texts
 from passerelle.store.scripts import read_script
-from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence

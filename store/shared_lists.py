@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.store.connection import pack
+from passerelle.store.failures import retry
 from passerelle.store.replies import as_scores
-from passerelle.store.retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

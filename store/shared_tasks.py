@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.failures import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:

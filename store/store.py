@@ -17,45 +17,35 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
-from passerelle.store.blob_stores import open_blobs, open_copies, open_uploads
-from passerelle.store.bundles import RedisBundles
-from passerelle.store.callbacks import RedisCallbacks
-from passerelle.store.channels import RedisChannels
+from passerelle.store.blobs import open_blobs, open_copies, open_uploads
+from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
 from passerelle.store.clock import StoreClock
 from passerelle.store.connection import pack
-from passerelle.store.deltas import RedisDeltas
-from passerelle.store.due import RedisDueRows
-from passerelle.store.habits import RedisHabits
+from passerelle.store.due import RedisDueRows, RedisShardPoll
+from passerelle.store.failures import retry
 from passerelle.store.hints import RedisHints
 from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
-from passerelle.store.inspection import RedisInspection
 from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
-from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog, RedisFactReader
-from passerelle.store.mutes import RedisMutes
+from passerelle.store.maintenance import RedisInspection, RedisViews
 from passerelle.store.nodes import Nodes
-from passerelle.store.nudges import RedisNudges
-from passerelle.store.owner_tokens import RedisOwnerTokens
-from passerelle.store.presence import RedisPresences
+from passerelle.store.peers import RedisCallbacks, RedisHabits
 from passerelle.store.projections import RedisProjections
-from passerelle.store.push_keys import RedisPushKeys
+from passerelle.store.pubsub import RedisDeltas, RedisNudges, RedisRuleNews
+from passerelle.store.pushes import RedisBundles, RedisMutes
 from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
 from passerelle.store.replies import as_int, as_text
 from passerelle.store.retention import RedisRetention
-from passerelle.store.retry import retry
-from passerelle.store.rule_news import RedisRuleNews
-from passerelle.store.seeds import read_seeds
-from passerelle.store.shard_poll import RedisShardPoll
+from passerelle.store.sealed_values import RedisOwnerTokens, RedisPushKeys, RedisTickets
 from passerelle.store.targets import RedisTargets
-from passerelle.store.tickets import RedisTickets
+from passerelle.store.topology import read_seeds
 from passerelle.store.uploads import RedisUploads
-from passerelle.store.views import RedisViews
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from passerelle.store.blob_stores import BlobStore
+    from passerelle.store.blobs import BlobStore
     from passerelle.store.info import StoreDurability
     from passerelle.store.nodes import Node
 

@@ -17,7 +17,7 @@ from passerelle.a2a_mapping.callback import read_task_id
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import encode_base32, read_shard
 from passerelle.core.task_record import TaskRecord
-from passerelle.store.callbacks import Callback
+from passerelle.store.peers import Callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.runtime.records.writes import Writes
-    from passerelle.store.callbacks import RedisCallbacks
+    from passerelle.store.peers import RedisCallbacks
 
 PATH: Final = "/callbacks"
 BITS: Final = 256

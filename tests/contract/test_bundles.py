@@ -9,8 +9,8 @@ import pytest
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.store import keys
-from passerelle.store.bundles import AT_ONCE, WINDOW_MS, HeldPush, name_bundle
 from passerelle.store.connection import pack
+from passerelle.store.pushes import AT_ONCE, WINDOW_MS, HeldPush, name_bundle
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 

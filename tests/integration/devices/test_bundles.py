@@ -8,7 +8,7 @@ from passerelle.cli.verify import verify_store
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
 from passerelle.store import keys
-from passerelle.store.bundles import HeldPush
+from passerelle.store.pushes import HeldPush
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, say
 from tests.integration.devices.test_forwarding import (

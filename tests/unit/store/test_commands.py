@@ -43,7 +43,7 @@ _SERVER = {
 }
 _ORDERED = _SORTED_SETS | _RANGES
 ALLOWED = frozenset(_STRINGS | _HASHES | _SETS | _ORDERED | _STREAMS | _HINTS | _SERVER)
-MAINTENANCE = {"inspection": frozenset({"SCAN"})}
+MAINTENANCE = {"maintenance": frozenset({"SCAN"})}
 """What only the modules that no request needs may send besides."""
 ALLOW_OOM = frozenset(
     {

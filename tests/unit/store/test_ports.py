@@ -15,12 +15,11 @@ from passerelle.core.ports.projections import Projections
 from passerelle.core.ports.uploads import Uploads
 from passerelle.store.acks import RedisAcks
 from passerelle.store.blobs import DirectoryBlobs
-from passerelle.store.channels import RedisChannels
+from passerelle.store.channels import RedisChannels, RedisPresences
 from passerelle.store.due import RedisDueRows
 from passerelle.store.hints import RedisHints
 from passerelle.store.leases import RedisLeases
 from passerelle.store.log import RedisEventLog
-from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 from passerelle.store.uploads import RedisUploads
 

@@ -1,20 +1,60 @@
-"""The owner token of this runtime, sealed: each generation is written once, and the highest one counts."""
+"""Sealed values of the runtime: tickets of browsers, the key pair for push services, the owner token.
+
+A ticket is taken once. The key pair is written once, by the instance that needs it first. Each generation of the owner
+token is written once, and the highest one counts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import Shard
+from passerelle.core.ids import Shard, derive_shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.replies import as_hash
+from passerelle.store.replies import as_bytes, as_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
+
+
+class RedisTickets:
+    """Sealed values by name; each goes away when it is taken, or by itself."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def put(self, name: str, value: bytes, keep_ms: int) -> None:
+        """Keeps a value for ``keep_ms``. Raises StoreUnavailable."""
+        shard = derive_shard("ticket", name)
+        command = pack("SET", keys.ticket(shard, name), value, "PX", keep_ms)
+        await self._nodes.update(shard, command)
+
+    async def take(self, name: str) -> bytes | None:
+        """The value, for the first one who asks. Raises StoreUnavailable; the value may be gone then."""
+        shard = derive_shard("ticket", name)
+        return as_bytes(await self._nodes.write(shard, pack("GETDEL", keys.ticket(shard, name))))
+
+
+class RedisPushKeys:
+    """Keeps one value that is written once."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def read(self) -> bytes | None:
+        """The stored value. Raises StoreUnavailable."""
+        return await self._nodes.query(Shard(0), pack("GET", keys.push_key()), as_bytes)
+
+    async def keep(self, value: bytes) -> bytes:
+        """The value that is kept: this one, or the one that somebody else was faster with. Raises StoreUnavailable."""
+        command = pack("SET", keys.push_key(), value, "NX")
+        await self._nodes.update(Shard(0), command)
+        return await self.read() or value
+
 
 _HOME: Final = Shard(0)
 _MOST: Final = 16
