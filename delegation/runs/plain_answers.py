@@ -41,7 +41,7 @@ from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.spill import CAP
 from passerelle.runtime.records.writes import compose
 from passerelle.store.connection import unpack
-from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
+from passerelle.store.wire_template import Example, WireTemplate, make_template, quote
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -97,7 +97,7 @@ class PlainAnswer:
 class AnswerForm:
     """What every answer of one shape stores, on a turn of one shape."""
 
-    stencil: Stencil
+    template: WireTemplate
     numbers: tuple[tuple[int, str], ...]
     """What has to be drawn (``mint_together``)."""
     pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
@@ -121,7 +121,7 @@ def take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitab
         return None
     now_ms = writes.read_ms(shard)
     minted = mint_together(writes.ids, shard, now_ms, form.numbers)
-    call = form.stencil.fill(list_values(turn, answer, now_ms, minted))
+    call = form.template.render(list_values(turn, answer, now_ms, minted))
     if call is None:
         return None
     touched = form.pick_touched((sight.task, sight.thread))
@@ -267,11 +267,11 @@ def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerFor
         frame = len(turn.values)
         begin = frame + 1 + _TIMES
         said = range(begin, begin + one.texts)
-        stencil = cut_stencil(one.example, other.example, FREE.union((frame,), said))
-        if stencil is None:
+        template = make_template(one.example, other.example, FREE.union((frame,), said))
+        if template is None:
             continue
         return AnswerForm(
-            stencil=stencil,
+            template=template,
             numbers=one.asked.numbers,
             pick_touched=make_picker([_TOUCHED.index(kind) for kind in one.kinds]),
             first_event=one.asked.find("ev"),

@@ -2,8 +2,8 @@
 
 A turn is plain when it opens a new context and nothing is asked for beside the message. Of two plain turns of one
 caller at one agent, all that is stored is the same but ids, times and words. So a shape is rehearsed twice, by the code
-that decides every other turn; a stencil is cut from what it would store, and from then on the ids, times and words of a
-turn are filled in. Where there is no stencil, or a turn is not plain, it is decided like any other.
+that decides every other turn; a template is made of what it would store, and from then on the ids, times and words of
+a turn are filled in. Where there is no template, or a turn is not plain, it is decided like any other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from passerelle.runtime.records.spill import CAP
 from passerelle.runtime.records.words import describe
 from passerelle.runtime.records.writes import Unread, compose
 from passerelle.store.connection import unpack
-from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
+from passerelle.store.wire_template import Example, WireTemplate, make_template, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ class Ordinals(NamedTuple):
 class Form:
     """What every turn of one shape stores first."""
 
-    stencil: Stencil
+    template: WireTemplate
     numbers: tuple[tuple[int, str], ...]
     """What has to be drawn (``mint_together``)."""
     ordinals: Ordinals
@@ -213,7 +213,7 @@ class PlainTurns:
         stem = minted[0]
         place = place_context(principal, f"ctx{stem}{ordinals.context}", shard)
         values = list_values(place, command, message, now_ms, plan, remote, minted)
-        call = form.stencil.fill(values)
+        call = form.template.render(values)
         if call is None:
             return None
         task = EntityRef(EntityKind.TASK, f"task{stem}{ordinals.task}")
@@ -321,12 +321,12 @@ def make_form(
             )
             for _ in range(2)
         )
-        stencil = cut_stencil(one.example, other.example, FREE)
-        if stencil is None or one.asked != other.asked or one.draft.spill.blobs:
+        template = make_template(one.example, other.example, FREE)
+        if template is None or one.asked != other.asked or one.draft.spill.blobs:
             continue
         touched = [_TOUCHED.index(ref.kind) for ref in one.draft.decision.touched]
         return Form(
-            stencil=stencil,
+            template=template,
             numbers=one.asked.numbers,
             ordinals=Ordinals(*map(one.asked.find, ("ctx", "task", "turn", "ev"))),
             pick_touched=make_picker(touched),

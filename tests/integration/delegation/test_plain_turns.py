@@ -249,7 +249,7 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     for _ in range(10):
         again = replace(plan, trace=make_trace(chance, state))
         decided = rehearse(turns, ADA, command, again, under)
-        assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        assert form.template.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, form, decided, answer)
     assert answered, "answers were filled in"
@@ -340,7 +340,7 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
         decided = rehearse(turns, ADA, command, plan, (driver, 0))
-        assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        assert form.template.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, form, decided, answer)
     assert len(answered) > 5, "many shapes of answers were filled in"
@@ -378,5 +378,5 @@ def compare_answer(run: Run, form: Form, turn: Rehearsal, answer: JsonObject) ->
         return set()
     made = plain_answers.find_form(run, plain, decided.shape, 0)
     assert isinstance(made, AnswerForm)
-    assert made.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+    assert made.template.render(decided.example.values) == pack(*decided.example.arguments)
     return {decided.shape}
