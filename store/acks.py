@@ -60,9 +60,7 @@ class RedisAcks:
         """The cursor that a device acknowledged last."""
         command = pack("HGET", keys.stream_acks(stream), device)
         row = await self._nodes.query(stream.shard, command, as_bytes)
-        if row is None:
-            return None
-        return row.split(b"|")[1].decode() or None
+        return None if row is None else _read_row(device, row).cursor
 
     async def list_acks(self, stream: StreamRef) -> list[Acked]:
         """Every device that is remembered, the one that was seen last first."""

@@ -1,8 +1,13 @@
-"""The Lua files: read once, named by operation, called by their hash."""
+"""The Lua files: read once, named by operation, called by their hash.
+
+The header of a script names its keys in order (KEYS) and the shared functions that it calls (USES). Both are put before
+its text, so that a script says ``head`` where it would say ``KEYS[1]``, and a stored row is parsed in one place.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +19,7 @@ import orjson
 from passerelle.store.connection import Reply, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Result = TypeVar("Result")
 Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
@@ -22,6 +27,15 @@ Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
 Control: TypeAlias = "Mapping[str, ControlValue]"
 ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[str, ControlValue]"
 """No None: JSON's null is true in Lua, so what is absent is ``False`` or an empty text."""
+
+_LUA: Final = files("passerelle.store").joinpath("lua")
+_KEYS: Final = re.compile(r"^-- KEYS  (.*?)^-- ARGV", re.MULTILINE | re.DOTALL)
+_KEY_NAME: Final = re.compile(r"\b\d+ ([a-z_]+)")
+_USES: Final = re.compile(r"^-- USES  (.+)$", re.MULTILINE)
+_DEFINITION: Final = re.compile(
+    r"^local function (\w+)\(.*?^end$|^local (\w+) = .*?$", re.MULTILINE | re.DOTALL
+)
+_WORD: Final = re.compile(r"\w+")
 
 OPERATIONS: Final = (
     "ack",
@@ -81,9 +95,49 @@ class Script(Generic[Result]):
 
 @cache
 def read_script(name: str) -> ScriptFile:
-    """The script of an operation."""
-    text = files("passerelle.store").joinpath("lua", f"{name}.lua").read_bytes()
+    """The script of an operation, as it is loaded."""
+    text = compose_script(_LUA.joinpath(f"{name}.lua").read_text("utf-8")).encode()
     return ScriptFile(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+
+def compose_script(text: str) -> str:
+    """A script file as it is loaded: the shared functions that its header names, its KEYS by name, and ``control``.
+
+    Raises:
+        KeyError: the header names a function that there is not.
+    """
+    flags, _, rest = text.partition("\n")
+    keys = _KEYS.search(rest)
+    names = _KEY_NAME.findall(keys[1]) if keys else []
+    places = ", ".join(f"KEYS[{place}]" for place, _ in enumerate(names, 1))
+    uses = _USES.search(rest)
+    return "\n".join(
+        (
+            flags,
+            *_collect_functions(uses[1].split() if uses else ()),
+            f"local {', '.join(names)} = {places}" if names else "",
+            "local control = cjson.decode(ARGV[1])",
+            rest,
+        )
+    )
+
+
+def _collect_functions(names: Iterable[str]) -> list[str]:
+    """The texts of shared functions and of those that they call, each behind those that it calls."""
+    functions, wanted, left = read_functions(), set[str](), list(names)
+    while left:
+        name = left.pop()
+        if name not in wanted:
+            wanted.add(name)
+            left += [word for word in _WORD.findall(functions[name]) if word in functions]
+    return [text for name, text in functions.items() if name in wanted]
+
+
+@cache
+def read_functions() -> dict[str, str]:
+    """The functions and constants that scripts share, by name, in the order in which they are defined."""
+    text = _LUA.joinpath("shared", "preamble.lua").read_text("utf-8")
+    return {found[1] or found[2]: found[0] for found in _DEFINITION.finditer(text)}
 
 
 def read_all_scripts() -> list[bytes]:

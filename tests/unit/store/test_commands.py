@@ -61,6 +61,11 @@ def lua_files() -> list[Path]:
     return sorted((STORE / "lua").glob("*.lua"))
 
 
+def all_lua_files() -> list[Path]:
+    """With what scripts share, which is no script by itself."""
+    return [*lua_files(), *(STORE / "lua" / "shared").glob("*.lua")]
+
+
 def commands_of_lua(text: str) -> Iterator[str]:
     for single, double, computed in _LUA_CALL.findall(text):
         yield (single or double).upper() or f"computed: {computed}"
@@ -78,7 +83,7 @@ def commands_of_python(text: str) -> Iterator[str]:
                 yield next((word for word in words if isinstance(word, str)), "computed")
 
 
-@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", all_lua_files(), ids=lambda path: path.stem)
 def test_script_uses_only_commands_of_the_list(path: Path) -> None:
     found = set(commands_of_lua(path.read_text(encoding="utf-8")))
     assert found
@@ -117,7 +122,7 @@ def test_script_may_run_on_a_full_server_only_where_that_frees_or_keeps_what_is(
     assert first == ("#!lua flags=allow-oom" if path.stem in ALLOW_OOM else "#!lua")
 
 
-@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", all_lua_files(), ids=lambda path: path.stem)
 def test_script_never_prints_a_large_number_without_a_format(path: Path) -> None:
     """``tostring`` and concatenation of a number keep 14 digits; milliseconds and sequences have more to lose."""
     text = path.read_text(encoding="utf-8")
