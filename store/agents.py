@@ -62,7 +62,7 @@ class RedisAgents:
     async def keep(
         self, agent: str, link: str, instance: str, generation: int, *, hold_ms: int
     ) -> bool:
-        """Says that a link still serves; False where it has lost the name.
+        """Renews a link; False if a newer link has replaced it.
 
         Raises:
             StoreUnavailable: nothing is known.
@@ -103,7 +103,7 @@ class RedisAgents:
         return AgentServed(found["card"], int(found["gen"]), live)
 
     async def offer(self, agent: str, task: str, turn: str = "") -> None:
-        """Notes a task that waits for the agent, and tells whoever serves it; ``turn``: a message on it that waits."""
+        """Notes a task that waits for the agent and notifies its links; ``turn``: a message on the task that waits."""
         shard = _place(agent)
         waiting = keys.agent_waiting(shard, agent)
         hint = pack("SPUBLISH", keys.agent_hints(shard, agent), f"o {task} {turn or '-'}")
@@ -113,29 +113,29 @@ class RedisAgents:
         await self._nodes.write(shard, hint)
 
     async def list_waiting(self, agent: str) -> list[str]:
-        """Tasks that were offered and not taken, as far as is noted."""
+        """Tasks that were offered and not taken yet, as far as noted."""
         shard = _place(agent)
         command = pack("ZRANGE", keys.agent_waiting(shard, agent), "0", "-1")
         return await self._nodes.query(shard, command, as_texts)
 
     async def forget(self, agent: str, task: str) -> None:
-        """A task waits no more."""
+        """Removes a task from those that wait."""
         shard = _place(agent)
         command = pack("ZREM", keys.agent_waiting(shard, agent), task)
         await self._nodes.update(shard, command)
 
     async def cancel(self, agent: str, remote: str) -> None:
-        """Tells whoever serves the agent that one of its tasks is to stop."""
+        """Notifies the links of the agent that one of its tasks is cancelled."""
         shard = _place(agent)
         await self._nodes.write(
             shard, pack("SPUBLISH", keys.agent_hints(shard, agent), f"c {remote}")
         )
 
     async def listen(self, agent: str, on_news: Callable[[AgentNews], None]) -> None:
-        """Returns once news of the agent are told here.
+        """Subscribes to updates about the agent; returns once the subscription is confirmed.
 
         Raises:
-            StoreUnavailable: not confirmed in time; nothing is told then.
+            StoreUnavailable: not confirmed in time; nothing is subscribed then.
         """
         shard = _place(agent)
 

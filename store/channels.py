@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _HELLO_HINT: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
-"""Those who came together are told in one message, a line each."""
+"""Links that connect together are announced in one message, a line each."""
 _PRESENCE_HINT: Final = b"p"
 _DEVICES_HINT: Final = b"d"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
@@ -82,10 +82,10 @@ class RedisChannels:
         )
 
     async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
-        """Returns once news of the owner's devices are told, from now on.
+        """Subscribes to updates about the owner's devices; returns once the subscription is confirmed.
 
         Raises:
-            StoreUnavailable: not confirmed in time; nothing is told then.
+            StoreUnavailable: not confirmed in time; nothing is subscribed then.
         """
         shard = place(owner)
 
@@ -105,10 +105,10 @@ class RedisChannels:
         await self._hints.ignore(shard, keys.link_hints(shard, owner))
 
     async def tell_devices(self, owner: str) -> None:
-        """Tells all who listen that the devices of the owner have changed.
+        """Notifies all instances that the devices of the owner have changed.
 
         Raises:
-            StoreUnavailable: whether anybody was told is not known.
+            StoreUnavailable: it is not known whether any was notified.
         """
         shard = place(owner)
         command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES_HINT)
@@ -157,7 +157,7 @@ class RedisChannels:
         )
 
     async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
-        """Says that a link is still open, and returns the newest generation of its channel."""
+        """Renews the record of an open link; returns the newest generation of its channel."""
         shard = place(channel)
         names = [keys.channel(shard, channel)]
         if driver is not None:
@@ -197,7 +197,7 @@ class RedisChannels:
         return tuple(record for live, record in rows if live == b"1" and record is not None)
 
     async def is_live(self, channel: str) -> bool:
-        """Whether a connection of the channel is open, as far as anybody has told."""
+        """Whether a connection of the channel is open, as far as stored."""
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "live")
         return await self._nodes.query(shard, command, as_bytes) == b"1"
@@ -211,7 +211,7 @@ class RedisChannels:
 
 WINDOW_MS: Final = 60_000
 LISTED: Final = 16
-"""Payloads of one kind that are kept where each of them counts; the number counts all."""
+"""Payloads of one kind that are kept if each of them counts; the total counts all of them."""
 
 
 _Row: TypeAlias = tuple[str, str, int, int, str | bool]
@@ -241,10 +241,10 @@ class RedisLinks:
         leaves: str | None = None,
         wait_ms: int = 0,
     ) -> asyncio.Future[None]:
-        """Begins to note a fact; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
+        """Notes a pending fact; a row of the due set delivers it, after ``wait_ms`` or a minute after the last one.
 
         ``listed``: each payload counts, not only that of the newest generation. ``leaves``: the instance whose
-        connection has ended. Tried again after a lost reply: a fact too many is counted then.
+        connection has ended. Tried again after a lost reply, so that one fact may be counted twice.
         """
         most = LISTED if listed else 0
         row = (channel, kind, wait_ms, most, str(generation))
@@ -256,7 +256,7 @@ class RedisLinks:
         await self._owed.call((place(channel), instance), (row, payload))
 
     async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
-        """What is owed; None where the record is gone."""
+        """The pending notification; None if the record is gone."""
         shard = place(channel)
         wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
         command = pack("HMGET", keys.channel(shard, channel), *wanted)
@@ -267,7 +267,7 @@ class RedisLinks:
         return OwedLink(record, payloads, int(total or 0), int(told or 0))
 
     async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
-        """What was read has been told."""
+        """Marks what was read as delivered."""
         shard = place(row.entity)
         await self._nodes.run(
             _SETTLE_LINK,
@@ -323,7 +323,7 @@ class RedisPresences:
         self._keep_ms = keep_ms
 
     async def say(self, owner: str, generation: int, presence: Presence) -> bool:
-        """Notes the word of a connection; False where a newer one of the channel has spoken.
+        """Stores the presence of a connection; False if a newer connection of the channel has stored one.
 
         Raises:
             StoreUnavailable: whether it is noted is not known.
@@ -331,18 +331,18 @@ class RedisPresences:
         return await self._write(owner, presence.channel_id, generation, to_bytes(presence))
 
     async def withdraw(self, owner: str, channel: str, generation: int) -> None:
-        """A connection has ended, and its word with it.
+        """Removes the presence of a connection that has ended.
 
         Raises:
-            StoreUnavailable: the word goes by itself.
+            StoreUnavailable: it expires by itself.
         """
         await self._write(owner, channel, generation, b"")
 
     async def list_present(self, owner: str) -> tuple[Present, ...]:
-        """The devices of one principal that have spoken within the last minute, by the ids of their channels.
+        """The devices of one principal that are present, by the ids of their channels.
 
         Raises:
-            StoreUnavailable: nobody knows who is there.
+            StoreUnavailable: it is not known.
         """
         shard = place(owner)
         time, rows = await self._nodes.query_all(

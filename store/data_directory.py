@@ -52,7 +52,7 @@ class DirectoryLock:
 
 
 def make_data_directory(path: Path) -> Path:
-    """Creates the directory with mode 0700, also where ours had been made wider, and returns it resolved.
+    """Creates the directory with mode 0700, also if it had been given wider permissions, and returns it resolved.
 
     A folder that others use is left as it is: to close ``/tmp`` or a home would harm all of them.
 
@@ -131,7 +131,7 @@ def close_to_others(files: Iterable[Path]) -> None:
     """Takes the rights of others from files that an earlier version has left open.
 
     Raises:
-        OSError: one of them is not ours.
+        OSError: one of them has another owner.
     """
     for file in files:
         mode = file.stat().st_mode
@@ -206,7 +206,7 @@ def refuse_mismatch(stamp: EngineStamp | None, binary: EngineBinary) -> None:
     """Lets an engine open a directory only when it can read all that the last one wrote.
 
     Raises:
-        EngineFailed: the engine is older than the stamp, of the other family, or the schema is newer than ours.
+        EngineFailed: the engine is older than the stamp, of the other family, or the schema is newer than known here.
     """
     if stamp is None:
         return

@@ -30,7 +30,7 @@ _HOLD_DUE: Final = Script("hold_due", as_text)
 
 @dataclass(frozen=True, slots=True)
 class LongClaim:
-    """A row that stays claimed; None: it was settled, or is somebody else's now.
+    """A row that stays claimed; None: it was settled, or another instance has claimed it.
 
     ``confirmed``: a replica has this claim and everything that was written before it, or there are no replicas.
     """
@@ -46,11 +46,11 @@ class RedisDueRows:
         self._nodes = nodes
 
     async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
-        """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``hold``.
+        """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``skip_prefix``.
 
         Never tried again here: a claim whose reply was lost comes due again after the visibility time.
-        ``hold`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of leases
-        come due again soon: whoever acts on one bears that, and runs wait for it.
+        ``skip_prefix`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of
+        leases come due again soon, since runs wait for them: their handlers have to be repeatable.
         """
         now, following, *flat = await self._nodes.run_once(
             _CLAIM_DUE,
@@ -75,7 +75,7 @@ class RedisDueRows:
     async def hold(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:
         """Keeps a claimed row for ``hold_ms`` from now, for an act that takes longer than the visibility time.
 
-        Never tried again here, like a claim. The act that it stands before may not be undone by a failover.
+        Never tried again here, like a claim. A failover must not undo the claim of the act that follows.
         """
         answer, confirmed = await self._nodes.run_replicated(
             _HOLD_DUE,

@@ -188,7 +188,7 @@ def _list_files(data_dir: Path) -> list[Path]:
 
 
 def find_running(data_dir: Path) -> str | None:
-    """What a store of the engine that works in a data directory connects to; None where none has left word."""
+    """What a store of the engine that works in a data directory connects to; None if there is none."""
     note = data_dir / _SOCKET_NOTE
     path = Path(note.read_text(encoding="utf-8")) if note.exists() else None
     return f"unix://{path}" if path is not None and path.is_socket() else None
@@ -212,7 +212,7 @@ def _make_socket_directory(data_dir: Path) -> Path:
 
 
 def _make_short_directory() -> Path:
-    """Under the first place that exists, is ours to write, and leaves the socket's path short enough."""
+    """Under the first place that exists, is writable, and leaves the socket's path short enough."""
     places = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")  # noqa: S108
     for place in places:
         if place is None or not os.access(place, os.W_OK):

@@ -152,7 +152,7 @@ def spawn(
 
 
 def _find_hint(log_tail: str) -> str:
-    """What helps an engine that does not come up: its own words are in its log."""
+    """A hint for an engine that does not come up, by the tail of its log."""
     if _DAMAGED.search(log_tail):
         return (
             "its append-only file is damaged: restore a backup, or keep a copy of the data directory and "

@@ -110,7 +110,7 @@ async def try_again(
     began_s: float,
     within_s: float = WITHIN_S,
 ) -> Result:
-    """``retry`` for whoever has tried once, at ``began_s`` of the monotonic clock.
+    """``retry`` for a caller that has tried once, at ``began_s`` of the monotonic clock.
 
     Raises:
         StoreUnavailable: as ``retry``.

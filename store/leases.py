@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 ALIVE_MS: Final = 5_000
-"""An instance that was silent for longer gets no duties."""
+"""An instance that was silent for longer is given no duties."""
 _FORGET_MS: Final = 30_000
 _REST_LEASES: Final = 120
-"""So many leases long, at least half of it, the set of a dead instance stays that drove nothing in a shard."""
+"""The set of a dead instance that drove nothing in a shard stays for this many leases, at least for half as many."""
 _DUTY_LEASES: Final = 24
-"""So many a duty is had without a word from its owner, where nobody can say who lives."""
+"""A duty is held for this many leases without a sign of its owner, if no instance knows which ones live."""
 
 
 def _read_lease(reply: Reply) -> Lease | LeaseLost:
@@ -129,7 +129,7 @@ class RedisLeases:
         )
 
     async def announce(self, instance: str) -> dict[str, int]:
-        """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
+        """Announces this instance, and returns those that did so lately: duties are spread over them."""
         told = await self._nodes.run(
             _ANNOUNCE, Shard(0), [keys.instances()], {"instance": instance, "forget": _FORGET_MS}
         )
@@ -144,7 +144,7 @@ class RedisLeases:
 
 @lru_cache(2 * SHARDS)
 def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
-    """The same bytes several times in each lease, and for all of its life."""
+    """Cached: the same bytes are sent several times in each lease, for the life of the instance."""
     driver, shard = wish.driver, wish.shard
     return read_script("lease").pack_call(
         [

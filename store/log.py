@@ -46,7 +46,7 @@ _BUMP_EPOCH: Final = Script("bump_epoch", as_int)
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What the store has said to have: the ``last`` event of an append with its chain, under an epoch of its shard.
+    """What the store has acknowledged: the ``last`` event of an append with its chain, under an epoch of its shard.
 
     ``at_s`` is a time of the monotonic clock.
     """
@@ -59,8 +59,8 @@ class Acknowledged:
 
 
 @dataclass(slots=True)
-class _Again:
-    """Further tries of an append, and whether any try may have run that nobody has answered."""
+class _AppendRetry:
+    """Further tries of an append; ``unknown``: whether an unanswered try may have run."""
 
     nodes: Nodes
     shard: Shard
@@ -164,9 +164,9 @@ class RedisEventLog(RedisFactReader):
         try:
             replies = await node.writes.call(call, 1 + looks, linger_s=packed.within_s)
         except (Redirected, StoreUnavailable) as failed:
-            again = _Again(nodes, shard, call, 1 + looks)
-            replies = await again.go_on(failed, seen, began_s)
-            unknown = again.unknown
+            attempts = _AppendRetry(nodes, shard, call, 1 + looks)
+            replies = await attempts.go_on(failed, seen, began_s)
+            unknown = attempts.unknown
         result = read_append(replies[0], packed)
         if isinstance(result, Appended):
             if nodes.generation == seen:
@@ -178,7 +178,7 @@ class RedisEventLog(RedisFactReader):
         if isinstance(result, StaleEpoch):
             self._epochs[shard.number] = result.epoch
         if unknown and isinstance(result, Conflict) and await self._has_events_of(packed):
-            # One of our tries ran, and somebody has written the entity since.
+            # One of these tries ran, and another call has written the entity since.
             return Again(None)
         return result
 
@@ -193,7 +193,7 @@ class RedisEventLog(RedisFactReader):
         return self._written_s[shard.number] >= since_s
 
     def _keep(self, session: str, stored: Appended, epoch: int, at_s: float) -> None:
-        """Once for each message: a tuple in a dictionary, whose oldest rows go."""
+        """Runs once for each message, hence a tuple in a dictionary whose oldest rows go."""
         kept = self._acknowledged
         kept.pop(session, None)
         kept[session] = (stored.last, stored.chain, epoch, at_s)

@@ -39,7 +39,7 @@ class DriverSet:
     seen: int
     """The epoch of the shard since which the instance has compared what it drives with it."""
     is_living: bool
-    """Whether its lease holds: one that has run out is emptied by whoever has the duty."""
+    """Whether its lease holds: a set whose lease has run out is emptied by the owner of the duty."""
 
 
 class RedisInspection:
@@ -133,31 +133,31 @@ class RedisViews:
         self._nodes = nodes
 
     async def open_in_session(self, session: str, names: Iterable[str]) -> None:
-        """Tasks and questions keep the stream of their session."""
+        """Adds tasks and questions to the open set of their session."""
         shard = place(session)
         for name in names:
             key = keys.session_open(shard, session)
             await self._nodes.update(shard, pack("ZADD", key, "NX", 0, name))
 
     async def close_in_session(self, session: str, names: Iterable[str]) -> None:
-        """They do no more."""
+        """Removes them from it."""
         shard = place(session)
         for name in names:
             await self._nodes.update(shard, pack("ZREM", keys.session_open(shard, session), name))
 
     async def list_in_session(self, session: str, facade: str, at_ms: int) -> None:
-        """A task stands in the list of its session, by the time of its status."""
+        """Adds a task to the list of its session, by the time of its status."""
         shard = place(session)
         key = keys.session_tasks(shard, session)
         await self._nodes.update(shard, pack("ZADD", key, "GT", at_ms, facade))
 
     async def unlist_in_session(self, session: str, facade: str) -> None:
-        """It stands there no more."""
+        """Removes it from there."""
         shard = place(session)
         await self._nodes.update(shard, pack("ZREM", keys.session_tasks(shard, session), facade))
 
     async def put_row(self, row: IndexRow) -> None:
-        """A task stands in one part of its owner's list and in no other; in none where it is ``gone``."""
+        """Puts a task into one part of its owner's list and removes it from all others; ``gone``: from all."""
         shard = place(row.owner)
         for part in PARTS:
             key = keys.owner_index(shard, row.owner, row.agent, part)
@@ -167,24 +167,24 @@ class RedisViews:
                 await self._nodes.update(shard, pack("ZREM", key, row.facade))
 
     async def drop_row(self, place_of: keys.OwnerList, facade: str) -> None:
-        """A task stands in a list no more."""
+        """Removes a task from a list."""
         shard = place(place_of.owner)
         await self._nodes.update(shard, pack("ZREM", keys.owner_index(shard, *place_of), facade))
 
     async def drop_question(self, owner: str, action: str) -> None:
-        """A question does not wait for a person any more."""
+        """Removes a question from the pending ones of a person."""
         shard = place(owner)
         await self._nodes.update(shard, pack("HDEL", keys.inbox_open(shard, owner), action))
         await self._nodes.update(shard, pack("ZREM", keys.inbox_order(shard, owner), action))
 
     async def list_closed(self, owner: str, state: ClosingState, action: str, at_ms: int) -> None:
-        """A question stands among those of a person that ended so."""
+        """Adds a question to those of a person that ended in this state."""
         shard = place(owner)
         key = keys.inbox_closed(shard, owner, state)
         await self._nodes.update(shard, pack("ZADD", key, at_ms, action))
 
     async def find_parts(self, owner: str, agent: str, facade: str) -> frozenset[Part]:
-        """The parts of an owner's list in which a task stands."""
+        """The parts of an owner's list that contain a task."""
         shard = place(owner)
         asked = [
             pack("ZSCORE", keys.owner_index(shard, owner, agent, part), facade) for part in PARTS

@@ -52,15 +52,15 @@ class Node:
         self.leases = Batcher(endpoint, scripts, batches=batches)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, batches=batches)
         self.background = asyncio.Semaphore(BATCH_LIMIT)
-        """Calls that nobody waits for: what of them may stand before that of a caller is one batch."""
+        """Limits calls that nobody waits for to one batch, so that a caller's call is queued behind at most that."""
         self.time = ServerTime()
         self.replication = ReplicationView()
         self.acts_alone = False
-        """It was promoted and has no replica: nothing waits for one any more."""
+        """It was promoted and has no replica: acts do not wait for one."""
 
     @property
     def awaits_replicas(self) -> bool:
-        """Whether acts wait for a replica; an isolated primary that has lost its replicas still does."""
+        """Whether acts wait for a replica; they still do at an isolated primary that has lost its replicas."""
         return self.replication.has_replicas and not self.acts_alone
 
     async def close(self) -> None:
@@ -287,7 +287,7 @@ class Nodes:
         return self._route(shard, "reads", b"".join(commands), len(commands))
 
     async def query_in_background(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        """``query_all`` for work that nobody waits for, of which one batch is under way at each primary at most."""
+        """``query_all`` for background work: at most one batch of it is under way at each primary."""
         return await retry(lambda: self._read_in_background(shard, *commands))
 
     async def update_in_background(self, shard: Shard, command: bytes) -> Reply:
@@ -312,7 +312,7 @@ class Nodes:
             return
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_table())
-            self._reading.add_done_callback(_look_at_failure)
+            self._reading.add_done_callback(_retrieve_failure)
         # One read for all whose calls have failed: in an outage it takes a while and fails, too.
         await asyncio.shield(self._reading)
 
@@ -326,7 +326,7 @@ class Nodes:
                 serves.time = ServerTime(served.time.ahead_ms)
                 serves.acts_alone = False
         if before != self.primaries:
-            self._let_go()
+            self._schedule_forgetting()
             for callback in self._on_move:
                 callback()
 
@@ -363,19 +363,19 @@ class Nodes:
         try:
             await self.refresh(seen)
         except StoreUnavailable:
-            # The caller is told of its own failure, which is the better one.
+            # The caller reports its own failure, which says more.
             return
 
     async def _watch(self, sentinels: Sentinels) -> None:
-        """Looks for a switch by itself: a former primary that is cut off takes writes, and nobody keeps them."""
+        """Polls the Sentinels: a former primary that is cut off still takes writes, and they are lost."""
         while True:
             await asyncio.sleep(_LOOK_S)
             with suppress(StoreUnavailable):
                 if await sentinels.has_moved():
                     await self.refresh_now()
 
-    def _let_go(self) -> None:
-        """Nodes that serve nothing any more are forgotten after a while, those that serve again are kept."""
+    def _schedule_forgetting(self) -> None:
+        """Schedules nodes that serve no shard to be forgotten; those that serve again are kept."""
         serving = set(self.primaries)
         for node in self._by_name.values():
             if node in serving:
@@ -399,7 +399,7 @@ class Nodes:
         return node
 
 
-def _look_at_failure(read: asyncio.Task[None]) -> None:
-    """Everybody who waited was told; there may be nobody left."""
+def _retrieve_failure(read: asyncio.Task[None]) -> None:
+    """Retrieves the exception: callers that waited have it, and there may be none."""
     if not read.cancelled():
         read.exception()

@@ -41,9 +41,9 @@ class OwnerIndex:
         self._nodes = nodes
 
     def post(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends a row beside a call of the same caller, with as much time; to be awaited: whether it was written.
+        """Sends a row together with a call that has the same linger budget; the awaitable says whether it was written.
 
-        Nobody looks for another node for it: ``add`` does.
+        It is not redirected and not tried again: ``add`` is.
         """
         shard, name = _find_list(row.owner, row.agent, row.part)
         return self._nodes.primaries[shard.number].writes.send_unacknowledged(
@@ -100,7 +100,7 @@ def _write(row: IndexRow, name: str) -> bytes:
 
 @lru_cache(4096)
 def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
-    """Where a row stands, or is taken out: an owner has as many lists as agents, and writes to them all the time."""
+    """The list that a row is added to or removed from. Cached: an owner writes to a few lists all the time."""
     shard = place(owner)
     return shard, keys.owner_index(shard, owner, agent, "open" if part == "gone" else part)
 
@@ -121,14 +121,14 @@ class Pending:
     async def list_newest(
         self, owner: str, limit: int | None, before: tuple[int, str] | None
     ) -> list[tuple[str, int]]:
-        """So many, or all, below a place, with the times at which they were asked."""
+        """At most ``limit`` pending questions below a place, or all, with the times at which they were asked."""
         return list(await self._pages.call((owner, limit, before), None))
 
     async def _list(self, wanted: _Wanted, asked: list[None]) -> list[list[tuple[str, int]]]:
         """One read for all devices of a person that come at once."""
         page, is_whole = await self._read(wanted)
         if not is_whole:
-            await self._order_anew(wanted[0])
+            await self._rebuild_order(wanted[0])
             page, _ = await self._read(wanted)
         return [page] * len(asked)
 
@@ -160,7 +160,7 @@ class Pending:
                 return found[:limit], ordered == copied and (end or b"0") == (whole or b"0")
             offset += limit
 
-    async def _order_anew(self, owner: str) -> None:
+    async def _rebuild_order(self, owner: str) -> None:
         shard = place(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
         head = _head(owner)

@@ -44,8 +44,8 @@ _TAKEN: Final = "taken:"
 _DROPPED: Final = "dropped"
 """The feed has no rows below this id any more."""
 _EPOCH_TRIES: Final = 3
-_ANEW: Final = ""
-"""In place of a feed id: rows that come beside the feed."""
+_NO_FEED_ID: Final = ""
+"""The feed id of rows that do not come from the feed."""
 
 
 class RedisProjections:
@@ -71,7 +71,7 @@ class RedisProjections:
         reply, marks = await self._ask(shard, page, pack("HGETALL", keys.meta(shard)))
         rows = read_feed_rows(reply)
         if rows:
-            # Whoever reads rows is about to move its mark.
+            # A consumer that reads rows is about to move its mark.
             self._seen[shard] = as_hash(marks)
         return rows
 
@@ -138,13 +138,13 @@ class RedisProjections:
         raise StoreUnavailable(reason, "no")
 
     async def put_anew(self, source: Shard, target: Shard, rows: Sequence[ProjectionRow]) -> None:
-        """Applies rows that were made from the streams, beside what the relay brings: no mark is compared or moved.
+        """Applies rows that were rebuilt from the streams: no mark is compared or moved.
 
         Raises:
             StoreUnavailable: the target did not take them.
             ValueError: a row belongs to another shard.
         """
-        await self.advance(source, target, _ANEW, rows)
+        await self.advance(source, target, _NO_FEED_ID, rows)
 
     async def move_mark(
         self, shard: Shard, consumer: str, feed_id: str, taken: Mapping[Shard, Taken] = NONE_TAKEN
@@ -178,7 +178,7 @@ class RedisProjections:
         await self._index.add(row)
 
     def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends such a row beside an append that may wait so long for others; to be awaited: whether it was written."""
+        """Sends such a row together with an append of this linger budget; the awaitable says whether it was written."""
         return self._index.post(row, within_s)
 
     async def read_index(

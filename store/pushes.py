@@ -28,7 +28,7 @@ class RedisMutes:
         self._nodes = nodes
 
     async def mute(self, owner: str, peer: str, keep_ms: int) -> int:
-        """Mutes an agent from now on, and says until when; the last word about an agent counts.
+        """Mutes an agent from now on, and says until when; the last call for an agent counts.
 
         Raises:
             StoreUnavailable: whether it is muted is not known.

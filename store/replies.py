@@ -19,12 +19,12 @@ def as_bytes(reply: Reply) -> bytes | None:
 
 
 def as_text(reply: Reply) -> str:
-    """A word."""
+    """A text."""
     return cast("bytes", reply).decode()
 
 
 def as_list(reply: Reply) -> list[bytes]:
-    """Byte strings, of which each is there."""
+    """Byte strings, none of which is missing."""
     return cast("list[bytes]", reply)
 
 
@@ -34,8 +34,8 @@ def as_sparse_list(reply: Reply) -> list[bytes | None]:
 
 
 def as_texts(reply: Reply) -> list[str]:
-    """Words."""
-    return [word.decode() for word in as_list(reply)]
+    """Texts."""
+    return [text.decode() for text in as_list(reply)]
 
 
 def as_ms(reply: Reply) -> int:

@@ -64,9 +64,9 @@ class StoreSettings:
     durability: StoreDurability = "aof"
     """What keeps the server's data."""
     replicated_acts: bool = True
-    """Acts that nothing undoes wait for a replica, where there are any."""
+    """Irreversible acts wait for a replica, if there are any."""
     alone_after_s: float | None = ALONE_AFTER_S
-    """For so long they wait at a promoted server without a replica, in seconds; None: until it has one."""
+    """How long they wait at a promoted server without a replica, in seconds; None: until it has one."""
     batches: Counter[int] = field(default_factory=Counter[int])
 
 

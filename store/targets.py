@@ -33,7 +33,7 @@ class Target:
     """``filter`` is a facade id, or ``*`` for the whole stream; ``cursor`` is what the receiver has.
 
     The rest is 0 or empty while deliveries succeed: tries and refusals since the last success, when the first of
-    them was (ms), and what was wrong with the last one (a short word).
+    them was (ms), and the reason of the last failure (one word).
     """
 
     state: TargetState
@@ -56,7 +56,7 @@ class StuckTarget:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """``claimed``: the claim held and the outcome is stored. ``token``: the row is still ours, and there is more.
+    """``claimed``: the claim held and the outcome is stored. ``token``: of the row that stays claimed for what is left.
 
     ``confirmed``: a replica has all that was written before, or there are no replicas.
     """

@@ -28,11 +28,11 @@ _FORGET_MS: Final = 30 * 24 * 3600 * 1000
 """Longer than any row stays undone."""
 _MOST: Final = 1_000
 _AGAIN_MS: Final = 60_000
-"""Until content is looked at again that somebody has put anew, by the clock of where it stands."""
+"""Until content is checked again that was uploaded again meanwhile, by the clock of its place."""
 _AT_ONCE: Final = 32
 """Contents that are removed side by side; their notes go before the next ones."""
 _NO_TOKEN: Final = ""
-"""Of no claim: the row stays as it is."""
+"""The token of no claim: the row stays as it is."""
 _FORGET_UPLOADS: Final = Script("forget_uploads", as_text)
 _NOTE_UPLOAD: Final = Script("note_upload", lambda reply: reply == b"noted")
 
@@ -108,7 +108,7 @@ class RedisUploads:
                 for (sha256, note), is_gone in zip(some, went, strict=True)
                 if is_gone
             ]
-            # Who is cut short after this has got somewhere, and the rest is still owed.
+            # When it is interrupted after this, these are done and the rest is still owed.
             await self._forget(agent, row.member, _NO_TOKEN, gone)
         await self._forget(agent, row.member, row.token, [])
 
