@@ -25,7 +25,7 @@ LEASE_ROWS: Final = "own:"
 LEASE_BACK_MS: Final = 500
 _UNCLAIMED: Final = "unclaimed"
 _CLAIM_DUE: Final = Script("claim_due", as_texts, lane="leases")
-_HOLD_DUE: Final = Script("hold_due", as_text)
+_EXTEND_CLAIM: Final = Script("extend_claim", as_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ class RedisDueRows:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
+    async def claim(
+        self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
+    ) -> Claimed:
         """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``skip_prefix``.
 
         Never tried again here: a claim whose reply was lost comes due again after the visibility time.
@@ -61,7 +63,7 @@ class RedisDueRows:
                 "visibility": visibility_ms,
                 "first": LEASE_ROWS,
                 "back": min(visibility_ms, LEASE_BACK_MS),
-                "hold": hold,
+                "skip_prefix": skip_prefix,
             },
         )
         return Claimed(
@@ -72,13 +74,13 @@ class RedisDueRows:
             next_ms=int(float(following)) if following else None,
         )
 
-    async def hold(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:
+    async def extend_claim(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:
         """Keeps a claimed row for ``hold_ms`` from now, for an act that takes longer than the visibility time.
 
         Never tried again here, like a claim. A failover must not undo the claim of the act that follows.
         """
         answer, confirmed = await self._nodes.run_replicated(
-            _HOLD_DUE,
+            _EXTEND_CLAIM,
             shard,
             [keys.due(shard)],
             {"member": row.member, "token": row.token, "hold": hold_ms},

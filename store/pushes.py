@@ -67,7 +67,9 @@ AT_ONCE: Final = 256
 """What is read at a time of what is held; the rest keeps its row, and comes next."""
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 """Longer than a question is open."""
-_HOLD_PUSH: Final = Script("hold_push", lambda reply: int(float(as_text(reply))) if reply else None)
+_DEFER_PUSH: Final = Script(
+    "defer_push", lambda reply: int(float(as_text(reply))) if reply else None
+)
 _SETTLE_BUNDLE: Final = Script("settle_bundle", as_text)
 
 
@@ -88,7 +90,7 @@ class RedisBundles:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def hold(self, owner: str, push: HeldPush, most: int, ends_ms: int) -> int | None:
+    async def defer(self, owner: str, push: HeldPush, most: int, ends_ms: int) -> int | None:
         """When the bundle goes out that a push waits for; None where it goes out by itself, and is counted.
 
         ``most`` pushes of different questions go out in a window. What would end before its bundle does not wait, until
@@ -100,7 +102,7 @@ class RedisBundles:
         """
         shard = place(owner)
         return await self._nodes.run(
-            _HOLD_PUSH,
+            _DEFER_PUSH,
             shard,
             [keys.pushes(shard, owner), keys.held(shard, owner), keys.due(shard)],
             {

@@ -99,4 +99,4 @@ class Holding:
         """
         push = HeldPush(action.request.action_id, attempt)
         expires_ms = action.request.expires_ms
-        return await self.bundles.hold(principal.key, push, self.most, expires_ms) is not None
+        return await self.bundles.defer(principal.key, push, self.most, expires_ms) is not None

@@ -4,7 +4,7 @@
 --
 -- KEYS  1 due   2 lessees (instances that have a lease here)
 -- ARGV  1 control, JSON: limit, visibility (ms), first (prefix of rows of leases), back (ms, the visibility of those),
---         hold (prefix of rows to leave alone, or "")
+--         skip_prefix (of rows to leave alone, or "")
 -- USES  server_ms int_text
 -- RETURNS  {now, score of the next row or "", member, token, member, token, ...}; the token is the new score
 -- NEVER  touches an entity: its keys are unknown before the claim.
@@ -21,7 +21,7 @@ local function claim(member, token)
   reply[#reply + 1] = token
 end
 
-if control.hold ~= control.first then
+if control.skip_prefix ~= control.first then
   for _, instance in ipairs(redis.call('SMEMBERS', lessees)) do
     local member = control.first .. instance
     local at = redis.call('ZSCORE', due, member)
@@ -33,9 +33,9 @@ end
 local rows = redis.call('ZRANGE', due, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, control.limit + SCAN_BEYOND)
 local taken = 0
 for _, member in ipairs(rows) do
-  local held = control.hold ~= '' and string.sub(member, 1, #control.hold) == control.hold
+  local skipped = control.skip_prefix ~= '' and string.sub(member, 1, #control.skip_prefix) == control.skip_prefix
   local first = string.sub(member, 1, #control.first) == control.first
-  if not held and (first or taken < control.limit) then
+  if not skipped and (first or taken < control.limit) then
     -- A lease that an instance of an older version opened is in no set of instances.
     claim(member, first and back or hidden)
     if not first then

@@ -47,7 +47,7 @@ MAINTENANCE = {"maintenance": frozenset({"SCAN"})}
 """What only the modules that no request needs may send besides."""
 ALLOW_OOM = frozenset(
     {
-        *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
+        *("trim", "claim_due", "extend_claim", "lease", "take_over", "release", "target", "revive"),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
         *("register_agent", "keep_agent", "settle_bundle", "forget_uploads", "announce"),
     }

@@ -1,5 +1,5 @@
 #!lua
--- hold_push: whether a push about a question goes out to a person now, or in the bundle that tells of many.
+-- defer_push: whether a push about a question goes out to a person now, or in the bundle that tells of many.
 --
 -- KEYS  1 pushes (of the last while)   2 held (pushes that wait for a bundle)   3 due
 -- ARGV  1 control, JSON: action, attempt, row (member of the bundle in the due set), most (pushes in a window),

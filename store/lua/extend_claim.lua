@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- hold_due: keeps a claimed row hidden for longer, for work that takes more than the visibility time.
+-- extend_claim: keeps a claimed row hidden for longer, for work that takes more than the visibility time.
 --
 -- KEYS  1 due
 -- ARGV  1 control, JSON: member, token (score with which it was claimed, text), hold (ms from now)
