@@ -32,7 +32,7 @@ from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.screening import Screen
-from passerelle.store.blob_stores import open_blobs
+from passerelle.store.blobs import open_blobs
 from passerelle.store.store import Store
 
 STORE_S = 10.0

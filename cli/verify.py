@@ -38,9 +38,9 @@ from passerelle.delegation.verification.stream import (
     count_events,
     look_at,
 )
+from passerelle.store.data_directory import read_stamp
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
-from passerelle.store.engine_stamp import read_stamp
 from passerelle.store.store import Store, StoreSettings
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
 from passerelle.permission_bridge.answers.question_lists import require_inbox
 from passerelle.runtime.common.calls import require_operation, require_scope
-from passerelle.store.gathering import Gathering
+from passerelle.store.coalescer import Coalescer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,10 +49,10 @@ class ServiceAccess:
     """``channels.services.StreamAccess``: a principal follows its own streams and no others."""
 
     service: Service
-    _sessions: Gathering[str, None, SessionRecord | None] = field(init=False, repr=False)
+    _sessions: Coalescer[str, None, SessionRecord | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_sessions", Gathering(self._read_session))
+        object.__setattr__(self, "_sessions", Coalescer(self._read_session))
 
     async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
         """The stream behind a name.

@@ -22,7 +22,7 @@ import orjson
 
 from passerelle.core.json import JsonObject
 from passerelle.demo.checks import StoryBroken, wait_for
-from passerelle.store.parent_guard import GuardMode, choose_guard, die_with_parent
+from passerelle.store.engine_process import GuardMode, choose_guard, die_with_parent
 
 START_WITHIN_S: Final = 60.0
 STOP_WITHIN_S: Final = 10.0

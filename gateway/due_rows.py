@@ -22,7 +22,7 @@ from passerelle.permission_bridge.answers.action_rows import (
     STALLED,
 )
 from passerelle.permission_bridge.devices.bundles import Bundles
-from passerelle.store.bundles import ROW as BUNDLE_ROW
+from passerelle.store.pushes import ROW as BUNDLE_ROW
 from passerelle.store.uploads import ROW as UPLOAD_ROW
 from passerelle.webhooks.deliveries import ROW as TARGET_ROW
 

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.ports.channels import Acked
 from passerelle.store import keys
+from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.gathering import Gathering
-from passerelle.store.replies import read_hash
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_bytes, as_hash, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from passerelle.core.ports.channels import AckResult
     from passerelle.core.ports.log import StreamRef
-    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 _Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
@@ -27,6 +25,7 @@ KEEP_MS: Final = 7 * 24 * 3600 * 1000
 """An ack holds its stream for a week after the device was last seen; one unseen for longer is forgotten."""
 TAB_KEEP_MS: Final = 3600 * 1000
 """One of several tabs: most of them never come back."""
+_ACK: Final = Script("ack", lambda reply: cast("list[AckResult]", as_texts(reply)))
 
 
 class RedisAcks:
@@ -34,7 +33,7 @@ class RedisAcks:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._rows: Gathering[StreamRef, _Row, AckResult] = Gathering(self._store)
+        self._rows: Coalescer[StreamRef, _Row, AckResult] = Coalescer(self._store)
 
     def store_ack(
         self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int
@@ -50,29 +49,25 @@ class RedisAcks:
         return self._rows.call(stream, row)
 
     def _store(self, stream: StreamRef, rows: list[_Row]) -> Awaitable[list[AckResult]]:
-        packed = read_script("ack").pack_call(
-            [keys.stream_acks(stream), keys.head(stream)], {"keep": str(KEEP_MS), "rows": rows}
+        return self._nodes.run_unbatched(
+            _ACK,
+            stream.shard,
+            [keys.stream_acks(stream), keys.head(stream)],
+            {"keep": str(KEEP_MS), "rows": rows},
         )
-        return _read_results(self._nodes.write_now(stream.shard, packed))
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
         """The cursor that a device acknowledged last."""
         command = pack("HGET", keys.stream_acks(stream), device)
-        [row] = await retry(lambda: self._nodes.read(stream.shard, command))
-        if not isinstance(row, bytes):
-            return None
-        return row.split(b"|")[1].decode() or None
+        row = await self._nodes.query(stream.shard, command, as_bytes)
+        return None if row is None else _read_row(device, row).cursor
 
     async def list_acks(self, stream: StreamRef) -> list[Acked]:
         """Every device that is remembered, the one that was seen last first."""
         command = pack("HGETALL", keys.stream_acks(stream))
-        [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
-        rows = [_read_row(device, row) for device, row in read_hash(reply).items()]
+        found = await self._nodes.query(stream.shard, command, as_hash)
+        rows = [_read_row(device, row) for device, row in found.items()]
         return sorted(rows, key=lambda row: row.seen_ms, reverse=True)
-
-
-async def _read_results(asked: Awaitable[Reply]) -> list[AckResult]:
-    return [cast("AckResult", word.decode()) for word in cast("list[bytes]", await asked)]
 
 
 def _read_row(device: str, row: bytes) -> Acked:

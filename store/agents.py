@@ -7,14 +7,14 @@ own shard: the note is for speed, the row is what is owed (I9).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import derive_shard
 from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered, AgentServed
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_hash, as_int, as_ms, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,8 @@ _WAITING_MS: Final = 24 * 3600 * 1000
 _REGISTERED: Final = re.compile(r"r ([!-~]+) ([0-9]+) ([01])")
 _OFFERED: Final = re.compile(r"o ([!-~]+) ([!-~]+)")
 _CANCELLED: Final = re.compile(r"c ([!-~]+)")
+_KEEP_AGENT: Final = Script("keep_agent", lambda reply: reply == 1)
+_REGISTER_AGENT: Final = Script("register_agent", as_int)
 
 
 class RedisAgents:
@@ -49,24 +51,26 @@ class RedisAgents:
             StoreUnavailable: whether it is noted is not known.
         """
         shard = _place(agent)
-        packed = read_script("register_agent").pack_call(
+        return await self._nodes.run(
+            _REGISTER_AGENT,
+            shard,
             [keys.agent(shard, agent), keys.agent_hints(shard, agent)],
             {"link": link, "instance": instance, "hold": hold_ms, "keep": KEEP_MS, "pool": pool},
             [card],
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
-        return int(cast("bytes", reply))
 
     async def keep(
         self, agent: str, link: str, instance: str, generation: int, *, hold_ms: int
     ) -> bool:
-        """Says that a link still serves; False where it has lost the name.
+        """Renews a link; False if a newer link has replaced it.
 
         Raises:
             StoreUnavailable: nothing is known.
         """
         shard = _place(agent)
-        packed = read_script("keep_agent").pack_call(
+        return await self._nodes.run(
+            _KEEP_AGENT,
+            shard,
             [keys.agent(shard, agent)],
             {
                 "link": link,
@@ -76,74 +80,62 @@ class RedisAgents:
                 "keep": KEEP_MS,
             },
         )
-        return await retry(lambda: self._nodes.write(shard, packed)) == 1
 
     async def unregister(self, agent: str, link: str) -> None:
         """Forgets a link; the card stays."""
         shard = _place(agent)
         command = pack("HDEL", keys.agent(shard, agent), f"l:{link}")
-        await retry(lambda: self._nodes.write(shard, command))
+        await self._nodes.update(shard, command)
 
     async def read(self, agent: str) -> AgentServed | None:
         """The last card and the links that serve it; None for one that never dialled in."""
         shard = _place(agent)
-        fields, time = await retry(
-            lambda: self._nodes.read(shard, pack("HGETALL", keys.agent(shard, agent)), pack("TIME"))
+        fields, time = await self._nodes.query_all(
+            shard, pack("HGETALL", keys.agent(shard, agent)), pack("TIME")
         )
-        flat = cast("list[bytes]", fields)
-        found = dict(zip(flat[::2], flat[1::2], strict=True))
-        if b"card" not in found:
+        found, now_ms = as_hash(fields), as_ms(time)
+        if "card" not in found:
             return None
-        seconds, micros = cast("list[bytes]", time)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
         links = {
-            name[2:].decode(): value.split(b" ")
-            for name, value in found.items()
-            if name.startswith(b"l:")
+            name[2:]: value.split(b" ") for name, value in found.items() if name.startswith("l:")
         }
         live = {link: held[0].decode() for link, held in links.items() if int(held[2]) >= now_ms}
-        return AgentServed(found[b"card"], int(found[b"gen"]), live)
+        return AgentServed(found["card"], int(found["gen"]), live)
 
     async def offer(self, agent: str, task: str, turn: str = "") -> None:
-        """Notes a task that waits for the agent, and tells whoever serves it; ``turn``: a message on it that waits."""
+        """Notes a task that waits for the agent and notifies its links; ``turn``: a message on the task that waits."""
         shard = _place(agent)
         waiting = keys.agent_waiting(shard, agent)
         hint = pack("SPUBLISH", keys.agent_hints(shard, agent), f"o {task} {turn or '-'}")
         if not turn:
-            await retry(lambda: self._nodes.write(shard, pack("ZADD", waiting, "0", task)))
-            await retry(
-                lambda: self._nodes.write(shard, pack("PEXPIRE", waiting, str(_WAITING_MS)))
-            )
+            await self._nodes.update(shard, pack("ZADD", waiting, "0", task))
+            await self._nodes.update(shard, pack("PEXPIRE", waiting, str(_WAITING_MS)))
         await self._nodes.write(shard, hint)
 
     async def list_waiting(self, agent: str) -> list[str]:
-        """Tasks that were offered and not taken, as far as is noted."""
+        """Tasks that were offered and not taken yet, as far as noted."""
         shard = _place(agent)
-        [found] = await retry(
-            lambda: self._nodes.read(
-                shard, pack("ZRANGE", keys.agent_waiting(shard, agent), "0", "-1")
-            )
-        )
-        return [task.decode() for task in cast("list[bytes]", found)]
+        command = pack("ZRANGE", keys.agent_waiting(shard, agent), "0", "-1")
+        return await self._nodes.query(shard, command, as_texts)
 
     async def forget(self, agent: str, task: str) -> None:
-        """A task waits no more."""
+        """Removes a task from those that wait."""
         shard = _place(agent)
         command = pack("ZREM", keys.agent_waiting(shard, agent), task)
-        await retry(lambda: self._nodes.write(shard, command))
+        await self._nodes.update(shard, command)
 
     async def cancel(self, agent: str, remote: str) -> None:
-        """Tells whoever serves the agent that one of its tasks is to stop."""
+        """Notifies the links of the agent that one of its tasks is cancelled."""
         shard = _place(agent)
         await self._nodes.write(
             shard, pack("SPUBLISH", keys.agent_hints(shard, agent), f"c {remote}")
         )
 
     async def listen(self, agent: str, on_news: Callable[[AgentNews], None]) -> None:
-        """Returns once news of the agent are told here.
+        """Subscribes to updates about the agent; returns once the subscription is confirmed.
 
         Raises:
-            StoreUnavailable: not confirmed in time; nothing is told then.
+            StoreUnavailable: not confirmed in time; nothing is subscribed then.
         """
         shard = _place(agent)
 

@@ -55,7 +55,7 @@ _Stored: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes, int]"
 
 
 class Arguments:
-    """KEYS and byte strings of one call; the control argument names both by their place."""
+    """KEYS and byte strings of one call; the control argument refers to both by index."""
 
     def __init__(self, fixed: Iterable[str]) -> None:
         self.keys = list(fixed)
@@ -111,9 +111,9 @@ def pack_append(batch: Batch) -> PackedBatch:
             keys.stream_hints(stream),
         )
     )
-    # The script counts on it that these are the first values.
+    # The script relies on these being the first values.
     events = _events(batch.events, arguments)
-    # What is dropped and what is set go in one command each: of two changes of a row the later one holds.
+    # Dropped and set rows go in one command each: of two changes of a row the later one wins.
     due = {row.member: row.at_ms for row in batch.due}
     control: dict[str, ControlValue] = {
         "session": batch.session,
@@ -166,7 +166,7 @@ def pack_append(batch: Batch) -> PackedBatch:
 
 
 def unpack_entities(packed: PackedBatch, first: int) -> list[Loaded]:
-    """The entities as they stand once the batch is stored with its first event at ``first``.
+    """The entities as stored once the batch is written with its first event at sequence ``first``.
 
     Fields that the batch does not write are not known here; so it is only for entities that it makes, or whose fields
     it writes all.
@@ -211,9 +211,13 @@ def check_batch(batch: Batch) -> None:
 
 
 def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
-    """The result that a reply of the script stands for."""
+    """Decodes a reply of the script.
+
+    Raises:
+        ValueError: it is no reply of the script.
+    """
     if isinstance(reply, list) and reply and reply[0] == b"ok":
-        # Apart, since it is what nearly every append comes to: a pattern takes four times as long.
+        # Handled first, since nearly every append ends so: a pattern takes four times as long.
         stored: _Stored = reply  # type: ignore[assignment]  # what the script says; a cast would be a call
         _, first, last, chain, now, woken = stored
         return Appended(int(first), int(last), chain.decode(), int(now), woken)
@@ -241,7 +245,7 @@ def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
 
 
 def _events(events: Sequence[EncodedEvent], arguments: Arguments) -> list[ControlValue]:
-    """What the script takes of each; their bodies become values."""
+    """Id, type, frame length and facade of each event; the bodies become values."""
     flat: list[ControlValue] = []
     for event in events:
         name, kind, _body, length, facade = arguments.event(event)

@@ -1,6 +1,7 @@
-"""Content too large for a fact: files in a directory, named by shard and SHA-256.
+"""Content too large for a fact: in a folder, or in a bucket, whose library is loaded only where one is configured.
 
-A file appears under its name only when it is whole and synced; the fact that names it comes later.
+Content is named by its shard and its SHA-256 in hex. A file appears under its name only when it is whole and synced;
+the fact that names it comes later.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ import asyncio
 import hashlib
 import os
 import secrets
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.store.digests import is_digest
+from passerelle.core.ports.blobs import Copies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
+
+    from passerelle.store.buckets import BucketBlobs
 
 _PROBE: Final = b"passerelle blob probe"
 
@@ -159,3 +162,62 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_HEX: Final = frozenset("0123456789abcdef")
+_LENGTH: Final = 64
+
+
+def is_digest(name: str) -> bool:
+    """Whether a name can be that of content; no other one is ever looked for."""
+    return len(name) == _LENGTH and _HEX.issuperset(name)
+
+
+WITHOUT_EXTRA: Final = "buckets take a further library: pip install 'passerelle[s3]'"
+_UPLOADS: Final = "uploads"
+"""The part with what agents have uploaded, and no artifact has named yet."""
+_COPIES: Final = "copies"
+"""The part with files that agents named by address: they may expire, what facts are made of may not."""
+
+
+class BlobStore(Copies, Protocol):
+    """Content that a start can try out."""
+
+    async def probe(self) -> None:
+        """Writes, reads and deletes a blob.
+
+        Raises:
+            ConfigInvalid: the place cannot be used.
+        """
+        ...
+
+
+def open_blobs(place: Path | str) -> BlobStore:
+    """The content of facts: a folder, or ``s3://bucket/prefix``.
+
+    Raises:
+        ConfigInvalid: the bucket is no bucket, or its library is not installed.
+    """
+    return DirectoryBlobs(place) if isinstance(place, Path) else _open_bucket(place)
+
+
+def open_copies(place: Path | str) -> BlobStore:
+    """Files of agents, beside the content of facts. Raises as ``open_blobs`` does."""
+    return _open_part(place, _COPIES)
+
+
+def open_uploads(place: Path | str) -> BlobStore:
+    """Uploads of agents, beside the content of facts. Raises as ``open_blobs`` does."""
+    return _open_part(place, _UPLOADS)
+
+
+def _open_part(place: Path | str, part: str) -> BlobStore:
+    return DirectoryBlobs(place / part) if isinstance(place, Path) else _open_bucket(place, part)
+
+
+def _open_bucket(url: str, part: str = "") -> BucketBlobs:
+    try:
+        from passerelle.store.buckets import BucketBlobs  # noqa: PLC0415  an extra
+    except ImportError:
+        raise ConfigInvalid("blobs", WITHOUT_EXTRA) from None
+    return BucketBlobs(url, part)

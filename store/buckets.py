@@ -18,7 +18,7 @@ from obstore.store import S3Store
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.store.digests import is_digest
+from passerelle.store.blobs import is_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

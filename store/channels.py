@@ -1,37 +1,74 @@
-"""Records of device links, in the shard of their principal."""
+"""Device links of a principal: their records, the facts that are pending about them, and who is present.
+
+A channel record lives in the shard of its principal. Several facts of one kind within a minute become one (EXT-8). A
+presence holds for a minute unless it is renewed.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.ports.channels import DevicesChanged, Greeted, PresenceMoved, SaidHello
+from passerelle.core.ports.channels import (
+    DevicesChanged,
+    Greeted,
+    OwedLink,
+    PresenceMoved,
+    Present,
+    SaidHello,
+)
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.presence import Presence
 from passerelle.store import keys
+from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
-from passerelle.store.gathering import Gathering
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import (
+    as_bytes,
+    as_hash,
+    as_int,
+    as_ms,
+    as_sparse_list,
+    as_text,
+    as_texts,
+)
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
     from passerelle.core.batch import Incarnation
+    from passerelle.core.ids import Shard
     from passerelle.core.ports.channels import LinkNews
+    from passerelle.core.ports.due import DueRow
     from passerelle.store.connection import Reply
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
-_HELLO: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
-"""Those who came together are told in one message, a line each."""
-_PRESENCE: Final = b"p"
-_DEVICES: Final = b"d"
+_HELLO_HINT: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
+"""Links that connect together are announced in one message, a line each."""
+_PRESENCE_HINT: Final = b"p"
+_DEVICES_HINT: Final = b"d"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 REMEMBERED: Final = 64
 """Links of one principal that are found again without their names, the newest ones."""
+
+
+def _read_greetings(reply: Reply) -> list[Greeted]:
+    match cast("list[bytes | int]", reply):
+        case [b"ok", questions, *generations]:
+            return [Greeted(int(generation), questions != 0) for generation in generations]
+        case _:
+            reason = "this instance holds no lease in the shard"
+            raise StoreUnavailable(reason, "no")
+
+
+_HELLO: Final = Script("hello", _read_greetings)
+_KEEP_LINK: Final = Script("keep_link", as_int)
 
 
 class RedisChannels:
@@ -40,24 +77,24 @@ class RedisChannels:
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
-        self._hellos: Gathering[tuple[str, Incarnation | None], tuple[str, bytes], Greeted] = (
-            Gathering(self._say_hellos)
+        self._hellos: Coalescer[tuple[str, Incarnation | None], tuple[str, bytes], Greeted] = (
+            Coalescer(self._say_hellos)
         )
 
     async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
-        """Returns once news of the owner's devices are told, from now on.
+        """Subscribes to updates about the owner's devices; returns once the subscription is confirmed.
 
         Raises:
-            StoreUnavailable: not confirmed in time; nothing is told then.
+            StoreUnavailable: not confirmed in time; nothing is subscribed then.
         """
         shard = place(owner)
 
         def take(raw: bytes) -> None:
-            if raw == _PRESENCE:
+            if raw == _PRESENCE_HINT:
                 on_news(PresenceMoved())
-            elif raw == _DEVICES:
+            elif raw == _DEVICES_HINT:
                 on_news(DevicesChanged())
-            for said in _HELLO.finditer(raw):
+            for said in _HELLO_HINT.finditer(raw):
                 on_news(SaidHello(said[1].decode(), int(said[2])))
 
         await self._hints.listen(shard, keys.link_hints(shard, owner), take)
@@ -68,14 +105,14 @@ class RedisChannels:
         await self._hints.ignore(shard, keys.link_hints(shard, owner))
 
     async def tell_devices(self, owner: str) -> None:
-        """Tells all who listen that the devices of the owner have changed.
+        """Notifies all instances that the devices of the owner have changed.
 
         Raises:
-            StoreUnavailable: whether anybody was told is not known.
+            StoreUnavailable: it is not known whether any was notified.
         """
         shard = place(owner)
-        command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES)
-        await retry(lambda: self._nodes.write(shard, command))
+        command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES_HINT)
+        await self._nodes.update(shard, command)
 
     def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
@@ -105,7 +142,9 @@ class RedisChannels:
         names += [keys.channel(shard, channel) for channel, _ in hellos]
         if driver is not None:
             names += [keys.due(shard), keys.own(shard, driver.instance)]
-        packed = read_script("hello").pack_call(
+        return self._nodes.run_unbatched(
+            _HELLO,
+            shard,
             names,
             {
                 "channels": [channel for channel, _ in hellos],
@@ -116,15 +155,16 @@ class RedisChannels:
             },
             [record for _, record in hellos],
         )
-        return _read_greetings(self._nodes.write_now(shard, packed))
 
     async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
-        """Says that a link is still open, and returns the newest generation of its channel."""
+        """Renews the record of an open link; returns the newest generation of its channel."""
         shard = place(channel)
         names = [keys.channel(shard, channel)]
         if driver is not None:
             names += [keys.own(shard, driver.instance), keys.due(shard)]
-        packed = read_script("keep_link").pack_call(
+        return await self._nodes.run(
+            _KEEP_LINK,
+            shard,
             names,
             {
                 "channel": channel,
@@ -134,15 +174,12 @@ class RedisChannels:
                 "inc": str(driver.number) if driver else "",
             },
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
-        return int(cast("bytes", reply))
 
     async def read_generation(self, channel: str) -> int:
         """The newest generation of a channel; 0 when there is none."""
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "gen")
-        [generation] = await retry(lambda: self._nodes.read(shard, command))
-        return int(cast("bytes | None", generation) or 0)
+        return await self._nodes.query(shard, command, as_int)
 
     async def list_live(self, owner: str) -> tuple[bytes, ...]:
         """The records of a principal's links that are open, of those that were opened last.
@@ -152,34 +189,185 @@ class RedisChannels:
         """
         shard = place(owner)
         newest = pack("ZRANGE", keys.links(shard, owner), "0", str(REMEMBERED - 1), "REV")
-        [channels] = await retry(lambda: self._nodes.read(shard, newest))
-        names = [channel.decode() for channel in cast("list[bytes]", channels)]
+        names = await self._nodes.query(shard, newest, as_texts)
         if not names:
             return ()
         looks = [pack("HMGET", keys.channel(shard, name), "live", "s") for name in names]
-        found = await retry(lambda: self._nodes.read(shard, *looks))
-        rows = cast("list[list[bytes | None]]", found)
+        rows = map(as_sparse_list, await self._nodes.query_all(shard, *looks))
         return tuple(record for live, record in rows if live == b"1" and record is not None)
 
     async def is_live(self, channel: str) -> bool:
-        """Whether a connection of the channel is open, as far as anybody has told."""
+        """Whether a connection of the channel is open, as far as stored."""
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "live")
-        [live] = await retry(lambda: self._nodes.read(shard, command))
-        return live == b"1"
+        return await self._nodes.query(shard, command, as_bytes) == b"1"
 
     async def read_record(self, channel: str) -> bytes | None:
         """The record that the last hello wrote."""
         shard = place(channel)
         command = pack("HGET", keys.channel(shard, channel), "s")
-        [record] = await retry(lambda: self._nodes.read(shard, command))
-        return record if isinstance(record, bytes) else None
+        return await self._nodes.query(shard, command, as_bytes)
 
 
-async def _read_greetings(asked: Awaitable[Reply]) -> list[Greeted]:
-    match cast("list[bytes | int]", await asked):
-        case [b"ok", questions, *generations]:
-            return [Greeted(int(generation), questions != 0) for generation in generations]
-        case _:
-            reason = "this instance holds no lease in the shard"
-            raise StoreUnavailable(reason, "no")
+WINDOW_MS: Final = 60_000
+LISTED: Final = 16
+"""Payloads of one kind that are kept if each of them counts; the total counts all of them."""
+
+
+_Row: TypeAlias = tuple[str, str, int, int, str | bool]
+"""Channel, kind, milliseconds until the first of a kind is told, payloads that are listed, generation."""
+_OWE_LINK: Final = Script("owe_link", lambda reply: [None] * len(as_texts(reply)))
+_SETTLE_LINK: Final = Script("settle_link", as_text)
+
+
+class RedisLinks:
+    """``core.ports.channels.Links`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
+        self._nodes = nodes
+        self._window_ms = window_ms
+        self._owed: Coalescer[tuple[Shard, str | None], tuple[_Row, bytes], None] = Coalescer(
+            self._owe
+        )
+
+    def owe(
+        self,
+        channel: str,
+        generation: int,
+        kind: str,
+        payload: bytes,
+        *,
+        listed: bool = False,
+        leaves: str | None = None,
+        wait_ms: int = 0,
+    ) -> asyncio.Future[None]:
+        """Notes a pending fact; a row of the due set delivers it, after ``wait_ms`` or a minute after the last one.
+
+        ``listed``: each payload counts, not only that of the newest generation. ``leaves``: the instance whose
+        connection has ended. Tried again after a lost reply, so that one fact may be counted twice.
+        """
+        most = LISTED if listed else 0
+        row = (channel, kind, wait_ms, most, str(generation))
+        return self._owed.call((place(channel), leaves), (row, payload))
+
+    async def lose(self, channel: str, payload: bytes, instance: str) -> None:
+        """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
+        row = (channel, "disconnected", 0, 0, False)
+        await self._owed.call((place(channel), instance), (row, payload))
+
+    async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
+        """The pending notification; None if the record is gone."""
+        shard = place(channel)
+        wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
+        command = pack("HMGET", keys.channel(shard, channel), *wanted)
+        found = await self._nodes.query(shard, command, as_sparse_list)
+        record, payloads, total, told = found
+        if record is None or payloads is None:
+            return None
+        return OwedLink(record, payloads, int(total or 0), int(told or 0))
+
+    async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
+        """Marks what was read as delivered."""
+        shard = place(row.entity)
+        await self._nodes.run(
+            _SETTLE_LINK,
+            shard,
+            [keys.channel(shard, row.entity), keys.due(shard)],
+            {
+                "channel": row.entity,
+                "kind": kind,
+                "told": str(owed.total),
+                "before": str(owed.told),
+                "bytes": len(owed.payloads) if listed else 0,
+                "token": row.token,
+                "window": self._window_ms,
+            },
+        )
+
+    async def read_all(self, channel: str) -> dict[str, bytes]:
+        """Every field of a channel's record; nothing where there is none."""
+        shard = place(channel)
+        command = pack("HGETALL", keys.channel(shard, channel))
+        return await self._nodes.query(shard, command, as_hash)
+
+    def _owe(
+        self, where: tuple[Shard, str | None], owed: list[tuple[_Row, bytes]]
+    ) -> Awaitable[list[None]]:
+        shard, instance = where
+        names = [keys.due(shard), *(keys.channel(shard, row[0]) for row, _ in owed)]
+        if instance is not None:
+            names.append(keys.own(shard, instance))
+        return self._nodes.run_unbatched(
+            _OWE_LINK,
+            shard,
+            names,
+            {
+                "window": self._window_ms,
+                "keep": str(KEEP_MS),
+                "leaves": instance is not None,
+                "rows": [row for row, _ in owed],
+            },
+            [payload for _, payload in owed],
+        )
+
+
+PRESENCE_KEEP_MS: Final = 60_000
+_PRESENCE: Final = Script("presence", lambda reply: reply == b"ok")
+
+
+class RedisPresences:
+    """``core.ports.channels.Presences`` over a server or cluster; times are those of the store."""
+
+    def __init__(self, nodes: Nodes, keep_ms: int = PRESENCE_KEEP_MS) -> None:
+        self._nodes = nodes
+        self._keep_ms = keep_ms
+
+    async def say(self, owner: str, generation: int, presence: Presence) -> bool:
+        """Stores the presence of a connection; False if a newer connection of the channel has stored one.
+
+        Raises:
+            StoreUnavailable: whether it is noted is not known.
+        """
+        return await self._write(owner, presence.channel_id, generation, to_bytes(presence))
+
+    async def withdraw(self, owner: str, channel: str, generation: int) -> None:
+        """Removes the presence of a connection that has ended.
+
+        Raises:
+            StoreUnavailable: it expires by itself.
+        """
+        await self._write(owner, channel, generation, b"")
+
+    async def list_present(self, owner: str) -> tuple[Present, ...]:
+        """The devices of one principal that are present, by the ids of their channels.
+
+        Raises:
+            StoreUnavailable: it is not known.
+        """
+        shard = place(owner)
+        time, rows = await self._nodes.query_all(
+            shard, pack("TIME"), pack("HGETALL", keys.presence(shard, owner))
+        )
+        now_ms, words = as_ms(time), as_hash(rows)
+        found = (_read_word(words[channel], now_ms) for channel in sorted(words))
+        return tuple(one for one in found if one.left_ms > 0)
+
+    async def _write(self, owner: str, channel: str, generation: int, word: bytes) -> bool:
+        shard = place(owner)
+        return await self._nodes.run(
+            _PRESENCE,
+            shard,
+            [keys.presence(shard, owner), keys.link_hints(shard, owner)],
+            {
+                "channel": channel,
+                "gen": str(generation),
+                "keep": self._keep_ms,
+                "gone": not word,
+            },
+            [word],
+        )
+
+
+def _read_word(row: bytes, now_ms: int) -> Present:
+    until, _, word = row.split(b"|", 2)
+    return Present(from_bytes(Presence, word, newer=True), int(until) - now_ms)

@@ -75,7 +75,7 @@ class Endpoint:
     """Where a primary is, and how to talk to it. Shows no credential."""
 
     kwargs: Mapping[str, Any] = field(repr=False)
-    """Keyword arguments of redis-py's connection class: its JSON edge, so to say."""
+    """Untyped keyword arguments of redis-py's connection class."""
     connection_class: type[Any] = Connection
 
     @property

@@ -1,26 +1,36 @@
-"""The due set: deadlines and owed acts of a shard (I9)."""
+"""The due set of a shard: deadlines and owed acts (I9), and the poll for the heads of many shards."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import SHARDS, Shard
 from passerelle.core.ports.due import Claimed, DueRow
+from passerelle.core.ports.shard_poll import ShardHeads
 from passerelle.store import keys
-from passerelle.store.scripts import read_script
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_text, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
-    from passerelle.core.ids import Shard
+    from collections.abc import Sequence
+
     from passerelle.store.nodes import Nodes
 
 LEASE_ROWS: Final = "own:"
 LEASE_BACK_MS: Final = 500
 _UNCLAIMED: Final = "unclaimed"
+_CLAIM_DUE: Final = Script("claim_due", as_texts, lane="leases")
+_EXTEND_CLAIM: Final = Script("extend_claim", as_text)
 
 
 @dataclass(frozen=True, slots=True)
 class LongClaim:
-    """A row that stays claimed; None: it was settled, or is somebody else's now.
+    """A row that stays claimed; None: it was settled, or another instance has claimed it.
 
     ``confirmed``: a replica has this claim and everything that was written before it, or there are no replicas.
     """
@@ -35,26 +45,27 @@ class RedisDueRows:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
-        """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``hold``.
+    async def claim(
+        self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
+    ) -> Claimed:
+        """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``skip_prefix``.
 
         Never tried again here: a claim whose reply was lost comes due again after the visibility time.
-        ``hold`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of leases
-        come due again soon: whoever acts on one bears that, and runs wait for it.
+        ``skip_prefix`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of
+        leases come due again soon, since runs wait for them: their handlers have to be repeatable.
         """
-        packed = read_script("claim_due").pack_call(
+        now, following, *flat = await self._nodes.run_once(
+            _CLAIM_DUE,
+            shard,
             [keys.due(shard), keys.lessees(shard)],
             {
                 "limit": limit,
                 "visibility": visibility_ms,
                 "first": LEASE_ROWS,
                 "back": min(visibility_ms, LEASE_BACK_MS),
-                "hold": hold,
+                "skip_prefix": skip_prefix,
             },
         )
-        [answer] = await self._nodes.lease(shard, packed)
-        reply = cast("list[bytes]", answer)
-        now, following, *flat = (text.decode() for text in reply)
         return Claimed(
             rows=tuple(
                 DueRow(member, token) for member, token in zip(flat[::2], flat[1::2], strict=True)
@@ -63,14 +74,49 @@ class RedisDueRows:
             next_ms=int(float(following)) if following else None,
         )
 
-    async def hold(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:
+    async def extend_claim(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:
         """Keeps a claimed row for ``hold_ms`` from now, for an act that takes longer than the visibility time.
 
-        Never tried again here, like a claim. The act that it stands before may not be undone by a failover.
+        Never tried again here, like a claim. A failover must not undo the claim of the act that follows.
         """
-        packed = read_script("hold_due").pack_call(
-            [keys.due(shard)], {"member": row.member, "token": row.token, "hold": hold_ms}
+        answer, confirmed = await self._nodes.run_replicated(
+            _EXTEND_CLAIM,
+            shard,
+            [keys.due(shard)],
+            {"member": row.member, "token": row.token, "hold": hold_ms},
         )
-        reply, confirmed = await self._nodes.write_before_act(shard, packed)
-        answer = cast("bytes", reply).decode()
         return LongClaim(None if answer == _UNCLAIMED else replace(row, token=answer), confirmed)
+
+
+class RedisShardPoll:
+    """``core.ports.shard_poll.ShardPoll`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def read_heads(self, shards: Sequence[Shard]) -> list[ShardHeads | StoreUnavailable]:
+        """Two commands for each shard and no script: this runs every second, whether or not there is anything."""
+        due, feed = await asyncio.gather(
+            self._nodes.lease_each([(shard, _pack_due(shard)) for shard in shards]),
+            self._nodes.lease_each([(shard, _pack_feed(shard)) for shard in shards]),
+        )
+        return [
+            next((one for one in found if isinstance(one, StoreUnavailable)), None)
+            or _read_heads(cast("tuple[list[bytes], list[list[bytes]]]", found))
+            for found in zip(due, feed, strict=True)
+        ]
+
+
+@lru_cache(SHARDS)
+def _pack_due(shard: Shard) -> bytes:
+    return pack("ZRANGE", keys.due(shard), 0, 0, "WITHSCORES")
+
+
+@lru_cache(SHARDS)
+def _pack_feed(shard: Shard) -> bytes:
+    return pack("XREVRANGE", keys.feed(shard), "+", "-", "COUNT", 1)
+
+
+def _read_heads(found: tuple[list[bytes], list[list[bytes]]]) -> ShardHeads:
+    due, feed = found
+    return ShardHeads(tuple(due), feed[0][0] if feed else b"")

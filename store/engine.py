@@ -26,6 +26,9 @@ from passerelle.store.data_directory import (
     close_to_others,
     lock_directory,
     make_data_directory,
+    read_stamp,
+    refuse_mismatch,
+    stamp_start,
 )
 from passerelle.store.engine_binary import EngineBinary, find_engine
 from passerelle.store.engine_process import (
@@ -36,7 +39,6 @@ from passerelle.store.engine_process import (
     spawn,
     wait_ready,
 )
-from passerelle.store.engine_stamp import read_stamp, refuse_mismatch, stamp_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,7 +188,7 @@ def _list_files(data_dir: Path) -> list[Path]:
 
 
 def find_running(data_dir: Path) -> str | None:
-    """What a store of the engine that works in a data directory connects to; None where none has left word."""
+    """What a store of the engine that works in a data directory connects to; None if there is none."""
     note = data_dir / _SOCKET_NOTE
     path = Path(note.read_text(encoding="utf-8")) if note.exists() else None
     return f"unix://{path}" if path is not None and path.is_socket() else None
@@ -210,7 +212,7 @@ def _make_socket_directory(data_dir: Path) -> Path:
 
 
 def _make_short_directory() -> Path:
-    """Under the first place that exists, is ours to write, and leaves the socket's path short enough."""
+    """Under the first place that exists, is writable, and leaves the socket's path short enough."""
     places = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")  # noqa: S108
     for place in places:
         if place is None or not os.access(place, os.W_OK):

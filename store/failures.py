@@ -1,16 +1,21 @@
-"""What a failed call to the server means: one table from error to StoreUnavailable.
+"""What a failed store call means, and which failures are tried again.
 
-An error that the server *answered* with a known code means that nothing was written. A connection that
-broke, or a reply that did not come in time, after the call had been sent, leaves the outcome unknown.
+An error that the server *answered* with a known code means that nothing was written. When the connection breaks, or no
+reply comes in time, after the call was sent, the outcome is unknown.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from redis.exceptions import AuthenticationError, RedisError
 
 from passerelle.core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 READ_ONLY: Final = "read-only replica"
 REASONS: Final[dict[str, str]] = {
@@ -67,3 +72,61 @@ def explain_break(error: BaseException, *, sent: bool) -> StoreUnavailable:
     if isinstance(error, TimeoutError):
         return StoreUnavailable(TIMED_OUT, "unknown")
     return StoreUnavailable(f"{BROKEN}: {str(error) or type(error).__name__}", "unknown")
+
+
+Result = TypeVar("Result")
+
+WITHIN_S: Final = 2.0
+_PAUSE_FIRST_S: Final = 0.02
+_PAUSE_LAST_S: Final = 0.2
+_PASSING: Final = (
+    NO_PRIMARY,
+    NOT_SENT,
+    BROKEN,
+    TIMED_OUT,
+    REASONS["LOADING"],
+    REASONS["CLUSTERDOWN"],
+    REASONS["MASTERDOWN"],
+)
+"""Reasons that may be gone in a moment; a full disk or memory is not."""
+
+
+async def retry(call: Callable[[], Awaitable[Result]], within_s: float = WITHIN_S) -> Result:
+    """Repeats a call that is safe to repeat, at least once after a broken exchange.
+
+    Raises:
+        StoreUnavailable: the last failure; ``wrote`` is ``unknown`` when any try may have run.
+    """
+    began_s = monotonic()
+    try:
+        return await call()
+    except StoreUnavailable as error:
+        return await try_again(call, error, began_s, within_s)
+
+
+async def try_again(
+    call: Callable[[], Awaitable[Result]],
+    failed: StoreUnavailable,
+    began_s: float,
+    within_s: float = WITHIN_S,
+) -> Result:
+    """``retry`` for a caller that has tried once, at ``began_s`` of the monotonic clock.
+
+    Raises:
+        StoreUnavailable: as ``retry``.
+    """
+    deadline = began_s + within_s
+    pause_s = _PAUSE_FIRST_S
+    unknown = failed.wrote == "unknown"
+    tries = 1
+    error = failed
+    while error.reason.startswith(_PASSING) and (tries == 1 or monotonic() + pause_s <= deadline):
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, _PAUSE_LAST_S)
+        try:
+            return await call()
+        except StoreUnavailable as again:
+            error = again
+            tries += 1
+            unknown = unknown or again.wrote == "unknown"
+    raise StoreUnavailable(error.reason, "unknown" if unknown else "no") from error

@@ -1,9 +1,9 @@
 """Hints: one subscription connection per primary, for every channel that this process listens to.
 
-After any error the connection is made anew with one SSUBSCRIBE per channel (a client library that puts
-several channels in one command loses them all on a cluster), and whoever asked hears that hints may be lost.
+After any error the connection is opened again with one SSUBSCRIBE per channel (a client library that puts several
+channels in one command loses them all on a cluster), and ``on_loss`` callbacks learn that hints may be lost.
 
-A callback that raises harms nobody else: the fault is logged, and the hints of the others go on.
+A callback that raises affects no other one: the fault is logged, and the hints of the others go on.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class RedisHints:
         wire = self._wires.get(node)
         if wire is not None and wire.is_connected:
             self._leaving[node][channel] += 1
-            # The reader of a connection that broke connects anew, without this channel.
+            # The reader of a connection that broke connects again, without this channel.
             with suppress(RedisError, OSError):
                 await wire.send_packed_command([pack("SUNSUBSCRIBE", channel)], check_health=False)
 
     def on_loss(self, callback: Callable[[], None]) -> None:
-        """Calls back whenever hints may have been lost: the connection was made anew."""
+        """Calls back whenever hints may have been lost: the connection was opened again."""
         self._on_loss.append(callback)
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class RedisHints:
             try:
                 await wire.send_packed_command([pack("SSUBSCRIBE", channel)], check_health=False)
             except (RedisError, OSError):
-                # The reader connects anew and asks for every channel.
+                # The reader connects again and asks for every channel.
                 return
 
     def _start_reader(self, node: Node) -> None:
@@ -159,7 +159,7 @@ class RedisHints:
             try:
                 await connect(wire)
                 self._leaving[node] = Counter()
-                # Known before the list is made: who subscribes in between asks on this connection.
+                # Set before the list is made: a subscription in between is requested on this connection.
                 self._wires[node] = wire
                 await self._subscribe_all(node, wire)
                 pause_s = _PAUSE_FIRST_S
@@ -235,7 +235,7 @@ class RedisHints:
                     self._tell(callback)
 
     def _tell(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
-        """Calls back; whose callback it is bears what it raises, and nobody else does."""
+        """Calls back; what the callback raises is logged and counted."""
         try:
             callback(*arguments, **named)
         except Exception:  # noqa: BLE001  whatever it is, the hints of all others go on
@@ -243,7 +243,7 @@ class RedisHints:
             _LOG.exception("hints.callback_failed")
 
     def _leave_former(self) -> None:
-        """A former primary that lives on as a replica, or cut off from the others, would go on in silence."""
+        """Disconnects former primaries: one that lives on as a replica, or cut off, would be silent without error."""
         for node, wire in self._wires.items():
             if node not in self._nodes.all:
                 end = asyncio.ensure_future(wire.disconnect(nowait=True))

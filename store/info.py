@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 StoreDurability: TypeAlias = Literal["aof", "replicas", "service"]
-"""What keeps what a server has acknowledged: its append-only file, the memory of replicas, or whoever runs it."""
+"""What keeps acknowledged writes: the append-only file, the memory of replicas, or the operator."""
 
 _NO_EVICTION: Final = "noeviction"
 _EXPIRING: Final = "volatile-"

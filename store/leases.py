@@ -11,8 +11,8 @@ from passerelle.core.ids import SHARDS, Shard
 from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseWish, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_text, as_texts
+from passerelle.store.scripts import Script, read_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,12 +22,44 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 ALIVE_MS: Final = 5_000
-"""An instance that was silent for longer gets no duties."""
+"""An instance that was silent for longer is given no duties."""
 _FORGET_MS: Final = 30_000
 _REST_LEASES: Final = 120
-"""So many leases long, at least half of it, the set of a dead instance stays that drove nothing in a shard."""
+"""The set of a dead instance that drove nothing in a shard stays for this many leases, at least for half as many."""
 _DUTY_LEASES: Final = 24
-"""So many a duty is had without a word from its owner, where nobody can say who lives."""
+"""A duty is held for this many leases without a sign of its owner, if no instance knows which ones live."""
+
+
+def _read_lease(reply: Reply) -> Lease | LeaseLost:
+    match cast("list[bytes | int]", reply):
+        case [b"ok", until, now, duty, found, epoch]:
+            return Lease(
+                int(until),
+                int(now),
+                duty == 1,
+                int(found) if found else None,
+                int(epoch),
+            )
+        case _:
+            return LeaseLost()
+
+
+def _read_takeover(reply: Reply) -> TakenOver | Alive:
+    match cast("list[bytes | list[bytes]]", reply):
+        case [b"gone", bytes(number), list(runs), list(channels)]:
+            names = [name.decode() for name in runs]
+            return TakenOver(
+                number=int(number),
+                runs=tuple(zip(names[::2], names[1::2], strict=True)),
+                channels=tuple(channel.decode() for channel in channels),
+            )
+        case _:
+            return Alive()
+
+
+_ANNOUNCE: Final = Script("announce", as_texts, lane="leases")
+_RELEASE: Final = Script("release", as_text, lane="leases")
+_TAKE_OVER: Final = Script("take_over", _read_takeover, lane="leases")
 
 
 class RedisLeases:
@@ -39,8 +71,7 @@ class RedisLeases:
     async def extend(self, wish: LeaseWish, lease_ms: int) -> Lease | LeaseLost:
         """Opens or extends the lease; a duty that is held and no longer wanted is given back."""
         packed = _pack_lease(wish, lease_ms)
-        [reply] = await retry(lambda: self._nodes.lease(wish.shard, packed))
-        return _read_lease(reply)
+        return _read_lease(await self._nodes.update(wish.shard, packed, lane="leases"))
 
     async def extend_each(
         self, wishes: Sequence[LeaseWish], lease_ms: int
@@ -76,25 +107,18 @@ class RedisLeases:
 
     async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
         """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
-        packed = read_script("take_over").pack_call(
+        return await self._nodes.run(
+            _TAKE_OVER,
+            shard,
             [keys.own(shard, instance), keys.due(shard), keys.lessees(shard)],
             {"instance": instance},
         )
-        [reply] = await retry(lambda: self._nodes.lease(shard, packed))
-        match cast("list[bytes | list[bytes]]", reply):
-            case [b"gone", bytes(number), list(runs), list(channels)]:
-                names = [name.decode() for name in runs]
-                return TakenOver(
-                    number=int(number),
-                    runs=tuple(zip(names[::2], names[1::2], strict=True)),
-                    channels=tuple(channel.decode() for channel in channels),
-                )
-            case _:
-                return Alive()
 
     async def release(self, shard: Shard, driver: Incarnation) -> None:
         """Ends the lease at once, so that its runs are taken over without waiting."""
-        packed = read_script("release").pack_call(
+        await self._nodes.run(
+            _RELEASE,
+            shard,
             [
                 keys.own(shard, driver.instance),
                 keys.duty(shard),
@@ -103,27 +127,24 @@ class RedisLeases:
             ],
             {"instance": driver.instance, "inc": str(driver.number)},
         )
-        await retry(lambda: self._nodes.lease(shard, packed))
 
     async def announce(self, instance: str) -> dict[str, int]:
-        """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
-        packed = read_script("announce").pack_call(
-            [keys.instances()], {"instance": instance, "forget": _FORGET_MS}
+        """Announces this instance, and returns those that did so lately: duties are spread over them."""
+        told = await self._nodes.run(
+            _ANNOUNCE, Shard(0), [keys.instances()], {"instance": instance, "forget": _FORGET_MS}
         )
-        [reply] = await retry(lambda: self._nodes.lease(Shard(0), packed))
-        told = [text.decode() for text in cast("list[bytes]", reply)]
         seen = zip(told[::2], map(int, told[1::2]), strict=True)
         return {name: silent_ms for name, silent_ms in seen if silent_ms <= ALIVE_MS}
 
     async def withdraw(self, instance: str) -> None:
         """Takes the instance off the list, so that others get its duties at once."""
         packed = pack("ZREM", keys.instances(), instance)
-        await retry(lambda: self._nodes.lease(Shard(0), packed))
+        await self._nodes.update(Shard(0), packed, lane="leases")
 
 
 @lru_cache(2 * SHARDS)
 def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
-    """The same bytes several times in each lease, and for all of its life."""
+    """Cached: the same bytes are sent several times in each lease, for the life of the instance."""
     driver, shard = wish.driver, wish.shard
     return read_script("lease").pack_call(
         [
@@ -145,17 +166,3 @@ def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
             "hold": lease_ms * _DUTY_LEASES,
         },
     )
-
-
-def _read_lease(reply: Reply) -> Lease | LeaseLost:
-    match cast("list[bytes | int]", reply):
-        case [b"ok", until, now, duty, found, epoch]:
-            return Lease(
-                int(until),
-                int(now),
-                duty == 1,
-                int(found) if found else None,
-                int(epoch),
-            )
-        case _:
-            return LeaseLost()

@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING, Final, assert_never, cast
 from passerelle.core.ids import derive_shard
 from passerelle.core.ports.limits import Bucket, Drawn, Granted, Period
 from passerelle.store import keys
-from passerelle.store.scripts import read_script
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ports.limits import Draw
+    from passerelle.store.connection import Reply
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
 
 _HEAD: Final = 2
 _PER_DRAW: Final = 3
+
+
+def _read_numbers(reply: Reply) -> list[int]:
+    return [int(number) for number in cast("list[int | bytes]", reply)]
+
+
+_SLOTS: Final = Script("slots", _read_numbers)
 
 
 class RedisLimits:
@@ -38,7 +46,9 @@ class RedisLimits:
     ) -> Granted:
         """One round trip for all limits of one name. Never tried again here: a repeat could draw twice."""
         shard = derive_shard("limit", name)
-        packed = read_script("slots").pack_call(
+        numbers = await self._nodes.run_once(
+            _SLOTS,
+            shard,
             [keys.limits(shard, name)],
             {
                 "instance": instance,
@@ -48,8 +58,6 @@ class RedisLimits:
                 "draws": [_describe(draw) for draw in draws],
             },
         )
-        reply = cast("list[int | bytes]", await self._nodes.write(shard, packed))
-        numbers = [int(one) for one in reply]
         drawn = tuple(
             Drawn(*numbers[at : at + _PER_DRAW]) for at in range(_HEAD, len(numbers), _PER_DRAW)
         )

@@ -24,10 +24,9 @@ from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
-from passerelle.store.failures import Redirected
-from passerelle.store.replies import read_hash, read_scores
-from passerelle.store.retry import retry, try_again
-from passerelle.store.scripts import read_script
+from passerelle.store.failures import Redirected, try_again
+from passerelle.store.replies import as_bytes, as_hash, as_int, as_scores, as_sparse_list, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -42,11 +41,12 @@ _SEARCH_PAGE: Final = 256
 _TAIL: Final = 32
 """Feed rows that are looked at behind an append: those of about a second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
+_BUMP_EPOCH: Final = Script("bump_epoch", as_int)
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What the store has said to have: the ``last`` event of an append with its chain, under an epoch of its shard.
+    """What the store has acknowledged: the ``last`` event of an append with its chain, under an epoch of its shard.
 
     ``at_s`` is a time of the monotonic clock.
     """
@@ -59,8 +59,8 @@ class Acknowledged:
 
 
 @dataclass(slots=True)
-class _Again:
-    """Further tries of an append, and whether any try may have run that nobody has answered."""
+class _AppendRetry:
+    """Further tries of an append; ``unknown``: whether an unanswered try may have run."""
 
     nodes: Nodes
     shard: Shard
@@ -88,7 +88,7 @@ class _Again:
 
 
 class RedisFactReader:
-    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.read`` or a slower way."""
+    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.query_all`` or its kin."""
 
     def __init__(self, ask: Callable[..., Awaitable[list[Reply]]]) -> None:
         self._ask = ask
@@ -104,7 +104,7 @@ class RedisFactReader:
 
         async def read(shard: Shard, wanted: list[EntityRef]) -> None:
             commands = [pack("HGETALL", keys.entity(ref)) for ref in wanted]
-            replies = await self._read(shard, *commands)
+            replies = await self._ask(shard, *commands)
             found.update(
                 {ref: _loaded(ref, reply) for ref, reply in zip(wanted, replies, strict=True)}
             )
@@ -117,18 +117,15 @@ class RedisFactReader:
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
         """Entries with a sequence above ``after``, in order."""
-        [reply] = await self._read(stream.shard, _ask_page(stream, after, limit))
+        [reply] = await self._ask(stream.shard, _ask_page(stream, after, limit))
         return read_entries(reply)
-
-    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        return await retry(lambda: self._ask(shard, *commands))
 
 
 class RedisEventLog(RedisFactReader):
     """``core.ports.log.EventLog`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
-        super().__init__(nodes.read)
+        super().__init__(nodes.query_all)
         self._nodes = nodes
         self._epochs = [0] * len(ALL_SHARDS)
         self._acknowledged: dict[str, tuple[int, str, int, float]] = {}
@@ -139,7 +136,7 @@ class RedisEventLog(RedisFactReader):
 
         async def read(shard: Shard) -> None:
             [epoch] = await self._nodes.read(shard, pack("HGET", keys.meta(shard), "epoch"))
-            self._epochs[shard.number] = int(cast("bytes | None", epoch) or 0)
+            self._epochs[shard.number] = as_int(epoch)
 
         await asyncio.gather(*(read(shard) for shard in ALL_SHARDS))
 
@@ -165,11 +162,11 @@ class RedisEventLog(RedisFactReader):
         nodes, began_s = self._nodes, monotonic()
         seen, node = nodes.generation, nodes.primaries[shard.number]
         try:
-            replies = await node.writes.call(call, 1 + looks, within_s=packed.within_s)
+            replies = await node.writes.call(call, 1 + looks, linger_s=packed.within_s)
         except (Redirected, StoreUnavailable) as failed:
-            again = _Again(nodes, shard, call, 1 + looks)
-            replies = await again.go_on(failed, seen, began_s)
-            unknown = again.unknown
+            attempts = _AppendRetry(nodes, shard, call, 1 + looks)
+            replies = await attempts.go_on(failed, seen, began_s)
+            unknown = attempts.unknown
         result = read_append(replies[0], packed)
         if isinstance(result, Appended):
             if nodes.generation == seen:
@@ -181,7 +178,7 @@ class RedisEventLog(RedisFactReader):
         if isinstance(result, StaleEpoch):
             self._epochs[shard.number] = result.epoch
         if unknown and isinstance(result, Conflict) and await self._has_events_of(packed):
-            # One of our tries ran, and somebody has written the entity since.
+            # One of these tries ran, and another call has written the entity since.
             return Again(None)
         return result
 
@@ -196,7 +193,7 @@ class RedisEventLog(RedisFactReader):
         return self._written_s[shard.number] >= since_s
 
     def _keep(self, session: str, stored: Appended, epoch: int, at_s: float) -> None:
-        """Once for each message: a tuple in a dictionary, whose oldest rows go."""
+        """Runs once for each message, hence a tuple in a dictionary whose oldest rows go."""
         kept = self._acknowledged
         kept.pop(session, None)
         kept[session] = (stored.last, stored.chain, epoch, at_s)
@@ -213,22 +210,21 @@ class RedisEventLog(RedisFactReader):
 
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
         """Digest and result of a key, while its row lives."""
-        [row] = await self._read(shard, pack("GET", keys.idempotency(shard, key)))
-        if not isinstance(row, bytes):
+        row = await self._nodes.query(shard, pack("GET", keys.idempotency(shard, key)), as_bytes)
+        if row is None:
             return None
         digest, _, result = row.partition(b"\n")
         return digest.decode(), result
 
     async def read_head(self, stream: StreamRef) -> Head | None:
         """The head, or None when there is no such stream."""
-        [reply] = await self._read(stream.shard, _ask_head(stream))
-        return _head(reply)
+        return await self._nodes.query(stream.shard, _ask_head(stream), _head)
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
         """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
-        head, page = await self._read(
+        head, page = await self._ask(
             stream.shard, _ask_head(stream), _ask_page(stream, after, limit)
         )
         return _head(head), read_entries(page)
@@ -236,23 +232,25 @@ class RedisEventLog(RedisFactReader):
     async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
         """Facade ids of a session with their last status time in ms, newest first."""
         shard = place(session)
-        key = keys.session_tasks(shard, session)
-        [reply] = await self._read(shard, pack("ZRANGE", key, 0, -1, "REV", "WITHSCORES"))
-        return read_scores(reply)
+        command = pack("ZRANGE", keys.session_tasks(shard, session), 0, -1, "REV", "WITHSCORES")
+        return await self._nodes.query(shard, command, as_scores)
 
     async def read_open(self, session: str) -> list[str]:
         """Ids of the open tasks and actions of a session."""
         shard = place(session)
-        [reply] = await self._read(shard, pack("ZRANGE", keys.session_open(shard, session), 0, -1))
-        return [member.decode() for member in cast("list[bytes]", reply)]
+        command = pack("ZRANGE", keys.session_open(shard, session), 0, -1)
+        return await self._nodes.query(shard, command, as_texts)
 
     async def bump_epoch(self, shard: Shard, expected: int) -> int:
         """Gives the shard a new epoch unless somebody did since ``expected`` held; returns the one that holds."""
-        packed = read_script("bump_epoch").pack_call(
-            [keys.meta(shard), keys.shard_hints(shard)], {"expected": str(expected)}
+        epoch = await self._nodes.run_once(
+            _BUMP_EPOCH,
+            shard,
+            [keys.meta(shard), keys.shard_hints(shard)],
+            {"expected": str(expected)},
         )
-        self._epochs[shard.number] = int(cast("bytes", await self._nodes.write(shard, packed)))
-        return self._epochs[shard.number]
+        self._epochs[shard.number] = epoch
+        return epoch
 
     async def _has_events_of(self, batch: PackedBatch) -> bool:
         if not batch.first_event:
@@ -262,8 +260,7 @@ class RedisEventLog(RedisFactReader):
         upper = "+"
         for _ in range(_SEARCH_PAGES):
             command = pack("XREVRANGE", keys.entries(stream), upper, "-", "COUNT", _SEARCH_PAGE)
-            [reply] = await self._read(batch.shard, command)
-            page = read_entries(reply)
+            page = await self._nodes.query(batch.shard, command, read_entries)
             if any(entry.event_id == wanted for entry in page):
                 return True
             if len(page) < _SEARCH_PAGE:
@@ -319,7 +316,7 @@ def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
 
 
 def _head(reply: Reply) -> Head | None:
-    epoch, sequence, chain, first = cast("list[bytes | None]", reply)
+    epoch, sequence, chain, first = as_sparse_list(reply)
     if epoch is None or chain is None:
         return None
     return Head(epoch.decode(), int(sequence or 0), chain.decode(), int(first or 1))
@@ -342,7 +339,7 @@ def _entry(identifier: bytes, flat: list[bytes]) -> Entry:
 
 
 def _loaded(ref: EntityRef, reply: Reply) -> Loaded:
-    fields = read_hash(reply)
+    fields = as_hash(reply)
     stamp = Stamp(int(fields.get("v", b"0")), fields.get("op", b"").decode())
     rest = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
     return Loaded(ref, stamp, fields.get("s", b""), rest)

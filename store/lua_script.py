@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import orjson
 
@@ -21,12 +21,17 @@ ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[s
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """One operation; ``digest`` is what the server knows it by."""
+class ScriptFile:
+    """The text of one operation; ``digest`` is what the server knows it by."""
 
     name: str
     text: bytes
     digest: str
+
+    @classmethod
+    def of(cls, name: str, text: bytes) -> Self:
+        """The script with this text."""
+        return cls(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
     def pack_call(
         self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
@@ -36,7 +41,7 @@ class Script:
 
 
 @cache
-def load_script(package: str, name: str) -> Script:
+def load_script(package: str, name: str) -> ScriptFile:
     """The script of an operation, from the folder ``lua`` of an installed package."""
     text = files(package).joinpath("lua", f"{name}.lua").read_bytes()
-    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+    return ScriptFile.of(name, text)

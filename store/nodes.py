@@ -10,14 +10,13 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store.batcher import BATCH_LIMIT, Batcher
 from passerelle.store.clock import ServerTime
-from passerelle.store.failures import READ_ONLY, Redirected
+from passerelle.store.failures import READ_ONLY, Redirected, retry, try_again
 from passerelle.store.replication import ReplicationView, inherit
-from passerelle.store.retry import retry, try_again
 from passerelle.store.topology import Sentinels, find_topology
 
 if TYPE_CHECKING:
@@ -25,8 +24,11 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.store.connection import Endpoint, Reply
-    from passerelle.store.seeds import Seeds
-    from passerelle.store.topology import Topology
+    from passerelle.store.lua_script import Control
+    from passerelle.store.scripts import Lane, Script
+    from passerelle.store.topology import Seeds, Topology
+
+Result = TypeVar("Result")
 
 FORGET_S: Final = 30.0
 """How long the connections to a node are kept that serves no shard any more: it may come back."""
@@ -49,15 +51,15 @@ class Node:
         self.leases = Batcher(endpoint, scripts, batches=batches)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, batches=batches)
         self.background = asyncio.Semaphore(BATCH_LIMIT)
-        """Calls that nobody waits for: what of them may stand before that of a caller is one batch."""
+        """Limits calls that nobody waits for to one batch, so that a caller's call is queued behind at most that."""
         self.time = ServerTime()
         self.replication = ReplicationView()
         self.acts_alone = False
-        """It was promoted and has no replica: nothing waits for one any more."""
+        """It was promoted and has no replica: acts do not wait for one."""
 
     @property
     def awaits_replicas(self) -> bool:
-        """Whether acts wait for a replica; an isolated primary that has lost its replicas still does."""
+        """Whether acts wait for a replica; they still do at an isolated primary that has lost its replicas."""
         return self.replication.has_replicas and not self.acts_alone
 
     async def close(self) -> None:
@@ -125,18 +127,84 @@ class Nodes:
         """The primary that is thought to serve a shard."""
         return self.primaries[shard.number]
 
-    async def write(self, shard: Shard, packed: bytes) -> Reply:
-        """One command that changes something."""
-        return (await self._route(shard, "writes", packed, 1))[0]
+    async def query(
+        self, shard: Shard, command: bytes, decode: Callable[[Reply], Result]
+    ) -> Result:
+        """The decoded reply of one command that changes nothing.
 
-    def write_now(self, shard: Shard, packed: bytes) -> Coroutine[None, None, Reply]:
-        """The same for who has gathered what goes together: it waits for no others, and is tried again like ``retry``.
-
-        It has begun before it is awaited, which is to be done in any case.
+        Raises:
+            StoreUnavailable: every try within two seconds failed; so do the other calls that are tried again.
         """
+        [reply] = await self.query_all(shard, command)
+        return decode(reply)
+
+    async def query_all(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        """The same for several commands, in order, in one round trip."""
+        return await retry(lambda: self.read(shard, *commands))
+
+    async def update(self, shard: Shard, command: bytes, lane: Lane = "writes") -> Reply:
+        """One command that changes something and may run twice."""
+        [reply] = await retry(lambda: self._route(shard, lane, command, 1))
+        return reply
+
+    async def run(
+        self,
+        script: Script[Result],
+        shard: Shard,
+        names: Sequence[str],
+        control: Control,
+        values: Sequence[bytes] = (),
+    ) -> Result:
+        """The decoded reply of a script that may run twice, over these keys."""
+        packed = script.file.pack_call(names, control, values)
+        [reply] = await retry(lambda: self._route(shard, script.lane, packed, 1))
+        return script.decode(reply)
+
+    async def run_once(
+        self, script: Script[Result], shard: Shard, names: Sequence[str], control: Control
+    ) -> Result:
+        """The same for a script that may not: after a lost reply the caller has to find out.
+
+        Raises:
+            StoreUnavailable: with ``wrote`` = ``unknown`` when it may have run.
+        """
+        packed = script.file.pack_call(names, control)
+        [reply] = await self._route(shard, script.lane, packed, 1)
+        return script.decode(reply)
+
+    async def run_replicated(
+        self, script: Script[Result], shard: Shard, names: Sequence[str], control: Control
+    ) -> tuple[Result, bool]:
+        """``run_once`` before an act that cannot be undone, and whether a replica has it, where there are replicas."""
+        if not self.node(shard).awaits_replicas:
+            return await self.run_once(script, shard, names, control), True
+        packed = script.file.pack_call(names, control)
+        reply, confirmed = await self.wait_for_replica(shard, packed)
+        return script.decode(reply), confirmed > 0
+
+    def run_unbatched(
+        self,
+        script: Script[Result],
+        shard: Shard,
+        names: Sequence[str],
+        control: Control,
+        values: Sequence[bytes] = (),
+    ) -> Coroutine[None, None, Result]:
+        """``run`` for a caller that has coalesced calls already: it waits for no others to share its exchange.
+
+        It is sent before it is awaited, which is to be done in any case.
+        """
+        packed = script.file.pack_call(names, control, values)
         seen, began_s = self.generation, monotonic()
-        first = self.node(shard).writes.call(packed, alone=True)
-        return self._follow(shard, packed, first, seen, began_s)
+        first = self.node(shard).writes.call(packed, no_linger=True)
+        return self._decode(script, self._follow(shard, packed, first, seen, began_s))
+
+    async def _decode(self, script: Script[Result], asked: Awaitable[Reply]) -> Result:
+        return script.decode(await asked)
+
+    async def write(self, shard: Shard, packed: bytes) -> Reply:
+        """One command that changes something, sent once."""
+        return (await self._route(shard, "writes", packed, 1))[0]
 
     async def _follow(
         self,
@@ -150,7 +218,7 @@ class Nodes:
             return (await first)[0]
         except Redirected:
             await self._refresh_quietly(seen)
-            return await retry(lambda: self.write(shard, packed))
+            return await self.update(shard, packed)
         except StoreUnavailable as error:
             if self.moves:
                 await self._refresh_quietly(seen)
@@ -216,29 +284,28 @@ class Nodes:
         except StoreUnavailable as error:
             return error
 
-    async def act(self, shard: Shard, packed: bytes) -> tuple[Reply, int]:
-        """One command whose effect has to be on a replica: its reply, and on how many it is."""
+    async def wait_for_replica(self, shard: Shard, packed: bytes) -> tuple[Reply, int]:
+        """One command whose effect has to be on a replica: its reply, and how many replicas confirmed it."""
         reply, confirmed = await self._route(shard, "acts", packed, 1)
         return reply, cast("int", confirmed)
 
-    async def write_before_act(self, shard: Shard, packed: bytes) -> tuple[Reply, bool]:
-        """One command before an act that cannot be undone, and whether a replica has it, where there are replicas."""
-        if not self.node(shard).awaits_replicas:
-            return await self.write(shard, packed), True
-        reply, confirmed = await self.act(shard, packed)
-        return reply, confirmed > 0
-
     def read(self, shard: Shard, *commands: bytes) -> Coroutine[None, None, list[Reply]]:
-        """Commands that change nothing, in order, in one round trip."""
+        """Commands that change nothing, in order, in one round trip, sent once."""
         return self._route(shard, "reads", b"".join(commands), len(commands))
 
-    async def read_behind(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        """``read`` for the work in the background, of which a batch is under way at each primary at most."""
+    async def query_in_background(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        """``query_all`` for background work: at most one batch of it is under way at each primary."""
+        return await retry(lambda: self._read_in_background(shard, *commands))
+
+    async def update_in_background(self, shard: Shard, command: bytes) -> Reply:
+        """``update`` for the same."""
+        return await retry(lambda: self._write_in_background(shard, command))
+
+    async def _read_in_background(self, shard: Shard, *commands: bytes) -> list[Reply]:
         async with self.node(shard).background:
             return await self.read(shard, *commands)
 
-    async def write_behind(self, shard: Shard, packed: bytes) -> Reply:
-        """``write`` for the same."""
+    async def _write_in_background(self, shard: Shard, packed: bytes) -> Reply:
         async with self.node(shard).background:
             return await self.write(shard, packed)
 
@@ -252,7 +319,7 @@ class Nodes:
             return
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_table())
-            self._reading.add_done_callback(_look_at_failure)
+            self._reading.add_done_callback(_retrieve_failure)
         # One read for all whose calls have failed: in an outage it takes a while and fails, too.
         await asyncio.shield(self._reading)
 
@@ -266,7 +333,7 @@ class Nodes:
                 serves.time = ServerTime(served.time.ahead_ms)
                 serves.acts_alone = False
         if before != self.primaries:
-            self._let_go()
+            self._schedule_forgetting()
             for callback in self._on_move:
                 callback()
 
@@ -288,12 +355,12 @@ class Nodes:
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*(node.close() for node in self._by_name.values()), *self._ends)
 
-    async def _route(self, shard: Shard, lane: str, packed: bytes, count: int) -> list[Reply]:
+    async def _route(self, shard: Shard, lane: Lane, packed: bytes, count: int) -> list[Reply]:
         for _ in range(_REDIRECT_TRIES):
             seen = self.generation
             batcher: Batcher = getattr(self.primaries[shard.number], lane)
             try:
-                return await batcher.call(packed, count, alone=lane == "reads")
+                return await batcher.call(packed, count, no_linger=lane == "reads")
             except (Redirected, StoreUnavailable) as failed:
                 await self.recover(failed, seen)
         reason = "the shard is moving"
@@ -303,19 +370,19 @@ class Nodes:
         try:
             await self.refresh(seen)
         except StoreUnavailable:
-            # The caller is told of its own failure, which is the better one.
+            # The caller reports its own failure, which says more.
             return
 
     async def _watch(self, sentinels: Sentinels) -> None:
-        """Looks for a switch by itself: a former primary that is cut off takes writes, and nobody keeps them."""
+        """Polls the Sentinels: a former primary that is cut off still takes writes, and they are lost."""
         while True:
             await asyncio.sleep(_LOOK_S)
             with suppress(StoreUnavailable):
                 if await sentinels.has_moved():
                     await self.refresh_now()
 
-    def _let_go(self) -> None:
-        """Nodes that serve nothing any more are forgotten after a while, those that serve again are kept."""
+    def _schedule_forgetting(self) -> None:
+        """Schedules nodes that serve no shard to be forgotten; those that serve again are kept."""
         serving = set(self.primaries)
         for node in self._by_name.values():
             if node in serving:
@@ -339,7 +406,7 @@ class Nodes:
         return node
 
 
-def _look_at_failure(read: asyncio.Task[None]) -> None:
-    """Everybody who waited was told; there may be nobody left."""
+def _retrieve_failure(read: asyncio.Task[None]) -> None:
+    """Retrieves the exception: callers that waited have it, and there may be none."""
     if not read.cancelled():
         read.exception()

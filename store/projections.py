@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, place
@@ -24,19 +23,15 @@ from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
 from passerelle.store.log import read_feed_rows
-from passerelle.store.owner_index import OwnerIndex
-from passerelle.store.pending import Pending
-from passerelle.store.replies import read_hash
-from passerelle.store.retry import retry
+from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
+from passerelle.store.replies import as_hash, as_texts
 from passerelle.store.scripts import read_script
-from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import Part, ProjectionRow
-    from passerelle.store.connection import Reply
     from passerelle.store.log import RedisEventLog
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
@@ -49,8 +44,8 @@ _TAKEN: Final = "taken:"
 _DROPPED: Final = "dropped"
 """The feed has no rows below this id any more."""
 _EPOCH_TRIES: Final = 3
-_ANEW: Final = ""
-"""In place of a feed id: rows that come beside the feed."""
+_NO_FEED_ID: Final = ""
+"""The feed id of rows that do not come from the feed."""
 
 
 class RedisProjections:
@@ -58,8 +53,8 @@ class RedisProjections:
 
     def __init__(self, nodes: Nodes, log: RedisEventLog, *, yields: bool = False) -> None:
         self._nodes = nodes
-        self._ask = nodes.read_behind if yields else nodes.read
-        self._write_one = nodes.write_behind if yields else nodes.write
+        self._ask = nodes.query_in_background if yields else nodes.query_all
+        self._update = nodes.update_in_background if yields else nodes.update
         self._log = log
         self._index = OwnerIndex(nodes)
         # Every task is listed beside an append.
@@ -73,16 +68,16 @@ class RedisProjections:
         """Feed rows of a shard above an id, or from the oldest one that is kept."""
         start = "-" if after is None else f"({after}"
         page = pack("XRANGE", keys.feed(shard), start, "+", "COUNT", limit)
-        reply, marks = await self._read(shard, page, pack("HGETALL", keys.meta(shard)))
+        reply, marks = await self._ask(shard, page, pack("HGETALL", keys.meta(shard)))
         rows = read_feed_rows(reply)
         if rows:
-            # Whoever reads rows is about to move its mark.
-            self._seen[shard] = read_hash(marks)
+            # A consumer that reads rows is about to move its mark.
+            self._seen[shard] = as_hash(marks)
         return rows
 
     async def read_mark(self, shard: Shard, consumer: str) -> str | None:
         """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
-        [mark] = await self._read(shard, pack("HGET", keys.meta(shard), _MARK + consumer))
+        [mark] = await self._ask(shard, pack("HGET", keys.meta(shard), _MARK + consumer))
         return mark.decode() if isinstance(mark, bytes) else None
 
     async def read_position(self, shard: Shard, consumer: str) -> RelayPosition:
@@ -98,12 +93,12 @@ class RedisProjections:
 
     async def read_taken(self, source: Shard, target: Shard) -> str:
         """The mark that a target has for a source, as ``<epoch of the source>.<feed id>``; "" where it has none."""
-        [mark] = await self._read(target, pack("HGET", keys.marks(target), source.tag))
+        [mark] = await self._ask(target, pack("HGET", keys.marks(target), source.tag))
         return mark.decode() if isinstance(mark, bytes) else ""
 
     async def reaches_back(self, shard: Shard, feed_id: str | None) -> bool:
         """Whether the feed of a shard still has every row above an id, or every row."""
-        [dropped] = await self._read(shard, pack("HGET", keys.meta(shard), _DROPPED))
+        [dropped] = await self._ask(shard, pack("HGET", keys.meta(shard), _DROPPED))
         if not isinstance(dropped, bytes):
             return True
         return _order(feed_id or "0-0") >= _order(dropped.decode())
@@ -128,12 +123,12 @@ class RedisProjections:
         for _ in range(_EPOCH_TRIES):
             epoch = self._epochs.get(target, self._log.shard_epoch(target))
             packed = self._pack_rows(source, target, feed_id, rows, epoch, known)
-            reply = await retry(partial(self._write_one, target, packed))
-            match cast("list[bytes]", reply):
-                case [b"ok", mark]:
-                    return Taken(mark.decode(), epoch)
-                case [b"behind", mark]:
-                    return Behind(mark.decode())
+            reply = as_texts(await self._update(target, packed))
+            match reply:
+                case ["ok", mark]:
+                    return Taken(mark, epoch)
+                case ["behind", mark]:
+                    return Behind(mark)
                 case [_, current]:
                     self._epochs[target] = int(current)
                 case other:
@@ -143,13 +138,13 @@ class RedisProjections:
         raise StoreUnavailable(reason, "no")
 
     async def put_anew(self, source: Shard, target: Shard, rows: Sequence[ProjectionRow]) -> None:
-        """Applies rows that were made from the streams, beside what the relay brings: no mark is compared or moved.
+        """Applies rows that were rebuilt from the streams: no mark is compared or moved.
 
         Raises:
             StoreUnavailable: the target did not take them.
             ValueError: a row belongs to another shard.
         """
-        await self.advance(source, target, _ANEW, rows)
+        await self.advance(source, target, _NO_FEED_ID, rows)
 
     async def move_mark(
         self, shard: Shard, consumer: str, feed_id: str, taken: Mapping[Shard, Taken] = NONE_TAKEN
@@ -166,7 +161,7 @@ class RedisProjections:
         values = [f"{epoch}.{feed_id}"]
         for target, mark in taken.items():
             values += (_TAKEN + target.tag, f"{mark.mark} {mark.epoch}")
-        await self._write(shard, pack("HSET", keys.meta(shard), name, *values))
+        await self._update(shard, pack("HSET", keys.meta(shard), name, *values))
         others = [
             value.decode().partition(".")[2]
             for field, value in fields.items()
@@ -175,15 +170,15 @@ class RedisProjections:
         await self._trim_feed(shard, min((feed_id, *others), key=_order))
 
     async def _read_marks(self, shard: Shard) -> dict[str, bytes]:
-        [reply] = await self._read(shard, pack("HGETALL", keys.meta(shard)))
-        return read_hash(reply)
+        [reply] = await self._ask(shard, pack("HGETALL", keys.meta(shard)))
+        return as_hash(reply)
 
     async def index_now(self, row: IndexRow) -> None:
         """Writes an owner-index row, so that a caller sees its own writes."""
         await self._index.add(row)
 
     def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends such a row beside an append that may wait so long for others; to be awaited: whether it was written."""
+        """Sends such a row together with an append of this linger budget; the awaitable says whether it was written."""
         return self._index.post(row, within_s)
 
     async def read_index(
@@ -224,8 +219,8 @@ class RedisProjections:
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
         shard = place(owner)
-        [reply] = await self._read(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
-        return list(read_hash(reply).items())
+        [reply] = await self._ask(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
+        return list(as_hash(reply).items())
 
     def _pack_rows(
         self,
@@ -269,14 +264,8 @@ class RedisProjections:
         low = _order(feed_id)[0] - KEEP_BEHIND_MS
         lowest = f"{max(low, 0)}-0"
         trim = pack("XTRIM", keys.feed(shard), "MINID", lowest)
-        if await retry(lambda: self._write_one(shard, trim)):
-            await self._write(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
-
-    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
-        return await retry(lambda: self._ask(shard, *commands))
-
-    async def _write(self, shard: Shard, command: bytes) -> None:
-        await retry(lambda: self._write_one(shard, command))
+        if await self._update(shard, trim):
+            await self._update(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
 
 
 def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:

@@ -29,7 +29,7 @@ _MARK_MS: Final = 5_000
 class RedisReplicas:
     """``core.ports.leases.Replicas`` over a server or cluster. ``counts`` False: replicas are nothing to wait for.
 
-    ``alone_after_s``: for so long nothing is sent at a promoted server without a replica; None: until it has one.
+    ``alone_after_s``: how long acts wait at a promoted server without a replica, in seconds; None: until it has one.
     """
 
     def __init__(self, nodes: Nodes) -> None:
@@ -55,12 +55,12 @@ class RedisReplicas:
     async def have_all(self, shard: Shard) -> bool:
         """Whether a replica has everything that the shard's primary has acknowledged so far.
 
-        Replication is in order, so a mark that is written behind it stands for all. False also while the store is away.
+        Replication is in order, so the confirmation of a later mark covers all. False also while the store is away.
         """
         node = self._nodes.node(shard)
         mark = pack("SET", keys.probe(shard), "1", "PX", _MARK_MS)
         try:
-            _, replicas = await self._nodes.act(shard, mark)
+            _, replicas = await self._nodes.wait_for_replica(shard, mark)
             confirmed = replicas > 0
         except StoreUnavailable:
             confirmed = False

@@ -1,4 +1,4 @@
-"""Replies of the server as Python values."""
+"""Decoders of replies: from RESP 2, where everything is a byte string, a number or a list, to what callers want."""
 
 from __future__ import annotations
 
@@ -8,16 +8,52 @@ if TYPE_CHECKING:
     from passerelle.store.connection import Reply
 
 
-def read_scores(reply: Reply) -> list[tuple[str, int]]:
-    """Members and scores of a ZRANGE WITHSCORES."""
-    flat = cast("list[bytes]", reply)
+def as_int(reply: Reply) -> int:
+    """A number, also one that came as text; 0 for what is not there."""
+    return int(cast("bytes | int | None", reply) or 0)
+
+
+def as_bytes(reply: Reply) -> bytes | None:
+    """A byte string; None for what is not there."""
+    return reply if isinstance(reply, bytes) else None
+
+
+def as_text(reply: Reply) -> str:
+    """A text."""
+    return cast("bytes", reply).decode()
+
+
+def as_list(reply: Reply) -> list[bytes]:
+    """Byte strings, none of which is missing."""
+    return cast("list[bytes]", reply)
+
+
+def as_sparse_list(reply: Reply) -> list[bytes | None]:
+    """Byte strings, as HMGET returns them: None in place of those that are not there."""
+    return cast("list[bytes | None]", reply)
+
+
+def as_texts(reply: Reply) -> list[str]:
+    """Texts."""
+    return [text.decode() for text in as_list(reply)]
+
+
+def as_ms(reply: Reply) -> int:
+    """Milliseconds of TIME, which answers in seconds and microseconds."""
+    seconds, micros = as_list(reply)
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def as_hash(reply: Reply) -> dict[str, bytes]:
+    """Fields of HGETALL."""
+    flat = as_list(reply)
+    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def as_scores(reply: Reply) -> list[tuple[str, int]]:
+    """Members and scores of ZRANGE WITHSCORES."""
+    flat = as_list(reply)
     return [
         (member.decode(), int(float(score)))
         for member, score in zip(flat[::2], flat[1::2], strict=True)
     ]
-
-
-def read_hash(reply: Reply) -> dict[str, bytes]:
-    """Fields of an HGETALL."""
-    flat = cast("list[bytes]", reply)
-    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}

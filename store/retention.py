@@ -9,10 +9,11 @@ from passerelle.core.ids import place
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.acks import KEEP_MS, TAB_KEEP_MS
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
+    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 CAP_ENTRIES: Final = 100_000
@@ -53,6 +54,22 @@ class NotTrimmed:
 TrimResult: TypeAlias = Trimmed | Held | NotTrimmed
 
 
+def _read_trimmed(reply: Reply) -> TrimResult:
+    match as_texts(reply):
+        case ["ok", first]:
+            return Trimmed(int(first))
+        case ["held", what, sequence]:
+            by = cast("Literal['open', 'ack', 'target']", what)
+            return Held(by, int(float(sequence)))
+        case ["unarchived"]:
+            return NotTrimmed("unarchived")
+        case _:
+            return NotTrimmed("nothing")
+
+
+_TRIM: Final = Script("trim", _read_trimmed)
+
+
 class RedisRetention:
     """Trims streams over a server or cluster."""
 
@@ -71,7 +88,9 @@ class RedisRetention:
         """Removes entries up to ``upto``; past a cap the older half goes whatever holds it."""
         shard = place(session)
         stream = StreamRef(StreamKind.SESSION, session)
-        packed = read_script("trim").pack_call(
+        return await self._nodes.run(
+            _TRIM,
+            shard,
             [
                 keys.head(stream),
                 keys.entries(stream),
@@ -90,14 +109,3 @@ class RedisRetention:
                 "cap_bytes": cap_bytes,
             },
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
-        match cast("list[bytes]", reply):
-            case [b"ok", first]:
-                return Trimmed(int(first))
-            case [b"held", what, sequence]:
-                by = cast("Literal['open', 'ack', 'target']", what.decode())
-                return Held(by, int(float(sequence)))
-            case [b"unarchived"]:
-                return NotTrimmed("unarchived")
-            case _:
-                return NotTrimmed("nothing")

@@ -1,11 +1,36 @@
-"""The Lua files of the gateway's store, named by operation."""
+"""The Lua files: read once, named by operation, called by their hash.
+
+The header of a script names its keys in order (KEYS) and the shared functions that it calls (USES). Both are put before
+its text, so that a script says ``head`` where it would say ``KEYS[1]``, and a stored row is parsed in one place.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
-from passerelle.store.lua_script import Script, load_script
+from passerelle.store.connection import Reply
+from passerelle.store.lua_script import ScriptFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Result = TypeVar("Result")
+Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
+"""Connections of one primary that carry calls of a kind: no kind delays another."""
+
+_LUA: Final = files("passerelle.store").joinpath("lua")
+_KEYS: Final = re.compile(r"^-- KEYS  (.*?)^-- ARGV", re.MULTILINE | re.DOTALL)
+_KEY_NAME: Final = re.compile(r"\b\d+ ([a-z_]+)")
+_USES: Final = re.compile(r"^-- USES  (.+)$", re.MULTILINE)
+_DEFINITION: Final = re.compile(
+    r"^local function (\w+)\(.*?^end$|^local (\w+) = .*?$", re.MULTILINE | re.DOTALL
+)
+_WORD: Final = re.compile(r"\w+")
 
 OPERATIONS: Final = (
     "ack",
@@ -16,8 +41,8 @@ OPERATIONS: Final = (
     "claim_due",
     "forget_uploads",
     "hello",
-    "hold_due",
-    "hold_push",
+    "extend_claim",
+    "defer_push",
     "keep_agent",
     "keep_link",
     "lease",
@@ -37,10 +62,65 @@ OPERATIONS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Script(Generic[Result]):
+    """One operation with the type of its reply; ``Nodes.run`` and its kin call it."""
+
+    name: str
+    decode: Callable[[Reply], Result]
+    lane: Lane = "writes"
+
+    @property
+    def file(self) -> ScriptFile:
+        """What the server knows it by."""
+        return read_script(self.name)
+
+
 @cache
-def read_script(name: str) -> Script:
-    """The script of an operation."""
-    return load_script("passerelle.store", name)
+def read_script(name: str) -> ScriptFile:
+    """The script of an operation, as it is loaded."""
+    text = compose_script(_LUA.joinpath(f"{name}.lua").read_text("utf-8")).encode()
+    return ScriptFile.of(name, text)
+
+
+def compose_script(text: str) -> str:
+    """A script file as it is loaded: the shared functions that its header names, its KEYS by name, and ``control``.
+
+    Raises:
+        KeyError: the header names a function that there is not.
+    """
+    flags, _, rest = text.partition("\n")
+    keys = _KEYS.search(rest)
+    names = _KEY_NAME.findall(keys[1]) if keys else []
+    places = ", ".join(f"KEYS[{place}]" for place, _ in enumerate(names, 1))
+    uses = _USES.search(rest)
+    return "\n".join(
+        (
+            flags,
+            *_collect_functions(uses[1].split() if uses else ()),
+            f"local {', '.join(names)} = {places}" if names else "",
+            "local control = cjson.decode(ARGV[1])",
+            rest,
+        )
+    )
+
+
+def _collect_functions(names: Iterable[str]) -> list[str]:
+    """The texts of shared functions and of those that they call, each behind those that it calls."""
+    functions, wanted, left = read_functions(), set[str](), list(names)
+    while left:
+        name = left.pop()
+        if name not in wanted:
+            wanted.add(name)
+            left += [word for word in _WORD.findall(functions[name]) if word in functions]
+    return [text for name, text in functions.items() if name in wanted]
+
+
+@cache
+def read_functions() -> dict[str, str]:
+    """The functions and constants that scripts share, by name, in the order in which they are defined."""
+    text = _LUA.joinpath("shared", "preamble.lua").read_text("utf-8")
+    return {found[1] or found[2]: found[0] for found in _DEFINITION.finditer(text)}
 
 
 def read_all_scripts() -> list[bytes]:

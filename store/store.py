@@ -10,52 +10,43 @@ import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
-from passerelle.store.blob_stores import open_blobs, open_copies, open_uploads
-from passerelle.store.bundles import RedisBundles
-from passerelle.store.callbacks import RedisCallbacks
-from passerelle.store.channels import RedisChannels
+from passerelle.store.blobs import open_blobs, open_copies, open_uploads
+from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
 from passerelle.store.clock import StoreClock
 from passerelle.store.connection import pack
-from passerelle.store.deltas import RedisDeltas
-from passerelle.store.due import RedisDueRows
-from passerelle.store.habits import RedisHabits
+from passerelle.store.due import RedisDueRows, RedisShardPoll
+from passerelle.store.failures import retry
 from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
-from passerelle.store.inspection import RedisInspection
 from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
-from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog, RedisFactReader
-from passerelle.store.mutes import RedisMutes
+from passerelle.store.maintenance import RedisInspection, RedisViews
 from passerelle.store.nodes import Nodes
-from passerelle.store.nudges import RedisNudges
-from passerelle.store.owner_tokens import RedisOwnerTokens
-from passerelle.store.presence import RedisPresences
+from passerelle.store.peers import RedisCallbacks, RedisHabits
 from passerelle.store.projections import RedisProjections
-from passerelle.store.push_keys import RedisPushKeys
+from passerelle.store.pubsub import RedisDeltas, RedisNudges, RedisRuleNews
+from passerelle.store.pushes import RedisBundles, RedisMutes
 from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
+from passerelle.store.replies import as_int, as_text
 from passerelle.store.retention import RedisRetention
-from passerelle.store.retry import retry
-from passerelle.store.rule_news import RedisRuleNews
 from passerelle.store.scripts import read_all_scripts
-from passerelle.store.seeds import read_seeds
-from passerelle.store.shard_poll import RedisShardPoll
+from passerelle.store.sealed_values import RedisOwnerTokens, RedisPushKeys, RedisTickets
 from passerelle.store.stream_hints import StreamHints
 from passerelle.store.targets import RedisTargets
-from passerelle.store.tickets import RedisTickets
+from passerelle.store.topology import read_seeds
 from passerelle.store.uploads import RedisUploads
-from passerelle.store.views import RedisViews
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from passerelle.store.blob_stores import BlobStore
+    from passerelle.store.blobs import BlobStore
     from passerelle.store.info import StoreDurability
     from passerelle.store.nodes import Node
 
@@ -64,7 +55,7 @@ _PROBE_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """``url`` is what ``store.seeds`` reads. Blobs need a folder that all instances share, or a bucket.
+    """``url`` is what ``store.topology`` reads. Blobs need a folder that all instances share, or a bucket.
 
     ``batches`` counts exchanges with the store by how many calls they carry.
     """
@@ -74,9 +65,9 @@ class StoreSettings:
     durability: StoreDurability = "aof"
     """What keeps the server's data."""
     replicated_acts: bool = True
-    """Acts that nothing undoes wait for a replica, where there are any."""
+    """Irreversible acts wait for a replica, if there are any."""
     alone_after_s: float | None = ALONE_AFTER_S
-    """For so long they wait at a promoted server without a replica, in seconds; None: until it has one."""
+    """How long they wait at a promoted server without a replica, in seconds; None: until it has one."""
     batches: Counter[int] = field(default_factory=Counter[int])
 
 
@@ -96,7 +87,7 @@ class Store:
         self.due = RedisDueRows(nodes)
         self.shard_poll = RedisShardPoll(nodes)
         self.projections = RedisProjections(nodes, self.log)
-        self.relay_facts = RedisFactReader(nodes.read_behind)
+        self.relay_facts = RedisFactReader(nodes.query_in_background)
         self.relay_projections = RedisProjections(nodes, self.log, yields=True)
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)
@@ -204,14 +195,14 @@ class Store:
         """Every process over one store is the same runtime: the first one names it."""
         home = Shard(0)
         mint = pack("SET", keys.runtime(), f"rt_{secrets.token_hex(8)}", "NX")
-        await retry(lambda: self.nodes.write(home, mint))
+        await self.nodes.update(home, mint)
         schema = pack("HSETNX", keys.meta(home), "schema", keys.SCHEMA)
-        await retry(lambda: self.nodes.write(home, schema))
+        await self.nodes.update(home, schema)
         name, found = await self.nodes.read(
             home, pack("GET", keys.runtime()), pack("HGET", keys.meta(home), "schema")
         )
-        self.runtime_id = cast("bytes", name).decode()
-        stored = int(cast("bytes", found))
+        self.runtime_id = as_text(name)
+        stored = as_int(found)
         if stored > keys.SCHEMA:
             raise ConfigInvalid(
                 "redis_url", f"the store has schema {stored}, this version knows {keys.SCHEMA}"
@@ -219,7 +210,7 @@ class Store:
         if stored < keys.SCHEMA:
             # From here on there may be what an earlier version cannot read.
             raised = pack("HSET", keys.meta(home), "schema", keys.SCHEMA)
-            await retry(lambda: self.nodes.write(home, raised))
+            await self.nodes.update(home, raised)
 
 
 async def _read_facts(nodes: Nodes) -> dict[Node, ServerFacts]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.replies import read_hash, read_scores
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_bytes, as_hash, as_scores, as_text, as_texts
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 TargetState: TypeAlias = Literal["live", "backoff", "dead", "done"]
 """``done`` is never stored: it ends the target."""
 Revived: TypeAlias = Literal["ok", "live", "unknown"]
+_REVIVE: Final = Script("revive", as_text)
+_TARGET: Final = Script("target", as_texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Target:
     """``filter`` is a facade id, or ``*`` for the whole stream; ``cursor`` is what the receiver has.
 
     The rest is 0 or empty while deliveries succeed: tries and refusals since the last success, when the first of
-    them was (ms), and what was wrong with the last one (a short word).
+    them was (ms), and the reason of the last failure (one word).
     """
 
     state: TargetState
@@ -55,7 +56,7 @@ class StuckTarget:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """``claimed``: the claim held and the outcome is stored. ``token``: the row is still ours, and there is more.
+    """``claimed``: the claim held and the outcome is stored. ``token``: of the row that stays claimed for what is left.
 
     ``confirmed``: a replica has all that was written before, or there are no replicas.
     """
@@ -82,8 +83,8 @@ class RedisTargets:
     async def read(self, stream: StreamRef) -> dict[str, Target]:
         """All targets of a stream by their id."""
         command = pack("HGETALL", keys.stream_targets(stream))
-        [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
-        return {name: decode_target(value) for name, value in read_hash(reply).items()}
+        found = await self._nodes.query(stream.shard, command, as_hash)
+        return {name: decode_target(stored) for name, stored in found.items()}
 
     async def make(self, stream: StreamRef, target: str, cursor: str) -> None:
         """Makes a receiver of everything, due at once, unless it is there.
@@ -94,15 +95,15 @@ class RedisTargets:
         shard = stream.shard
         stored = f"live|*|0|{cursor}|0|0|"
         made = pack("HSETNX", keys.stream_targets(stream), target, stored)
-        if await retry(lambda: self._nodes.write(shard, made)) == 1:
+        if await self._nodes.update(shard, made) == 1:
             due = pack("ZADD", keys.due(shard), "NX", 0, f"target:{target}")
-            await retry(lambda: self._nodes.write(shard, due))
+            await self._nodes.update(shard, due)
 
     async def find(self, stream: StreamRef, target: str) -> Target | None:
         """One target of a stream."""
         command = pack("HGET", keys.stream_targets(stream), target)
-        [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
-        return decode_target(reply) if isinstance(reply, bytes) else None
+        stored = await self._nodes.query(stream.shard, command, as_bytes)
+        return None if stored is None else decode_target(stored)
 
     async def settle(
         self,
@@ -120,7 +121,9 @@ class RedisTargets:
         """
         epoch, sequence, _ = outcome.cursor.split(".")
         shard = stream.shard
-        packed = read_script("target").pack_call(
+        reply, confirmed = await self._nodes.run_replicated(
+            _TARGET,
+            shard,
             [keys.stream_targets(stream), keys.due(shard), keys.head(stream), keys.stuck(shard)],
             {
                 "target": target,
@@ -138,30 +141,30 @@ class RedisTargets:
                 "hold": hold_ms,
             },
         )
-        reply, confirmed = await self._nodes.write_before_act(shard, packed)
-        match cast("list[bytes]", reply):
-            case [b"ok", kept]:
-                return Settlement(claimed=True, token=kept.decode() or None, confirmed=confirmed)
+        match reply:
+            case ["ok", kept]:
+                return Settlement(claimed=True, token=kept or None, confirmed=confirmed)
             case _:
                 return Settlement(claimed=False, token=None, confirmed=confirmed)
 
     async def revive(self, stream: StreamRef, target: str) -> Revived:
         """Has a target that is stuck tried again now, from its cursor on."""
         shard = stream.shard
-        packed = read_script("revive").pack_call(
+        answer = await self._nodes.run(
+            _REVIVE,
+            shard,
             [keys.stream_targets(stream), keys.due(shard), keys.stuck(shard)],
             {"target": target, "stream": stream.id},
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
-        return cast("Revived", cast("bytes", reply).decode())
+        return cast("Revived", answer)
 
     async def list_stuck(self, limit: int) -> list[StuckTarget]:
         """Targets of all shards whose deliveries fail, the longest failing ones first."""
 
         async def read(shard: Shard) -> list[StuckTarget]:
             command = pack("ZRANGE", keys.stuck(shard), 0, limit - 1, "WITHSCORES")
-            [reply] = await retry(lambda: self._nodes.read(shard, command))
-            return [_read_stuck(member, since_ms) for member, since_ms in read_scores(reply)]
+            found = await self._nodes.query(shard, command, as_scores)
+            return [_read_stuck(member, since_ms) for member, since_ms in found]
 
         found = await asyncio.gather(*(read(shard) for shard in ALL_SHARDS))
         rows = [row for rows in found for row in rows]

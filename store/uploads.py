@@ -7,15 +7,14 @@ The note is written first, so content without a note is never left behind. Forge
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import derive_shard
 from passerelle.core.ports.uploads import Uploaded
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.replies import read_hash
-from passerelle.store.retry import retry
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_bytes, as_hash, as_ms, as_text
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
@@ -29,11 +28,13 @@ _FORGET_MS: Final = 30 * 24 * 3600 * 1000
 """Longer than any row stays undone."""
 _MOST: Final = 1_000
 _AGAIN_MS: Final = 60_000
-"""Until content is looked at again that somebody has put anew, by the clock of where it stands."""
+"""Until content is checked again that was uploaded again meanwhile, by the clock of its place."""
 _AT_ONCE: Final = 32
 """Contents that are removed side by side; their notes go before the next ones."""
 _NO_TOKEN: Final = ""
-"""Of no claim: the row stays as it is."""
+"""The token of no claim: the row stays as it is."""
+_FORGET_UPLOADS: Final = Script("forget_uploads", as_text)
+_NOTE_UPLOAD: Final = Script("note_upload", lambda reply: reply == b"noted")
 
 
 class RedisUploads:
@@ -53,7 +54,9 @@ class RedisUploads:
             StoreUnavailable: it may be kept or not; the same again is safe.
         """
         shard = _place(agent)
-        packed = read_script("note_upload").pack_call(
+        is_noted = await self._nodes.run(
+            _NOTE_UPLOAD,
+            shard,
             [keys.agent_uploads(shard, agent), keys.due(shard)],
             {
                 "row": f"{ROW}:{agent}",
@@ -66,10 +69,9 @@ class RedisUploads:
                 "most": _MOST,
             },
         )
-        if await retry(lambda: self._nodes.write(shard, packed)) != b"noted":
-            return False
-        await self._contents.put(shard, content)
-        return True
+        if is_noted:
+            await self._contents.put(shard, content)
+        return is_noted
 
     async def get(self, agent: str, sha256: str) -> Uploaded | None:
         """What the agent has uploaded.
@@ -79,8 +81,8 @@ class RedisUploads:
         """
         shard = _place(agent)
         command = pack("HGET", keys.agent_uploads(shard, agent), sha256)
-        [note] = await retry(lambda: self._nodes.read(shard, command))
-        if not isinstance(note, bytes):
+        note = await self._nodes.query(shard, command, as_bytes)
+        if note is None:
             return None
         content = await self._contents.get(shard, sha256)
         return None if content is None else Uploaded(content, note.decode().split(" ", 2)[2])
@@ -93,12 +95,9 @@ class RedisUploads:
         """
         agent, shard = row.entity, _place(row.entity)
         uploads = keys.agent_uploads(shard, agent)
-        notes, time = await retry(
-            lambda: self._nodes.read(shard, pack("HGETALL", uploads), pack("TIME"))
-        )
-        seconds, micros = cast("list[bytes]", time)
-        before_ms = int(seconds) * 1000 + int(micros) // 1000 - self._keep_ms
-        old = [one for one in read_hash(notes).items() if _read_ms(one[1]) <= before_ms]
+        notes, time = await self._nodes.query_all(shard, pack("HGETALL", uploads), pack("TIME"))
+        before_ms = as_ms(time) - self._keep_ms
+        old = [one for one in as_hash(notes).items() if _read_ms(one[1]) <= before_ms]
         for start in range(0, len(old), _AT_ONCE):
             some = old[start : start + _AT_ONCE]
             went = await asyncio.gather(
@@ -109,13 +108,15 @@ class RedisUploads:
                 for (sha256, note), is_gone in zip(some, went, strict=True)
                 if is_gone
             ]
-            # Who is cut short after this has got somewhere, and the rest is still owed.
+            # When it is interrupted after this, these are done and the rest is still owed.
             await self._forget(agent, row.member, _NO_TOKEN, gone)
         await self._forget(agent, row.member, row.token, [])
 
     async def _forget(self, agent: str, row: str, token: str, gone: list[tuple[str, str]]) -> None:
         shard = _place(agent)
-        packed = read_script("forget_uploads").pack_call(
+        await self._nodes.run(
+            _FORGET_UPLOADS,
+            shard,
             [keys.agent_uploads(shard, agent), keys.due(shard)],
             {
                 "row": row,
@@ -125,7 +126,6 @@ class RedisUploads:
                 "again": _AGAIN_MS,
             },
         )
-        await retry(lambda: self._nodes.write(shard, packed))
 
 
 def _read_ms(note: bytes) -> int:

@@ -1,7 +1,8 @@
 """``python -m tools.lua``: every script has its header and compiles on the embedded engine.
 
-A header says, in comments before the first statement, the purpose, KEYS, ARGV, what it returns and what it
-never does; ``#!lua`` stands on the first line, so that the engine holds the script to its declared keys.
+A header says, in comments before the first statement, the purpose, KEYS, ARGV, the shared functions that it calls
+(USES), what it returns and what it never does; ``#!lua`` stands on the first line, so that the engine holds the script
+to its declared keys.
 """
 
 import re
@@ -17,6 +18,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from passerelle.store.engine_binary import find_engine
+from passerelle.store.scripts import compose_script, read_functions
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (ROOT / "store" / "lua", ROOT / "clients" / "python" / "passerelle_client" / "lua")
@@ -51,6 +53,18 @@ def check_header(name: str, text: str) -> Iterator[str]:
     for section in _SECTIONS:
         if not re.search(rf"^\s*--\s*{section}\b", comments, re.MULTILINE | re.IGNORECASE):
             yield f"{name}: the header does not say {section}"
+    yield from _check_uses(name, comments, rest[len(comments) :])
+
+
+def _check_uses(name: str, comments: str, body: str) -> Iterator[str]:
+    """The engine finds a missing function only when the call is reached."""
+    found = re.search(r"^-- USES  (.+)$", comments, re.MULTILINE)
+    uses = set(found[1].split() if found else ())
+    called = read_functions().keys() & set(re.findall(r"\w+", body))
+    for function in sorted(called - uses):
+        yield f"{name}: calls {function}, and USES does not name it"
+    for function in sorted(uses - called):
+        yield f"{name}: USES names {function}, which is not called or not shared"
 
 
 def compile_scripts(scripts: Sequence[Path]) -> list[str]:
@@ -59,7 +73,7 @@ def compile_scripts(scripts: Sequence[Path]) -> list[str]:
     with _engine() as client:
         for path in scripts:
             try:
-                client.script_load(path.read_text("utf-8"))
+                client.script_load(compose_script(path.read_text("utf-8")))
             except redis.ResponseError as refusal:
                 faults.append(f"{path.name}: {refusal}")
     return faults

@@ -87,7 +87,7 @@ class Deliveries:
             return
         address, origin = self._find_origin(opened.feed)
         async with origin.places:
-            claim = await self.means.due.hold(shard, self._rows[shard, member], HOLD_MS)
+            claim = await self.means.due.extend_claim(shard, self._rows[shard, member], HOLD_MS)
             target = await self.means.targets.find(opened.stream, name)
             if claim.row is None:
                 return

@@ -39,6 +39,8 @@ class Claimed:
 class DueRows(Protocol):
     """Deadlines and owed acts of a shard (I9)."""
 
-    async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
-        """Claims up to ``limit`` rows that are due, and those of leases beyond that; none that begins with ``hold``."""
+    async def claim(
+        self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
+    ) -> Claimed:
+        """Claims up to ``limit`` due rows, and those of leases beyond that; none that begins with ``skip_prefix``."""
         ...

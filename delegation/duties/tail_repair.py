@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from passerelle.delegation.duties.relay import Relay
     from passerelle.delegation.duties.row_delivery import LoseTail
     from passerelle.delegation.duties.view_rebuild import ViewRebuild
-    from passerelle.store.inspection import DriverSet
     from passerelle.store.log import RedisEventLog
+    from passerelle.store.maintenance import DriverSet
 
 _TICK_S: Final = 0.5
 _TRY_AGAIN_S: Final = 0.5

@@ -46,7 +46,7 @@ from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.spill import CAP
 from passerelle.runtime.records.writes import compose
 from passerelle.store.connection import unpack
-from passerelle.store.stencil import Example, cut_stencil, quote
+from passerelle.store.wire_template import Example, make_wire_template, quote
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -84,7 +84,7 @@ def render_answer(
         return None
     now_ms = writes.read_ms(shard)
     minted = mint_together(writes.ids, shard, now_ms, template.numbers)
-    call = template.stencil.fill(list_values(turn, answer, now_ms, minted))
+    call = template.wire.render(list_values(turn, answer, now_ms, minted))
     if call is None:
         return None
     touched = template.pick_touched((context.task, context.thread))
@@ -240,11 +240,11 @@ def _make_form(
         frame = len(turn.values)
         begin = frame + 1 + _TIMES
         said = range(begin, begin + one.texts)
-        stencil = cut_stencil(one.example, other.example, FREE.union((frame,), said))
-        if stencil is None:
+        wire = make_wire_template(one.example, other.example, FREE.union((frame,), said))
+        if wire is None:
             continue
         return AnswerTemplate(
-            stencil=stencil,
+            wire=wire,
             numbers=one.asked.numbers,
             pick_touched=make_picker([_TOUCHED.index(kind) for kind in one.kinds]),
             first_event=one.asked.find("ev"),

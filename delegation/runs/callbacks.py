@@ -22,7 +22,7 @@ from passerelle.core.errors import PasserelleError
 from passerelle.core.ids import encode_base32, read_shard
 from passerelle.core.peer import Answered, Refused
 from passerelle.core.task_record import TaskRecord
-from passerelle.store.callbacks import Callback
+from passerelle.store.peers import Callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.runtime.records.writes import Writes
-    from passerelle.store.callbacks import RedisCallbacks
+    from passerelle.store.peers import RedisCallbacks
 
 PATH: Final = "/callbacks"
 BITS: Final = 256

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.runtime.records.places import Place
     from passerelle.runtime.records.spill import Spill
-    from passerelle.store.stencil import Example, Stencil
+    from passerelle.store.wire_template import Example, WireTemplate
 
 _ANSWERS: Final = 64
 """Shapes of answers that are remembered for one of turns: agents choose the media types that stand in them."""
@@ -78,7 +78,7 @@ class Ordinals(NamedTuple):
 class TurnTemplate:
     """What every turn of one shape stores first."""
 
-    stencil: Stencil
+    wire: WireTemplate
     numbers: tuple[tuple[int, str], ...]
     """What has to be drawn (``mint_together``)."""
     ordinals: Ordinals
@@ -127,7 +127,7 @@ class TemplatedAnswer:
 class AnswerTemplate:
     """What every answer of one shape stores, on a turn of one shape."""
 
-    stencil: Stencil
+    wire: WireTemplate
     numbers: tuple[tuple[int, str], ...]
     """What has to be drawn (``mint_together``)."""
     pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]

@@ -2,8 +2,8 @@
 
 A turn is templated when it opens a new context and nothing is asked for beside the message. Two such turns of one
 caller at one agent store the same but for ids, times and words. So two samples of a shape are rendered by the code that
-decides every other turn, and a stencil is cut from what they would store; from then on the ids, times and words of a
-turn are filled in. Where there is no stencil, or a turn is not templated, it is decided like any other.
+decides every other turn, and a wire template is made of what they would store; from then on the ids, times and words of
+a turn are filled in. Where there is no template, or a turn is not templated, it is decided like any other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from passerelle.runtime.records.spill import CAP
 from passerelle.runtime.records.words import describe
 from passerelle.runtime.records.writes import Unread, compose
 from passerelle.store.connection import unpack
-from passerelle.store.stencil import Example, cut_stencil, quote
+from passerelle.store.wire_template import Example, make_wire_template, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,7 +142,7 @@ class TemplatedTurns:
         stem = minted[0]
         place = place_context(principal, f"ctx{stem}{ordinals.context}", shard)
         values = list_values(place, command, message, now_ms, plan, remote, minted)
-        call = template.stencil.fill(values)
+        call = template.wire.render(values)
         if call is None:
             return None
         task = EntityRef(EntityKind.TASK, f"task{stem}{ordinals.task}")
@@ -250,12 +250,12 @@ def make_template(
             )
             for _ in range(2)
         )
-        stencil = cut_stencil(one.example, other.example, FREE)
-        if stencil is None or one.asked != other.asked or one.spill.blobs:
+        wire = make_wire_template(one.example, other.example, FREE)
+        if wire is None or one.asked != other.asked or one.spill.blobs:
             continue
         touched = [_TOUCHED.index(ref.kind) for ref in one.decision.touched]
         return TurnTemplate(
-            stencil=stencil,
+            wire=wire,
             numbers=one.asked.numbers,
             ordinals=Ordinals(*map(one.asked.find, ("ctx", "task", "turn", "ev"))),
             pick_touched=make_picker(touched),

@@ -12,7 +12,7 @@ from passerelle.core.errors import ConfigInvalid, Conflict
 from passerelle.gateway.auth.keys import mint_token
 from passerelle.runtime.common.private_file import load_or_mint, read_private, replace_private
 from passerelle.runtime.common.secret import Secret
-from passerelle.store.owner_tokens import SealedToken
+from passerelle.store.sealed_values import SealedToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.chance import Ids
     from passerelle.runtime.common.sealing import Sealer
-    from passerelle.store.owner_tokens import RedisOwnerTokens
+    from passerelle.store.sealed_values import RedisOwnerTokens
 
 OWNER_FILE: Final = "owner-token"
 NO_KEY: Final = "redis_url is given and secret_key is not"

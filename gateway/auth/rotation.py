@@ -9,9 +9,9 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.auth.opening import find_place
 from passerelle.gateway.auth.owner import rotate_owner_token
 from passerelle.runtime.common.sealing import SETTING
+from passerelle.store.data_directory import read_stamp
 from passerelle.store.engine import EmbeddedEngine, find_running
 from passerelle.store.engine_process import EngineSettings
-from passerelle.store.engine_stamp import read_stamp
 from passerelle.store.store import Store, StoreSettings
 
 if TYPE_CHECKING:

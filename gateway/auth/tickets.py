@@ -20,7 +20,7 @@ from passerelle.runtime.common.sealing import Sealer, make_sealer
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
-    from passerelle.store.tickets import RedisTickets
+    from passerelle.store.sealed_values import RedisTickets
 
 TICKET_MS: Final = 30_000
 _UNKNOWN: Final = "the ticket is not known"

@@ -19,7 +19,7 @@ from passerelle.core.principal import Scope
 from passerelle.core.record import record
 from passerelle.gateway.http.bodies import read_bytes
 from passerelle.runtime.common.calls import require_scope
-from passerelle.store.digests import is_digest
+from passerelle.store.blobs import is_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.governing.run_access import RunAccess
-    from passerelle.store.mutes import RedisMutes
+    from passerelle.store.pushes import RedisMutes
 
 _MINUTE_MS: Final = 60_000
 

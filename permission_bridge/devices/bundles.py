@@ -1,7 +1,7 @@
 """Many questions in one push: what came at once is told of together, and each stays a question of its own.
 
 Whom an agent asks six times in a minute should not hear six sounds, least of all where the sixth hopes for a tired yes.
-Pushes beyond the first few are held (``store/bundles.py``), with a row for their bundle. Its handler leaves out what
+Pushes beyond the first few are held (``store/pushes.py``), with a row for their bundle. Its handler leaves out what
 has ended, has been seen, or falls into a time of calm by now, and tells of the rest in one message; one that is left
 alone goes out as ever. Then each question has the facts of its targets in its own session. A handler that dies on the
 way leaves the row, and what it had not recorded is told of again: the bundle replaces itself, by its topic.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.devices.holding import Calm
     from passerelle.permission_bridge.devices.reaching import Reach
     from passerelle.permission_bridge.forwarding import Target
-    from passerelle.store.bundles import HeldPush
+    from passerelle.store.pushes import HeldPush
 
 _AT_ONCE: Final = 64
 LISTED: Final = 20

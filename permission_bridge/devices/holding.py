@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.agent_name import find_base
 from passerelle.permission_bridge.devices.attempts import AGAIN, number_attempt
 from passerelle.permission_bridge.quiet import find_quiet_end, is_grave
-from passerelle.store.bundles import HeldPush
+from passerelle.store.pushes import HeldPush
 
 if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.permission_bridge.devices.reaching import Reach
     from passerelle.permission_bridge.quiet import QuietHours
-    from passerelle.store.bundles import RedisBundles
-    from passerelle.store.mutes import RedisMutes
+    from passerelle.store.pushes import RedisBundles, RedisMutes
 
 ACTIVE: Final = "active"
 SEEN: Final = "seen"
@@ -100,4 +99,4 @@ class Holding:
         """
         push = HeldPush(action.request.action_id, attempt)
         expires_ms = action.request.expires_ms
-        return await self.bundles.hold(principal.key, push, self.most, expires_ms) is not None
+        return await self.bundles.defer(principal.key, push, self.most, expires_ms) is not None

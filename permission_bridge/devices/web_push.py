@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.permission_bridge.devices.subscriptions import Subscription
     from passerelle.runtime.common.sealing import Sealer
-    from passerelle.store.push_keys import RedisPushKeys
+    from passerelle.store.sealed_values import RedisPushKeys
     from passerelle.webhooks.addresses import Address, WebhookRules
     from passerelle.webhooks.retries import Outcome
     from passerelle.webhooks.sender import WebhookSender

@@ -1,30 +1,30 @@
 #!lua flags=allow-oom
 -- ack: stores how far devices have come in a stream; moves forward only, per device and generation.
 --
--- KEYS  1 acks of the stream   2 stream head
+-- KEYS  1 acks (of the stream)   2 head (of the stream)
 -- ARGV  1 control, JSON: keep (lifetime of the whole key in ms, text), rows of device, gen (text), cursor (whole text,
 --         or false: set the generation only), epoch and seq (text) of the cursor, seen (ms, text)
+-- USES  CURSOR ACK ACK_FORMAT
 -- RETURNS  stored | stale_generation | ack_epoch | ack_ahead, one for each row
 -- NEVER  checks the chain of a cursor: whoever resumes from a stored ack has it verified then. Forgets no device that
 --        was seen within the lifetime.
 
-local control = cjson.decode(ARGV[1])
 local SAMPLE, ROUNDS = 16, 32
-local head
 
 -- Most devices are tabs that never come back. Who comes for the first time makes room: a few are looked at, and more
 -- as long as many of those had to go, so that the hash keeps no more than a share of devices that are gone.
 local function forget_unseen(before)
   for _ = 1, ROUNDS do
-    local rows = redis.call('HRANDFIELD', KEYS[1], SAMPLE, 'WITHVALUES')
+    local rows = redis.call('HRANDFIELD', acks, SAMPLE, 'WITHVALUES')
     local gone = {}
     for n = 1, #rows, 2 do
-      if tonumber(string.match(rows[n + 1], '|(%d+)$')) <= before then
+      local _, _, seen = string.match(rows[n + 1], ACK)
+      if tonumber(seen) <= before then
         gone[#gone + 1] = rows[n]
       end
     end
     if #gone > 0 then
-      redis.call('HDEL', KEYS[1], unpack(gone))
+      redis.call('HDEL', acks, unpack(gone))
     end
     if #gone * 4 < SAMPLE then
       return
@@ -32,33 +32,33 @@ local function forget_unseen(before)
   end
 end
 
-local newest
+local top, newest
 local function store(device, gen, wanted, epoch, seq, seen)
   local generation, cursor = '0', ''
-  local row = redis.call('HGET', KEYS[1], device)
+  local row = redis.call('HGET', acks, device)
   if row then
-    generation, cursor = string.match(row, '^(%d+)|([^|]*)|')
+    generation, cursor = string.match(row, ACK)
   end
   if tonumber(gen) < tonumber(generation) then
     return 'stale_generation'
   end
   if wanted then
-    head = head or redis.call('HMGET', KEYS[2], 'epoch', 'seq')
-    if head[1] ~= epoch then
+    top = top or redis.call('HMGET', head, 'epoch', 'seq')
+    if top[1] ~= epoch then
       return 'ack_epoch'
     end
-    local top = tonumber(head[2] or '0')
-    if tonumber(seq) > top then
+    local last = tonumber(top[2] or '0')
+    if tonumber(seq) > last then
       return 'ack_ahead'
     end
-    local held, sequence = string.match(cursor, '^(%x+)%.(%d+)%.')
+    local held, sequence = string.match(cursor, CURSOR)
     -- A stored cursor beyond the top is of a lost tail: it is replaced, like one of another epoch.
-    local holds = held == head[1] and tonumber(sequence) <= top
+    local holds = held == epoch and tonumber(sequence) <= last
     if not holds or tonumber(sequence) < tonumber(seq) then
       cursor = wanted
     end
   end
-  redis.call('HSET', KEYS[1], device, gen .. '|' .. cursor .. '|' .. seen)
+  redis.call('HSET', acks, device, string.format(ACK_FORMAT, gen, cursor, seen))
   if not row then
     newest = math.max(newest or 0, tonumber(seen))
   end
@@ -71,7 +71,7 @@ for place, row in ipairs(control.rows) do
   stored = stored or answer[place] == 'stored'
 end
 if stored then
-  redis.call('PEXPIRE', KEYS[1], control.keep)
+  redis.call('PEXPIRE', acks, control.keep)
   if newest then
     forget_unseen(newest - tonumber(control.keep))
   end

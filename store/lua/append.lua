@@ -3,9 +3,8 @@
 -- its chain, writes snapshots, moves due rows and sets, feeds the relays and publishes one hint. The events stand in it
 -- where this server knows of somebody who follows the stream.
 --
--- KEYS  1 session head   2 session stream  3 shard meta   4 due     5 open set   6 task set
---       7 targets        8 feed            9 hint channel
---       10.. entities, driver sets and the idempotency row, named by index in ARGV[1]
+-- KEYS  1 head (of the session)   2 stream (of the session)   3 meta (of the shard)   4 due   5 open_set   6 task_set
+--       7 targets   8 feed   9 hints   10.. entities, own sets and the idempotency row, by index
 -- ARGV  1 control, JSON; of what follows the first four, a member is left out where there is nothing to say:
 --         op           operation id of this append
 --         shard_epoch  expected epoch of the shard, decimal text
@@ -32,21 +31,16 @@
 --                      one needs stuck, the index of the shard's stuck targets
 --         idem         [key, digest, index into ARGV of the result, lifetime in ms as text]
 --       2.. the envelopes of the events in their order, each without its opening brace; then byte strings
+-- USES  server_ms int_text wake_lease TARGET LIVE_TARGET_FORMAT wake_targets write_events
 -- RETURNS  ok first last chain now woken | again has_result result | conflict which version op
 --          | fenced | unclaimed | late now | epoch current | early at
 --          early = the stream ends with an event of that later time
 --          woken = how many targets got a due row; which = 1-based place in entities, 0 for the idempotency row
 -- NEVER  decides a domain transition, decodes an envelope or a snapshot, or writes before every check passed.
 
-local HINT_LIMIT = 8192
-local control = cjson.decode(ARGV[1])
-local head, stream, due = KEYS[1], KEYS[2], KEYS[4]
--- Flat where there are many: a table costs more than what stands in it.
-local events, entities, runs = control.events or {}, control.entities or {}, control.runs or {}
-
-local function number_text(n)
-  return string.format('%d', n)
-end
+-- Flat where there are many: a table costs more than what it holds.
+local NONE = {}
+local events, entities, runs = control.events or NONE, control.entities or NONE, control.runs or NONE
 
 -- Lua passes on less than 8,000 words at once.
 local MOST_WORDS = 4000
@@ -55,12 +49,12 @@ local function some_of(words, n)
 end
 
 -- 1. Has this operation run already? Asked before anything that its first run may have changed.
-local idem = control.idem
-if idem then
-  local row = redis.call('GET', KEYS[idem[1]])
+if control.idem then
+  local index, digest = unpack(control.idem)
+  local row = redis.call('GET', KEYS[index])
   if row then
     local cut = string.find(row, '\n', 1, true)
-    if string.sub(row, 1, cut - 1) == idem[2] then
+    if string.sub(row, 1, cut - 1) == digest then
       return {'again', 1, string.sub(row, cut + 1)}
     end
     return {'conflict', 0, '0', ''}
@@ -68,7 +62,8 @@ if idem then
 end
 local stored = {}
 for place, entity in ipairs(entities) do
-  local found = redis.call('HMGET', KEYS[entity[1]], 'v', 'op')
+  local index = entity[1]
+  local found = redis.call('HMGET', KEYS[index], 'v', 'op')
   if found[2] == control.op then
     return {'again', 0, ''}
   end
@@ -76,35 +71,44 @@ for place, entity in ipairs(entities) do
 end
 
 -- 2. Every comparison, before the first write.
-local shard_epoch = redis.call('HGET', KEYS[3], 'epoch') or '0'
+local shard_epoch = redis.call('HGET', meta, 'epoch') or '0'
 if shard_epoch ~= control.shard_epoch then
   return {'epoch', shard_epoch}
 end
-if control.fence and redis.call('HGET', KEYS[control.fence[1]], 'own') ~= control.fence[2] then
-  return {'fenced'}
+if control.fence then
+  local index, driver = unpack(control.fence)
+  if redis.call('HGET', KEYS[index], 'own') ~= driver then
+    return {'fenced'}
+  end
 end
-for _, run in ipairs(runs) do
-  if run[5] then
-    local set = redis.call('HMGET', KEYS[run[1]], 'inc', 'gone', 'rest')
-    if set[1] ~= run[2] or set[2] then
+local rests = {}
+for place, entry in ipairs(runs) do
+  local own_index, incarnation, _, _, enters = unpack(entry)
+  if enters then
+    local set = redis.call('HMGET', KEYS[own_index], 'inc', 'gone', 'rest')
+    if set[1] ~= incarnation or set[2] then
       return {'fenced'}
     end
-    run[6] = set[3]
+    rests[place] = set[3]
   end
 end
 for place, entity in ipairs(entities) do
+  local _, expected, expected_op = unpack(entity)
   local version, op = stored[place][1] or '0', stored[place][2] or ''
-  if version ~= entity[2] or op ~= entity[3] then
+  if version ~= expected or op ~= expected_op then
     return {'conflict', place, version, op}
   end
 end
-if control.claim and redis.call('ZSCORE', due, control.claim[1]) ~= control.claim[2] then
-  return {'unclaimed'}
+if control.claim then
+  local member, token = unpack(control.claim)
+  if redis.call('ZSCORE', due, member) ~= token then
+    return {'unclaimed'}
+  end
 end
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = server_ms()
+local now_text = int_text(now)
 if control.not_after and now > tonumber(control.not_after) then
-  return {'late', number_text(now)}
+  return {'late', now_text}
 end
 
 local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes', 'at')
@@ -113,68 +117,22 @@ if control.at and found[5] and found[5] > control.at then
 end
 
 -- 3. Events, with dense ids and the chain.
-local epoch, top, chain, bytes = found[1], tonumber(found[2] or '0'), found[3], tonumber(found[4] or '0')
-local made = not epoch and #events > 0
-if made then
-  epoch = control.mint
-  chain = string.sub(redis.sha1hex(epoch), 1, 8)
-end
-local previous, before = chain, number_text(top)
--- Most streams have nobody who follows them. Of whoever still listens at a former primary this server does not know.
-local followed = #events > 0 and redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[9])[2] > 0
--- The first piece of the hint is its own line, which is known last.
-local sequences, hint, hint_size = {}, {''}, 0
-for n = 1, #events, 4 do
-  local id, kind, length, facade = events[n], events[n + 1], events[n + 2], events[n + 3]
-  local place = #sequences + 1
-  top = top + 1
-  local sequence = number_text(top)
-  local data = '{"sequence":' .. sequence .. ',' .. ARGV[place + 1]
-  local frame = '-'
-  if length == 0 and facade == '' then
-    redis.call('XADD', stream, sequence .. '-0', 'i', id, 'k', kind, 'p', chain, 'd', data)
-  else
-    local row = {'i', id, 'k', kind, 'p', chain, 'd', data}
-    if length > 0 then
-      frame = number_text(#data - 2 - length) .. ',' .. number_text(length)
-      row[#row + 1] = 'w'
-      row[#row + 1] = frame
-    end
-    if facade ~= '' then
-      row[#row + 1] = 't'
-      row[#row + 1] = facade
-    end
-    redis.call('XADD', stream, sequence .. '-0', unpack(row))
-  end
-  chain = string.sub(redis.sha1hex(chain .. id), 1, 8)
-  bytes = bytes + #data
-  sequences[place] = sequence
-  if followed and hint_size <= HINT_LIMIT then
-    local shown = facade == '' and '-' or facade
-    local line = id .. ' ' .. kind .. ' ' .. frame .. ' ' .. shown .. ' ' .. #data .. '\n'
-    hint[#hint + 1] = line
-    hint[#hint + 1] = data
-    hint_size = hint_size + #line + #data
-  end
-end
-local last = number_text(top)
-if made then
-  redis.call('HSET', head, 'epoch', epoch, 'first', '1', 'seq', last, 'chain', chain, 'bytes', number_text(bytes))
-elseif #events > 0 then
-  redis.call('HSET', head, 'seq', last, 'chain', chain, 'bytes', number_text(bytes))
-end
-if control.at then
-  redis.call('HSET', head, 'at', control.at)
+local epoch, before, previous, chain = found[1], tonumber(found[2] or '0'), found[3], found[3]
+local sequences, hint = NONE, nil
+if #events > 0 then
+  sequences, epoch, before, previous, chain, hint =
+    write_events(head, stream, hints, found, control.mint, events, ARGV, 1, control.at)
 end
 
 -- 4. Snapshots, with the sequences that nobody knew before.
 for _, entity in ipairs(entities) do
-  local key, parts, fields = KEYS[entity[1]], entity[4], entity[5]
+  local index, expected, _, parts, fields = unpack(entity)
+  local key = KEYS[index]
   if #parts > 0 or #fields > 0 then
-    local row = {'v', number_text(tonumber(entity[2]) + 1), 'op', control.op}
+    local row = {'v', int_text(tonumber(expected) + 1), 'op', control.op}
     if #parts > 0 then
-      for n, index in ipairs(parts) do
-        parts[n] = index > 0 and ARGV[index] or sequences[-index]
+      for n, part in ipairs(parts) do
+        parts[n] = part > 0 and ARGV[part] or sequences[-part]
       end
       row[5], row[6] = 's', table.concat(parts)
     end
@@ -196,88 +154,69 @@ end
 if control.claim then
   redis.call('ZREM', due, control.claim[1])
 end
-local dropped, set, times = control.dropped or {}, control.due or {}, control.times or {}
+local dropped, set, times = control.dropped or NONE, control.due or NONE, control.times or NONE
 for n = 1, #dropped, MOST_WORDS do
   redis.call('ZREM', due, some_of(dropped, n))
 end
 for n = 1, #set, MOST_WORDS do
   redis.call('ZADD', due, some_of(set, n))
 end
-local open = control.open or {}
+local open = control.open or NONE
 for n = 1, #open, 2 do
   if open[n + 1] then
-    redis.call('ZADD', KEYS[5], 'NX', sequences[open[n + 1]], open[n])
+    redis.call('ZADD', open_set, 'NX', sequences[open[n + 1]], open[n])
   else
-    redis.call('ZREM', KEYS[5], open[n])
+    redis.call('ZREM', open_set, open[n])
   end
 end
 for n = 1, #times, MOST_WORDS do
-  redis.call('ZADD', KEYS[6], some_of(times, n))
+  redis.call('ZADD', task_set, some_of(times, n))
 end
-for _, run in ipairs(runs) do
-  if run[5] then
-    redis.call('HSET', KEYS[run[1]], 'r:' .. run[3], run[4])
-    if run[6] and redis.call('HDEL', KEYS[run[1]], 'rest') == 1 then
-      -- The lease rested: from now on somebody waits for its end.
-      local ends = number_text(now + tonumber(run[6]))
-      redis.call('HSET', KEYS[run[1]], 'until', ends)
-      redis.call('ZADD', due, ends, string.match(KEYS[run[1]], 'own:.+$'))
-    end
+for place, entry in ipairs(runs) do
+  local own_index, _, run, task, enters = unpack(entry)
+  local own = KEYS[own_index]
+  if enters then
+    redis.call('HSET', own, 'r:' .. run, task)
+    wake_lease(own, due, rests[place], now)
   else
-    redis.call('HDEL', KEYS[run[1]], 'r:' .. run[3])
+    redis.call('HDEL', own, 'r:' .. run)
   end
 end
-if idem then
-  redis.call('SET', KEYS[idem[1]], idem[2] .. '\n' .. ARGV[idem[3]], 'PX', idem[4])
+if control.idem then
+  local index, digest, result, lifetime = unpack(control.idem)
+  redis.call('SET', KEYS[index], digest .. '\n' .. ARGV[result], 'PX', lifetime)
 end
 local woken = 0
-for _, change in ipairs(control.targets or {}) do
-  local name = change[1]
-  local kept = redis.call('HGET', KEYS[7], name)
-  if not change[2] then
-    redis.call('HDEL', KEYS[7], name)
+for _, change in ipairs(control.targets or NONE) do
+  local name, filter, whole = unpack(change)
+  local kept = redis.call('HGET', targets, name)
+  if not filter then
+    redis.call('HDEL', targets, name)
     redis.call('ZREM', due, 'target:' .. name)
-  elseif kept then
-    local cursor = string.match(kept, '^%a+|[^|]*|%d+|([^|]*)|')
-    redis.call('HSET', KEYS[7], name, 'live|' .. change[2] .. '|0|' .. cursor .. '|0|0|')
   else
     local cursor = '00000000.0.00000000'
-    if epoch and not change[3] then
-      cursor = epoch .. '.' .. before .. '.' .. previous
+    if kept then
+      cursor = select(4, string.match(kept, TARGET))
+    elseif epoch and not whole then
+      cursor = epoch .. '.' .. int_text(before) .. '.' .. previous
     end
-    redis.call('HSET', KEYS[7], name, 'live|' .. change[2] .. '|0|' .. cursor .. '|0|0|')
+    redis.call('HSET', targets, name, string.format(LIVE_TARGET_FORMAT, filter, cursor))
   end
-  if change[2] and (kept or change[3]) then
-    woken = woken + redis.call('ZADD', due, 'NX', number_text(now), 'target:' .. name)
+  if filter and (kept or whole) then
+    woken = woken + redis.call('ZADD', due, 'NX', now_text, 'target:' .. name)
   end
   redis.call('ZREM', KEYS[control.stuck], control.session .. ' ' .. name)
 end
-if #events == 0 then
-  return {'ok', last, last, chain or '', number_text(now), woken}
+if not hint then
+  local last = int_text(before)
+  return {'ok', last, last, chain or '', now_text, woken}
 end
-local first = sequences[1]
+local first, last = sequences[1], sequences[#sequences]
 if control.feed then
-  redis.call('XADD', KEYS[8], '*', 's', control.session, 'f', first, 't', last, 'e', shard_epoch,
-    'l', control.feed[1] and '1' or '0', 'x', control.feed[2])
+  local look, rows = unpack(control.feed)
+  redis.call('XADD', feed, '*', 's', control.session, 'f', first, 't', last, 'e', shard_epoch,
+    'l', look and '1' or '0', 'x', rows)
 end
-local targets = redis.call('HGETALL', KEYS[7])
-for n = 1, #targets, 2 do
-  local state, filter = string.match(targets[n + 1], '^(%a+)|([^|]*)|')
-  if state == 'live' then
-    for facade = 4, #events, 4 do
-      if filter == '*' or filter == events[facade] then
-        woken = woken + redis.call('ZADD', due, 'NX', number_text(now), 'target:' .. targets[n])
-        break
-      end
-    end
-  end
-end
-
--- 6. The hint: with the bytes while they are few.
-local line = 'e ' .. first .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
-if followed and #line + hint_size <= HINT_LIMIT then
-  hint[1] = line
-  line = table.concat(hint)
-end
-redis.call('SPUBLISH', KEYS[9], line)
-return {'ok', first, last, chain, number_text(now), woken}
+woken = woken + wake_targets(targets, due, now_text, events)
+redis.call('SPUBLISH', hints, hint)
+return {'ok', first, last, chain, now_text, woken}

@@ -2,41 +2,40 @@
 -- claim_due: takes rows whose time has come and hides each for the visibility time. Rows of leases go first, and
 -- count for no limit: however many other rows are older, the runs of a dead instance wait for none of them.
 --
--- KEYS  1 due   2 instances that have a lease here
+-- KEYS  1 due   2 lessees (instances that have a lease here)
 -- ARGV  1 control, JSON: limit, visibility (ms), first (prefix of rows of leases), back (ms, the visibility of those),
---         hold (prefix of rows to leave alone, or "")
+--         skip_prefix (of rows to leave alone, or "")
+-- USES  server_ms int_text
 -- RETURNS  {now, score of the next row or "", member, token, member, token, ...}; the token is the new score
 -- NEVER  touches an entity: its keys are unknown before the claim.
 
 local SCAN_BEYOND = 128
-local control = cjson.decode(ARGV[1])
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local now_text = string.format('%.0f', now)
-local hidden = string.format('%.0f', now + control.visibility)
-local back = string.format('%.0f', now + control.back)
+local now = server_ms()
+local now_text = int_text(now)
+local hidden = int_text(now + control.visibility)
+local back = int_text(now + control.back)
 local reply = {now_text, ''}
 local function claim(member, token)
-  redis.call('ZADD', KEYS[1], token, member)
+  redis.call('ZADD', due, token, member)
   reply[#reply + 1] = member
   reply[#reply + 1] = token
 end
 
-if control.hold ~= control.first then
-  for _, instance in ipairs(redis.call('SMEMBERS', KEYS[2])) do
+if control.skip_prefix ~= control.first then
+  for _, instance in ipairs(redis.call('SMEMBERS', lessees)) do
     local member = control.first .. instance
-    local at = redis.call('ZSCORE', KEYS[1], member)
+    local at = redis.call('ZSCORE', due, member)
     if at and tonumber(at) <= now then
       claim(member, back)
     end
   end
 end
-local rows = redis.call('ZRANGE', KEYS[1], '-inf', now_text, 'BYSCORE', 'LIMIT', 0, control.limit + SCAN_BEYOND)
+local rows = redis.call('ZRANGE', due, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, control.limit + SCAN_BEYOND)
 local taken = 0
 for _, member in ipairs(rows) do
-  local held = control.hold ~= '' and string.sub(member, 1, #control.hold) == control.hold
+  local skipped = control.skip_prefix ~= '' and string.sub(member, 1, #control.skip_prefix) == control.skip_prefix
   local first = string.sub(member, 1, #control.first) == control.first
-  if not held and (first or taken < control.limit) then
+  if not skipped and (first or taken < control.limit) then
     -- A lease that an instance of an older version opened is in no set of instances.
     claim(member, first and back or hidden)
     if not first then
@@ -44,6 +43,6 @@ for _, member in ipairs(rows) do
     end
   end
 end
-local next = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+local next = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
 reply[2] = next[2] or ''
 return reply

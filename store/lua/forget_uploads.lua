@@ -1,34 +1,33 @@
 #!lua flags=allow-oom
 -- forget_uploads: content of an agent is gone; what is left is owed later.
 --
--- KEYS  1 uploads of the agent   2 due
+-- KEYS  1 uploads (of the agent)   2 due
 -- ARGV  1 control, JSON: row (member of the due set), token (claim of the row), gone (pairs of sha256 and note),
 --         keep (ms that content is kept), again (ms until what is due and still here is looked at once more)
+-- USES  server_ms int_text
 -- RETURNS  rest | settled
 -- NEVER  forgets what was uploaded again meanwhile, or drops a row that was claimed again by somebody else.
 
-local control = cjson.decode(ARGV[1])
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = server_ms()
 
 for _, pair in ipairs(control.gone) do
-  if redis.call('HGET', KEYS[1], pair[1]) == pair[2] then
-    redis.call('HDEL', KEYS[1], pair[1])
+  if redis.call('HGET', uploads, pair[1]) == pair[2] then
+    redis.call('HDEL', uploads, pair[1])
   end
 end
-if redis.call('ZSCORE', KEYS[2], control.row) ~= control.token then
+if redis.call('ZSCORE', due, control.row) ~= control.token then
   return 'rest'
 end
 local first
-local left = redis.call('HGETALL', KEYS[1])
+local left = redis.call('HGETALL', uploads)
 for n = 2, #left, 2 do
   local noted = tonumber(string.match(left[n], '^(%d+) '))
   first = math.min(first or noted, noted)
 end
 if not first then
-  redis.call('ZREM', KEYS[2], control.row)
+  redis.call('ZREM', due, control.row)
   return 'settled'
 end
 local at = math.max(first + control.keep, now + control.again)
-redis.call('ZADD', KEYS[2], string.format('%.0f', at), control.row)
+redis.call('ZADD', due, int_text(at), control.row)
 return 'rest'

@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- lease: opens or extends the one lease of an instance in a shard, and the shard's duty when asked for.
 --
--- KEYS  1 own set of the instance   2 duty   3 due   4 instances that have a lease here   5 shard meta
+-- KEYS  1 own (set of the instance)   2 duty   3 due   4 lessees (instances that have a lease here)
+--       5 meta (of the shard)
 -- ARGV  1 control, JSON: instance, inc (text), opens, duty (wanted), length (ms), seen (shard epoch since which the
 --         instance has compared what it drives with its set, text), rest (ms; 0: the lease does not rest),
 --         living (instances that live, for who wants the duty), hold (ms, how long a duty is had)
+-- USES  server_ms int_text
 -- RETURNS  ok until now duty(0|1) found epoch | lost
 --          until is when the lease ends, by the set: of one that rests, when it would have ended; found is what the set
 --          said before, or "" where it is opened; epoch is that of the shard
@@ -15,34 +17,32 @@
 -- any more, and its row comes due in 'rest' ms, for the set of the dead to be deleted. Whatever enters the set wakes it
 -- in the same call: field 'rest', the length of the lease, is taken out, and the row is due at its end.
 
-local control = cjson.decode(ARGV[1])
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local untilms = string.format('%.0f', now + control.length)
+local now = server_ms()
+local untilms = int_text(now + control.length)
 local row = 'own:' .. control.instance
 
-local set = redis.call('HMGET', KEYS[1], 'inc', 'gone', 'until', 'seen', 'rest')
+local set = redis.call('HMGET', own, 'inc', 'gone', 'until', 'seen', 'rest')
 local ours = set[1] == control.inc and not set[2]
 if not ours then
   if not control.opens then
     return {'lost'}
   end
   if set[1] then
-    for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+    for _, name in ipairs(redis.call('HKEYS', own)) do
       if string.sub(name, 2, 2) == ':' then
         return {'lost'}
       end
     end
-    redis.call('UNLINK', KEYS[1])
+    redis.call('UNLINK', own)
   end
-  redis.call('SADD', KEYS[4], control.instance)
+  redis.call('SADD', lessees, control.instance)
 end
 
 -- Only what changes is written: this runs several times in each lease, in every shard.
 local found = ours and set[3] or ''
 -- Besides inc, until and seen there are rest, and what is driven.
-local rests = control.rest > 0 and (not ours or redis.call('HLEN', KEYS[1]) == (set[5] and 4 or 3))
-local length = string.format('%.0f', control.length)
+local rests = control.rest > 0 and (not ours or redis.call('HLEN', own) == (set[5] and 4 or 3))
+local length = int_text(control.length)
 if ours and rests and set[5] == length and set[4] == control.seen then
   untilms = set[3]
 else
@@ -54,43 +54,43 @@ else
     fields[#fields + 1] = 'rest'
     fields[#fields + 1] = length
   elseif ours and set[5] then
-    redis.call('HDEL', KEYS[1], 'rest')
+    redis.call('HDEL', own, 'rest')
   end
-  redis.call('HSET', KEYS[1], unpack(fields))
+  redis.call('HSET', own, unpack(fields))
 end
 if not rests then
-  redis.call('ZADD', KEYS[3], untilms, row)
+  redis.call('ZADD', due, untilms, row)
 else
-  local due = tonumber(redis.call('ZSCORE', KEYS[3], row) or '0')
-  if due < now + control.rest / 2 then
-    redis.call('ZADD', KEYS[3], string.format('%.0f', now + control.rest), row)
+  local at = tonumber(redis.call('ZSCORE', due, row) or '0')
+  if at < now + control.rest / 2 then
+    redis.call('ZADD', due, int_text(now + control.rest), row)
   end
 end
 
 -- A duty is held by the word of its owner that it lives, not by its end, which is far away.
 local holds = 0
-local duty = redis.call('HMGET', KEYS[2], 'owner', 'until', 'inc')
+local owner = redis.call('HMGET', duty, 'owner', 'until', 'inc')
 if not control.duty then
-  if duty[1] == control.instance then
-    redis.call('UNLINK', KEYS[2])
+  if owner[1] == control.instance then
+    redis.call('UNLINK', duty)
   end
 else
-  local mine = duty[1] == control.instance
-  local free = not duty[1] or tonumber(duty[2]) <= now
+  local mine = owner[1] == control.instance
+  local free = not owner[1] or tonumber(owner[2]) <= now
   if not mine and not free then
     free = true
     for _, name in ipairs(control.living) do
-      free = free and name ~= duty[1]
+      free = free and name ~= owner[1]
     end
   end
   if mine or free then
     holds = 1
-    if not mine or duty[3] ~= control.inc or tonumber(duty[2]) < now + control.hold / 2 then
-      local ends = string.format('%.0f', now + control.hold)
-      redis.call('HSET', KEYS[2], 'owner', control.instance, 'inc', control.inc, 'until', ends)
-      redis.call('PEXPIRE', KEYS[2], string.format('%.0f', control.hold))
+    if not mine or owner[3] ~= control.inc or tonumber(owner[2]) < now + control.hold / 2 then
+      local ends = int_text(now + control.hold)
+      redis.call('HSET', duty, 'owner', control.instance, 'inc', control.inc, 'until', ends)
+      redis.call('PEXPIRE', duty, int_text(control.hold))
     end
   end
 end
-local epoch = redis.call('HGET', KEYS[5], 'epoch') or '0'
-return {'ok', untilms, string.format('%.0f', now), holds, found, epoch}
+local epoch = redis.call('HGET', meta, 'epoch') or '0'
+return {'ok', untilms, int_text(now), holds, found, epoch}

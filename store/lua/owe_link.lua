@@ -1,19 +1,17 @@
 #!lua flags=allow-oom
 -- owe_link: notes facts that are owed about device links; several of one kind within a window become one.
 --
--- KEYS  1 due   2.. channel records, one for each row
---       last: own set that the channels stand in, when they leave it
+-- KEYS  1 due   2.. channel records, one for each row; last: own set that the channels leave, when they leave one
 -- ARGV  1 control, JSON: window (ms), keep (lifetime of a record, ms), leaves (whether there is an own set),
 --         rows of channel, kind, wait (ms until the first of a kind is told), most (payloads that are listed,
 --         0: only that of the newest connection counts), gen (text: which connection; false: its instance has died)
 --       2.. payload bytes, without a line feed, one for each row
+-- USES  server_ms int_text
 -- RETURNS  owed | moved (its instance has died, and the device is connected elsewhere already), one for each row
 -- NEVER  writes a fact: the handler of the row does, when the window of the fact before is over.
 
-local control = cjson.decode(ARGV[1])
 local own = control.leaves and KEYS[#KEYS]
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = server_ms()
 
 local function owe(record, payload, channel, kind, wait, most, gen)
   local newest = redis.call('HGET', record, 'gen')
@@ -47,7 +45,7 @@ local function owe(record, payload, channel, kind, wait, most, gen)
   redis.call('PEXPIRE', record, control.keep)
   local told = tonumber(redis.call('HGET', record, 'w:' .. kind) or '0')
   local at = math.max(now + wait, told + control.window)
-  redis.call('ZADD', KEYS[1], 'NX', string.format('%.0f', at), 'link:' .. channel .. ':' .. kind)
+  redis.call('ZADD', due, 'NX', int_text(at), 'link:' .. channel .. ':' .. kind)
   return 'owed'
 end
 

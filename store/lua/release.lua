@@ -1,31 +1,30 @@
 #!lua flags=allow-oom
 -- release: ends a lease at shutdown, so that the duty owner takes its runs over at once.
 --
--- KEYS  1 own set of the instance   2 duty   3 due   4 instances that have a lease here
+-- KEYS  1 own (set of the instance)   2 duty   3 due   4 lessees (instances that have a lease here)
 -- ARGV  1 control, JSON: instance, inc (text)
+-- USES  server_ms int_text
 -- RETURNS  ok | lost
 -- NEVER  deletes a set that still names a run or a channel, or ends what a later life of the instance holds.
 
-local control = cjson.decode(ARGV[1])
 local row = 'own:' .. control.instance
-local duty = redis.call('HMGET', KEYS[2], 'owner', 'inc')
-if duty[1] == control.instance and duty[2] == control.inc then
-  redis.call('UNLINK', KEYS[2])
+local owner = redis.call('HMGET', duty, 'owner', 'inc')
+if owner[1] == control.instance and owner[2] == control.inc then
+  redis.call('UNLINK', duty)
 end
-if redis.call('HGET', KEYS[1], 'inc') ~= control.inc then
+if redis.call('HGET', own, 'inc') ~= control.inc then
   return 'lost'
 end
-local fields = redis.call('HGETALL', KEYS[1])
+local fields = redis.call('HGETALL', own)
 for n = 1, #fields, 2 do
   if string.sub(fields[n], 2, 2) == ':' then
-    local time = redis.call('TIME')
-    local now = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
-    redis.call('HSET', KEYS[1], 'until', now)
-    redis.call('ZADD', KEYS[3], now, row)
+    local now = int_text(server_ms())
+    redis.call('HSET', own, 'until', now)
+    redis.call('ZADD', due, now, row)
     return 'ok'
   end
 end
-redis.call('UNLINK', KEYS[1])
-redis.call('ZREM', KEYS[3], row)
-redis.call('SREM', KEYS[4], control.instance)
+redis.call('UNLINK', own)
+redis.call('ZREM', due, row)
+redis.call('SREM', lessees, control.instance)
 return 'ok'

@@ -1,23 +1,22 @@
 #!lua flags=allow-oom
 -- revive: has a webhook receiver that was given up, or that waits for its next try, tried again now.
 --
--- KEYS  1 targets of the stream   2 due   3 stuck targets of the shard
+-- KEYS  1 targets (of the stream)   2 due   3 stuck (targets of the shard)
 -- ARGV  1 control, JSON: target, stream (its id)
+-- USES  server_ms int_text TARGET LIVE_TARGET_FORMAT
 -- RETURNS  ok | live | unknown; live: there was nothing to revive
 -- NEVER  moves a cursor: the receiver gets what it has not confirmed, from there on.
 
-local control = cjson.decode(ARGV[1])
-local stored = redis.call('HGET', KEYS[1], control.target)
+local stored = redis.call('HGET', targets, control.target)
 if not stored then
   return 'unknown'
 end
-local state, filter, cursor = string.match(stored, '^(%a+)|([^|]*)|%d+|([^|]*)|')
+local state, filter, _, cursor = string.match(stored, TARGET)
 if state == 'live' then
   return 'live'
 end
-redis.call('HSET', KEYS[1], control.target, 'live|' .. filter .. '|0|' .. cursor .. '|0|0|')
-redis.call('ZREM', KEYS[3], control.stream .. ' ' .. control.target)
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-redis.call('ZADD', KEYS[2], string.format('%.0f', now), 'target:' .. control.target)
+redis.call('HSET', targets, control.target, string.format(LIVE_TARGET_FORMAT, filter, cursor))
+redis.call('ZREM', stuck, control.stream .. ' ' .. control.target)
+local now = server_ms()
+redis.call('ZADD', due, int_text(now), 'target:' .. control.target)
 return 'ok'

@@ -1,25 +1,24 @@
 #!lua
 -- slots: sets how many concurrency slots one instance holds of a shared limit, and draws from its meters.
 --
--- KEYS  1 limit
+-- KEYS  1 limits (of one name)
 -- ARGV  1 control, JSON: instance, slots (wanted in all; 0 gives all back), limit (of all instances; 0 = none),
 --         hold (ms that slots live without a further call), draws: a list of
 --         {meter, want (below 0 gives back), limit, per}: a bucket; limit units flow back in per ms, or
 --         {meter, want, limit, from, till, mark}: a period (ms), in which nothing flows back; mark: see below
+-- USES  server_ms int_text
 -- RETURNS  {slots granted, now, then for each draw: units granted, units left, note}; the note of a bucket: ms until
 --          there is a unit again; of a period: 1 for the first call in it with mark, else 0
 -- NEVER  grants more than the limit over all living slots, or over a period; goes back to an earlier period, whatever
 --        the clock of an instance says.
 
-local control = cjson.decode(ARGV[1])
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = server_ms()
 local own = 's:' .. control.instance
 local live = control.hold
 
 local taken = 0
 local meters = {}
-local fields = redis.call('HGETALL', KEYS[1])
+local fields = redis.call('HGETALL', limits)
 for n = 1, #fields, 2 do
   local name, value = fields[n], fields[n + 1]
   if string.sub(name, 1, 2) ~= 's:' then
@@ -27,7 +26,7 @@ for n = 1, #fields, 2 do
   else
     local held, expiry = string.match(value, '^(%d+)|(%d+)$')
     if tonumber(expiry) <= now then
-      redis.call('HDEL', KEYS[1], name)
+      redis.call('HDEL', limits, name)
     elseif name ~= own then
       taken = taken + tonumber(held)
     end
@@ -36,9 +35,9 @@ end
 
 local granted = math.max(0, math.min(control.slots, control.limit - taken))
 if granted > 0 then
-  redis.call('HSET', KEYS[1], own, string.format('%.0f|%.0f', granted, now + control.hold))
+  redis.call('HSET', limits, own, string.format('%.0f|%.0f', granted, now + control.hold))
 else
-  redis.call('HDEL', KEYS[1], own)
+  redis.call('HDEL', limits, own)
 end
 
 local function draw_bucket(name, draw)
@@ -47,7 +46,7 @@ local function draw_bucket(name, draw)
   left = math.min(draw.limit, left + math.max(0, now - at) * draw.limit / draw.per)
   local given = math.min(draw.want, math.max(0, math.floor(left)))
   left = math.min(draw.limit, left - given)
-  redis.call('HSET', KEYS[1], name, string.format('%.6f|%.0f', left, now))
+  redis.call('HSET', limits, name, string.format('%.6f|%.0f', left, now))
   live = math.max(live, draw.per)
   local wait = math.max(0, math.ceil((1 - left) * draw.per / draw.limit))
   return given, math.floor(left), wait
@@ -68,12 +67,12 @@ local function draw_period(name, draw)
     marked = '1'
   end
   used = used + given
-  redis.call('HSET', KEYS[1], name, string.format('%.0f|%.0f|%s', used, from, marked))
+  redis.call('HSET', limits, name, string.format('%.0f|%.0f|%s', used, from, marked))
   live = math.max(live, draw.till - now)
   return given, math.max(0, draw.limit - used), first and 1 or 0
 end
 
-local answer = {granted, string.format('%.0f', now)}
+local answer = {granted, int_text(now)}
 for _, draw in ipairs(control.draws) do
   local name = 'm:' .. draw.meter
   local given, left, note
@@ -82,11 +81,11 @@ for _, draw in ipairs(control.draws) do
   else
     given, left, note = draw_period(name, draw)
   end
-  table.insert(answer, string.format('%.0f', given))
-  table.insert(answer, string.format('%.0f', left))
-  table.insert(answer, string.format('%.0f', note))
+  table.insert(answer, int_text(given))
+  table.insert(answer, int_text(left))
+  table.insert(answer, int_text(note))
 end
-if live > redis.call('PTTL', KEYS[1]) then
-  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', live))
+if live > redis.call('PTTL', limits) then
+  redis.call('PEXPIRE', limits, int_text(live))
 end
 return answer

@@ -1,53 +1,52 @@
 #!lua flags=allow-oom
 -- trim: removes the archived prefix of a session's stream, after checking again that nothing needs it.
 --
--- KEYS  1 session head   2 session stream   3 open set   4 acks   5 targets
+-- KEYS  1 head (of the session)   2 stream (of the session)   3 open_set   4 acks   5 targets
 -- ARGV  1 control, JSON: upto (last sequence to remove, text), address and hash of the archive object,
 --         archived (bytes of what it holds, text), window (ms for which a device's ack holds the stream, and after
 --         which it is forgotten), tab_window (ms for which that of one tab does, a stored name with '#' in it),
 --         cap_entries, cap_bytes (past either, the older half goes whatever holds it)
+-- USES  server_ms int_text CURSOR ACK TARGET
 -- RETURNS  ok first | held what sequence | unarchived | nothing
 -- NEVER  removes what was not archived first, moves the head's sequence or chain, or goes past the top.
 
-local control = cjson.decode(ARGV[1])
 if control.address == '' or control.hash == '' then
   return {'unarchived'}
 end
-local head = redis.call('HMGET', KEYS[1], 'seq', 'first', 'bytes')
-local upto, top, first = tonumber(control.upto), tonumber(head[1] or '0'), tonumber(head[2] or '1')
+local found = redis.call('HMGET', head, 'seq', 'first', 'bytes')
+local upto, top, first = tonumber(control.upto), tonumber(found[1] or '0'), tonumber(found[2] or '1')
 if upto < first or upto > top then
   return {'nothing'}
 end
 
-local bytes = tonumber(head[3] or '0')
+local bytes = tonumber(found[3] or '0')
 local kept = top - first + 1
 local past_cap = kept > control.cap_entries or bytes > control.cap_bytes
 local free_upto = past_cap and first + math.floor(kept / 2) - 1 or first - 1
 
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = server_ms()
 local forgotten = {}
 local function holder()
-  local open = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+  local open = redis.call('ZRANGE', open_set, 0, 0, 'WITHSCORES')
   if open[1] and tonumber(open[2]) <= upto then
     return 'open', open[2]
   end
-  local acks = redis.call('HGETALL', KEYS[4])
-  for n = 1, #acks, 2 do
-    local cursor, seen = string.match(acks[n + 1], '^%d+|([^|]*)|(%d+)$')
-    local sequence = string.match(cursor, '^%x+%.(%d+)%.')
+  local devices = redis.call('HGETALL', acks)
+  for n = 1, #devices, 2 do
+    local _, cursor, seen = string.match(devices[n + 1], ACK)
+    local _, sequence = string.match(cursor, CURSOR)
     local unseen = now - tonumber(seen)
-    local holds = string.find(acks[n], '#', 1, true) and control.tab_window or control.window
+    local holds = string.find(devices[n], '#', 1, true) and control.tab_window or control.window
     if unseen >= control.window then
-      forgotten[#forgotten + 1] = acks[n]
+      forgotten[#forgotten + 1] = devices[n]
     elseif unseen < holds and sequence and tonumber(sequence) < upto then
       return 'ack', sequence
     end
   end
-  local targets = redis.call('HGETALL', KEYS[5])
-  for n = 1, #targets, 2 do
-    local state, cursor = string.match(targets[n + 1], '^(%a+)|[^|]*|%d+|([^|]*)|')
-    local sequence = string.match(cursor, '^%x+%.(%d+)%.')
+  local receivers = redis.call('HGETALL', targets)
+  for n = 2, #receivers, 2 do
+    local state, _, _, cursor = string.match(receivers[n], TARGET)
+    local _, sequence = string.match(cursor, CURSOR)
     if state ~= 'dead' and sequence and tonumber(sequence) < upto then
       return 'target', sequence
     end
@@ -62,14 +61,14 @@ if upto > free_upto then
 end
 
 for _, device in ipairs(forgotten) do
-  redis.call('HDEL', KEYS[4], device)
+  redis.call('HDEL', acks, device)
 end
-local new_first = string.format('%.0f', upto + 1)
+local new_first = int_text(upto + 1)
 if upto == top then
-  redis.call('UNLINK', KEYS[2])
+  redis.call('UNLINK', stream)
 else
-  redis.call('XTRIM', KEYS[2], 'MINID', new_first .. '-0')
+  redis.call('XTRIM', stream, 'MINID', new_first .. '-0')
 end
-redis.call('HSET', KEYS[1], 'first', new_first, 'archive', control.address .. ' ' .. control.hash,
-  'bytes', string.format('%.0f', math.max(0, bytes - tonumber(control.archived))))
+redis.call('HSET', head, 'first', new_first, 'archive', control.address .. ' ' .. control.hash,
+  'bytes', int_text(math.max(0, bytes - tonumber(control.archived))))
 return {'ok', new_first}

@@ -43,7 +43,7 @@ async def test_a_call_waits_for_those_that_come_in_the_same_turn(engine_server: 
 
 async def test_a_call_alone_is_written_at_once(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
-        asked = batcher.call(PING, alone=True)
+        asked = batcher.call(PING, no_linger=True)
         assert exchanges == {1: 1}
         assert await asked == [b"PONG"]
 
@@ -51,17 +51,17 @@ async def test_a_call_alone_is_written_at_once(engine_server: Server) -> None:
 async def test_a_call_alone_takes_those_with_it_that_wait_already(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         first = batcher.call(pack("ECHO", "first"))
-        second = batcher.call(pack("ECHO", "second"), alone=True)
+        second = batcher.call(pack("ECHO", "second"), no_linger=True)
         assert exchanges == {2: 1}
         assert [await first, await second] == [[b"first"], [b"second"]]
 
 
 async def test_a_call_alone_goes_as_soon_as_a_connection_is_free(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
-        under_way = asyncio.ensure_future(batcher.call(PING, alone=True))
+        under_way = asyncio.ensure_future(batcher.call(PING, no_linger=True))
         begun: list[Counter[int]] = []
         under_way.add_done_callback(lambda _: begun.append(exchanges.copy()))
-        last = batcher.call(PING, alone=True)
+        last = batcher.call(PING, no_linger=True)
         assert exchanges == {1: 1}
         await last
         assert begun == [{1: 2}], "the second one had begun when the first was told"
@@ -75,7 +75,7 @@ async def test_call_whose_caller_was_cancelled_before_it_was_written_is_not(
     engine_server: Server, others: int
 ) -> None:
     async with warm(engine_server) as (batcher, exchanges):
-        under_way = asyncio.ensure_future(batcher.call(PING, alone=True))
+        under_way = asyncio.ensure_future(batcher.call(PING, no_linger=True))
         kept = [batcher.call(pack("ECHO", str(number))) for number in range(others)]
 
         async def write() -> None:
@@ -89,16 +89,16 @@ async def test_call_whose_caller_was_cancelled_before_it_was_written_is_not(
         assert [await one for one in kept] == [[str(number).encode()] for number in range(others)]
         assert await batcher.call(pack("GET", "left")) == [None]
         assert sum(size * count for size, count in exchanges.items()) == 2 + others
-        room = getattr(batcher, "_room")  # noqa: B009  private to its class
+        room = getattr(batcher, "_free_slots")  # noqa: B009  private to its class
         assert room == QUEUE_LIMIT, "its place is free again"
 
 
 async def test_idle_connection_is_tried_before_it_carries_a_call(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, _):
-        [link] = getattr(batcher, "_all")  # noqa: B009  private to its class
+        [connection] = getattr(batcher, "_all")  # noqa: B009  private to its class
         for idle, pings in ((False, 0), (True, 1)):
             if idle:
-                link._used_s -= 100
+                connection._used_s -= 100
             ask(engine_server.url, "CONFIG", "RESETSTAT")
             assert await batcher.call(pack("ECHO", "x")) == [b"x"]
             [told] = await batcher.call(pack("INFO", "commandstats"))
@@ -114,32 +114,34 @@ async def turn(times: int = 8) -> None:
 
 async def test_a_call_that_has_time_waits_for_company(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
-        calls = [asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)) for _ in range(5)]
-        row = asyncio.ensure_future(batcher.post(PING, LONG_S))
+        calls = [asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S)) for _ in range(5)]
+        row = asyncio.ensure_future(batcher.send_unacknowledged(PING, LONG_S))
         await turn()
         assert not exchanges, "what is posted beside them is no company"
-        calls.append(asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)))
+        calls.append(asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S)))
         await asyncio.wait_for(asyncio.gather(*calls), WITHIN_S)
         assert await row
         assert exchanges == {7: 1}
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("no_linger", [False, True])
 async def test_a_call_without_time_takes_with_it_those_that_have(
-    engine_server: Server, *, alone: bool
+    engine_server: Server, *, no_linger: bool
 ) -> None:
     async with warm(engine_server) as (batcher, exchanges):
-        patient = asyncio.ensure_future(batcher.call(PING, within_s=LONG_S))
+        patient = asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S))
         await turn()
         assert not exchanges
-        await asyncio.wait_for(asyncio.gather(patient, batcher.call(PING, alone=alone)), WITHIN_S)
+        await asyncio.wait_for(
+            asyncio.gather(patient, batcher.call(PING, no_linger=no_linger)), WITHIN_S
+        )
         assert exchanges == {2: 1}
 
 
 async def test_nobody_waits_longer_than_it_has_time_for(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
-        patient = asyncio.ensure_future(batcher.call(PING, within_s=LONG_S))
-        await asyncio.wait_for(batcher.call(PING, within_s=0.002), WITHIN_S)
+        patient = asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S))
+        await asyncio.wait_for(batcher.call(PING, linger_s=0.002), WITHIN_S)
         assert exchanges == {2: 1}
         await patient
 
@@ -147,22 +149,22 @@ async def test_nobody_waits_longer_than_it_has_time_for(engine_server: Server) -
 async def test_others_that_meet_make_nobody_wait_again(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         for _ in range(3):
-            await asyncio.wait_for(batcher.call(PING, within_s=0.002), WITHIN_S)
+            await asyncio.wait_for(batcher.call(PING, linger_s=0.002), WITHIN_S)
         await asyncio.gather(batcher.call(PING), batcher.call(PING))
-        await asyncio.wait_for(batcher.call(PING, within_s=LONG_S), WITHIN_S)
+        await asyncio.wait_for(batcher.call(PING, linger_s=LONG_S), WITHIN_S)
         assert exchanges == {1: 4, 2: 1}
 
 
 async def test_who_waits_in_vain_waits_no_more_until_calls_meet(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         for _ in range(3):
-            await asyncio.wait_for(batcher.call(PING, within_s=0.002), WITHIN_S)
+            await asyncio.wait_for(batcher.call(PING, linger_s=0.002), WITHIN_S)
         assert exchanges == {1: 3}
-        await asyncio.wait_for(batcher.call(PING, within_s=LONG_S), WITHIN_S)
+        await asyncio.wait_for(batcher.call(PING, linger_s=LONG_S), WITHIN_S)
         assert exchanges == {1: 4}, "nobody came three times"
-        await asyncio.gather(batcher.call(PING), batcher.call(PING, within_s=LONG_S))
+        await asyncio.gather(batcher.call(PING), batcher.call(PING, linger_s=LONG_S))
         assert exchanges == {1: 4, 2: 1}
-        patient = asyncio.ensure_future(batcher.call(PING, within_s=LONG_S))
+        patient = asyncio.ensure_future(batcher.call(PING, linger_s=LONG_S))
         await turn()
         assert exchanges == {1: 4, 2: 1}, "two have met, so it is worth the while again"
         await batcher.call(PING)

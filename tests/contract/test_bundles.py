@@ -9,8 +9,8 @@ import pytest
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.store import keys
-from passerelle.store.bundles import AT_ONCE, WINDOW_MS, HeldPush, name_bundle
 from passerelle.store.connection import pack
+from passerelle.store.pushes import AT_ONCE, WINDOW_MS, HeldPush, name_bundle
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 
@@ -37,17 +37,17 @@ async def find_row(store: Store, shard: Shard, owner: str) -> DueRow | None:
 async def test_pushes_beyond_the_most_wait_for_one_bundle_that_is_owed(store: Store) -> None:
     shard, owner = make_owner()
     for number in (1, 2):
-        assert await store.bundles.hold(owner, push(number), 2, LATE) is None
+        assert await store.bundles.defer(owner, push(number), 2, LATE) is None
     assert await find_row(store, shard, owner) is None, "nothing is owed yet"
-    at = await store.bundles.hold(owner, push(3), 2, LATE)
-    later = await store.bundles.hold(owner, push(4), 2, LATE)
+    at = await store.bundles.defer(owner, push(3), 2, LATE)
+    later = await store.bundles.defer(owner, push(4), 2, LATE)
     assert at == later, "all that comes until then is told of together"
     row = await find_row(store, shard, owner)
     assert row is not None
     assert int(row.token) == at
     assert await store.bundles.list_held(owner) == [push(3), push(4)]
     _, other = make_owner()
-    assert await store.bundles.hold(other, push(5), 2, LATE) is None, "another person hears it"
+    assert await store.bundles.defer(other, push(5), 2, LATE) is None, "another person hears it"
 
 
 async def test_same_question_is_counted_once_and_asked_again_gets_the_same_answer(
@@ -55,10 +55,10 @@ async def test_same_question_is_counted_once_and_asked_again_gets_the_same_answe
 ) -> None:
     _, owner = make_owner()
     for attempt in ("1", "2"):
-        assert await store.bundles.hold(owner, push(1, attempt), 1, LATE) is None
-    first = await store.bundles.hold(owner, push(2), 1, LATE)
+        assert await store.bundles.defer(owner, push(1, attempt), 1, LATE) is None
+    first = await store.bundles.defer(owner, push(2), 1, LATE)
     assert first is not None
-    assert await store.bundles.hold(owner, push(2), 1, LATE) == first
+    assert await store.bundles.defer(owner, push(2), 1, LATE) == first
     assert await store.bundles.list_held(owner) == [push(2)]
 
 
@@ -66,8 +66,8 @@ async def test_what_would_end_before_its_bundle_does_not_wait(store: Store) -> N
     shard, owner = make_owner()
     ends_ms = await read_now_ms(store, shard) + WINDOW_MS // 2
     for number in range(3):
-        assert await store.bundles.hold(owner, push(number), 2, ends_ms) is None
-    assert await store.bundles.hold(owner, push(9), 2, LATE) is not None
+        assert await store.bundles.defer(owner, push(number), 2, ends_ms) is None
+    assert await store.bundles.defer(owner, push(9), 2, LATE) is not None
 
 
 async def test_what_would_end_soon_goes_out_twice_as_often_and_then_waits(store: Store) -> None:
@@ -77,7 +77,7 @@ async def test_what_would_end_soon_goes_out_twice_as_often_and_then_waits(store:
     numbers = range(8)
     ends = [LATE if number == MOST else ends_ms for number in numbers]
     waits = [
-        await store.bundles.hold(owner, push(number), MOST, end_ms) is not None
+        await store.bundles.defer(owner, push(number), MOST, end_ms) is not None
         for number, end_ms in zip(numbers, ends, strict=True)
     ]
     assert waits.count(False) == 2 * MOST
@@ -87,7 +87,7 @@ async def test_what_would_end_soon_goes_out_twice_as_often_and_then_waits(store:
     row = await find_row(store, shard, owner)
     assert row is not None, "what is held has a row"
     await store.bundles.settle(row, [push(number) for number in held], last=True)
-    assert await store.bundles.hold(owner, push(9), MOST, ends_ms) is not None, "no room yet"
+    assert await store.bundles.defer(owner, push(9), MOST, ends_ms) is not None, "no room yet"
 
 
 async def read_now_ms(store: Store, shard: Shard) -> int:
@@ -99,22 +99,22 @@ async def read_now_ms(store: Store, shard: Shard) -> int:
 
 async def test_after_a_quiet_while_pushes_go_out_by_themselves_again(store: Store) -> None:
     shard, owner = make_owner()
-    assert await store.bundles.hold(owner, push(1), 1, LATE) is None
+    assert await store.bundles.defer(owner, push(1), 1, LATE) is None
     a_while_ago = (await read_now_ms(store, shard)) - WINDOW_MS
     counted = keys.pushes(shard, owner)
     await store.nodes.write(shard, pack("ZADD", counted, "XX", a_while_ago, push(1).action_id))
-    assert await store.bundles.hold(owner, push(2), 1, LATE) is None
+    assert await store.bundles.defer(owner, push(2), 1, LATE) is None
 
 
 async def test_row_ends_with_its_bundle_and_stays_for_what_came_meanwhile(store: Store) -> None:
     shard, owner = make_owner()
-    await store.bundles.hold(owner, push(0), 1, LATE)
+    await store.bundles.defer(owner, push(0), 1, LATE)
     for number in (1, 2):
-        await store.bundles.hold(owner, push(number), 1, LATE)
+        await store.bundles.defer(owner, push(number), 1, LATE)
     row = await find_row(store, shard, owner)
     assert row is not None
     told = await store.bundles.list_held(owner)
-    await store.bundles.hold(owner, push(3), 1, LATE)
+    await store.bundles.defer(owner, push(3), 1, LATE)
     await store.bundles.settle(row, told[:1], last=False)
     assert await find_row(store, shard, owner) == row, "a bundle that is not done keeps its row"
     await store.bundles.settle(row, told, last=True)
@@ -127,8 +127,8 @@ async def test_row_ends_with_its_bundle_and_stays_for_what_came_meanwhile(store:
 
 async def test_more_than_is_read_at_a_time_keeps_its_row(store: Store) -> None:
     shard, owner = make_owner()
-    await store.bundles.hold(owner, push(0), 1, LATE)
-    at = await store.bundles.hold(owner, push(1), 1, LATE)
+    await store.bundles.defer(owner, push(0), 1, LATE)
+    at = await store.bundles.defer(owner, push(1), 1, LATE)
     assert at is not None
     pairs = [part for number in range(2, AT_ONCE + 3) for part in (at, str(push(number)))]
     await store.nodes.write(shard, pack("ZADD", keys.held(shard, owner), *pairs))
@@ -147,8 +147,8 @@ async def test_more_than_is_read_at_a_time_keeps_its_row(store: Store) -> None:
 
 async def test_row_that_somebody_else_has_claimed_stays_theirs(store: Store) -> None:
     shard, owner = make_owner()
-    await store.bundles.hold(owner, push(0), 1, LATE)
-    await store.bundles.hold(owner, push(1), 1, LATE)
+    await store.bundles.defer(owner, push(0), 1, LATE)
+    await store.bundles.defer(owner, push(1), 1, LATE)
     row = await find_row(store, shard, owner)
     assert row is not None
     await store.bundles.settle(DueRow(row.member, "1"), [push(1)], last=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.store.callbacks import Callback
+from passerelle.store.peers import Callback
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 from tests.support.waiting import wait_until

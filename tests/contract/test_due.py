@@ -108,7 +108,7 @@ async def test_held_rows_stay_while_others_are_claimed(store: Store) -> None:
     shard = await put(store, *((f"own:{number}", 1) for number in range(5)), ("k:x", 2))
     lessee = Incarnation("0", 1)
     await store.leases.extend(LeaseWish(shard, lessee, opens=True, wants_duty=False), 0)
-    claimed = await store.due.claim(shard, 2, 60_000, hold=LEASE_ROWS)
+    claimed = await store.due.claim(shard, 2, 60_000, skip_prefix=LEASE_ROWS)
     assert [row.member for row in claimed.rows] == ["k:x"]
     free = partial(store.due.claim, shard, 10, 60_000)
     assert len((await free()).rows) == 5

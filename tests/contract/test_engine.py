@@ -19,12 +19,10 @@ import pytest
 from passerelle.core.batch import Again, Appended, Batch, DueChange, IdempotencyRow, Stamp
 from passerelle.core.errors import DirectoryInUse, EngineFailed, StoreUnavailable
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.store.data_directory import lock_directory
+from passerelle.store.data_directory import lock_directory, read_stamp
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_binary import EngineBinary, find_engine
-from passerelle.store.engine_process import EngineSettings
-from passerelle.store.engine_stamp import read_stamp
-from passerelle.store.parent_guard import GuardMode
+from passerelle.store.engine_process import EngineSettings, GuardMode
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place
 from tests.support.engine import ask, redis_on_path

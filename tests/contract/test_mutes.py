@@ -7,7 +7,7 @@ import pytest
 from passerelle.core.ids import Shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.mutes import MOST
+from passerelle.store.pushes import MOST
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 

@@ -9,7 +9,7 @@ import pytest
 from passerelle.core.ids import Shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.owner_tokens import SealedToken
+from passerelle.store.sealed_values import SealedToken
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

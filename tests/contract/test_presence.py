@@ -9,8 +9,8 @@ from passerelle.core.ports.channels import LinkNews, PresenceMoved
 from passerelle.core.presence import Presence
 from passerelle.core.vocabulary import PresenceState
 from passerelle.store import keys
+from passerelle.store.channels import PRESENCE_KEEP_MS, RedisPresences
 from passerelle.store.connection import pack
-from passerelle.store.presence import KEEP_MS, RedisPresences
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 from tests.support.waiting import wait_until
@@ -41,7 +41,7 @@ async def test_last_word_of_each_device_stands_and_names_how_long_it_holds(store
     assert await store.presences.say(owner, 1, away)
     present = await store.presences.list_present(owner)
     assert sorted((one.presence for one in present), key=lambda one: one.device) == [desk, away]
-    assert all(KEEP_MS - 5_000 < one.left_ms <= KEEP_MS for one in present)
+    assert all(PRESENCE_KEEP_MS - 5_000 < one.left_ms <= PRESENCE_KEEP_MS for one in present)
     assert await there(store, make_owner()[1]) == []
 
 

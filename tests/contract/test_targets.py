@@ -157,15 +157,15 @@ async def test_held_claim_stays_ours_and_its_old_token_is_worth_nothing(store: S
     at, _ = await hooked(store)
     end = cursor_of(await append(store, at))
     (row,) = (await store.due.claim(at.shard, 1, 1)).rows
-    held = await store.due.hold(at.shard, row, 70_000)
+    held = await store.due.extend_claim(at.shard, row, 70_000)
     assert held.row is not None
     assert (held.row.member, held.confirmed) == (row.member, True)
     assert int(held.row.token) > int(row.token)
-    assert (await store.due.hold(at.shard, row, 60_000)).row is None
+    assert (await store.due.extend_claim(at.shard, row, 60_000)).row is None
     assert await claim(store, at) == []
     done = Target("live", "*", end)
     assert await store.targets.settle(at.stream, "hook", held.row.token, done) == SETTLED
-    assert (await store.due.hold(at.shard, held.row, 60_000)).row is None
+    assert (await store.due.extend_claim(at.shard, held.row, 60_000)).row is None
 
 
 async def test_failed_delivery_waits_is_listed_and_succeeds_later(store: Store) -> None:

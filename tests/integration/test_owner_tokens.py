@@ -19,7 +19,7 @@ from passerelle.gateway.settings import Settings
 from passerelle.runtime.common import news_following
 from passerelle.runtime.common.secret import Secret
 from passerelle.store import keys
-from passerelle.store.owner_tokens import SealedToken
+from passerelle.store.sealed_values import SealedToken
 from passerelle.store.store import Store, StoreSettings
 from tests.support.engine import ask, engine_server, started_legs
 from tests.support.waiting import wait_until

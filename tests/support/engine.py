@@ -24,8 +24,7 @@ import redis
 
 from passerelle.store import keys
 from passerelle.store.engine_binary import EngineBinary, find_engine
-from passerelle.store.engine_process import EngineSettings, build_command
-from passerelle.store.parent_guard import die_with_parent
+from passerelle.store.engine_process import EngineSettings, build_command, die_with_parent
 from passerelle.store.store import Store, StoreSettings
 from tests.support.waiting import block_until
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from passerelle.core.batch import Again, Appended, Batch, IdempotencyRow
 from passerelle.core.ids import Shard
 from passerelle.store.engine import EmbeddedEngine
-from passerelle.store.engine_process import EngineSettings
-from passerelle.store.parent_guard import GuardMode
+from passerelle.store.engine_process import EngineSettings, GuardMode
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, event, make_place
 

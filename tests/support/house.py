@@ -59,7 +59,7 @@ from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store import keys
-from passerelle.store.blob_stores import BlobStore
+from passerelle.store.blobs import BlobStore
 from passerelle.store.connection import pack
 from passerelle.store.log import RedisEventLog
 from passerelle.store.store import Store, StoreSettings

@@ -23,7 +23,7 @@ from typing import Final, cast
 
 from passerelle.core.json import JsonObject
 from passerelle.demo.processes import SETTING, Child
-from passerelle.store.parent_guard import die_with_parent
+from passerelle.store.engine_process import die_with_parent
 
 _READY: Final = b"ready\n"
 _EVERY_S: Final = 0.002

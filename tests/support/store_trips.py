@@ -105,14 +105,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
         packed: bytes,
         count: int = 1,
         *,
-        alone: bool = False,
-        within_s: float = 0.0,
+        no_linger: bool = False,
+        linger_s: float = 0.0,
     ) -> list[Reply]:
         now = asyncio.get_running_loop().time
         trip = Trip(_errand.get(), _read_names(packed), packed, now())
         trips.all.append(trip)
         try:
-            return await call(batcher, packed, count, alone=alone, within_s=within_s)
+            return await call(batcher, packed, count, no_linger=no_linger, linger_s=linger_s)
         finally:
             trip.ended_s = now()
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.store.connection import pack
-from passerelle.store.replies import read_scores
-from passerelle.store.retry import retry
+from passerelle.store.failures import retry
+from passerelle.store.replies import as_scores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -124,7 +124,7 @@ class SharedLists:
         bounds = (top, since_us or "-inf", "BYSCORE", "REV", "LIMIT", 0, limit)
         command = pack("ZRANGE", index, *bounds, "WITHSCORES")
         (reply,) = await retry(lambda: self.nodes.read(shard, command))
-        return [(time_us, task_id) for task_id, time_us in read_scores(reply)]
+        return [(time_us, task_id) for task_id, time_us in as_scores(reply)]
 
     async def _look(self, owner: str, places: Sequence[Place]) -> list[_Row]:
         """What a list needs to know of tasks; what a crash left behind is put right on the way."""

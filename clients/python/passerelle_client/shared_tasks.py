@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store.connection import pack
-from passerelle.store.lua_script import Script, load_script
-from passerelle.store.retry import retry
+from passerelle.store.failures import retry
+from passerelle.store.lua_script import ScriptFile, load_script
 
 if TYPE_CHECKING:
     from passerelle.client.shared_lists import SharedLists
@@ -165,5 +165,5 @@ def read_scripts() -> list[bytes]:
     return [_read(name).text for name in _SCRIPTS]
 
 
-def _read(name: str) -> Script:
+def _read(name: str) -> ScriptFile:
     return load_script(__name__.rpartition(".")[0], name)

@@ -46,7 +46,7 @@ from passerelle.store.connection import pack
 from passerelle.store.hints import RedisHints
 from passerelle.store.info import parse_info, read_facts, refuse_unfit
 from passerelle.store.nodes import Nodes
-from passerelle.store.seeds import read_seeds
+from passerelle.store.topology import read_seeds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -18,7 +18,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.presence import Presence
 from passerelle.protocol.frames import SUBPROTOCOL
-from passerelle.store.presence import RedisPresences
+from passerelle.store.channels import RedisPresences
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, Rig, serve
 from tests.support.batches import mint

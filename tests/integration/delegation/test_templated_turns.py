@@ -249,7 +249,7 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     for _ in range(10):
         again = replace(plan, trace=make_trace(chance, state))
         decided = render_sample(turns, ADA, command, again, under)
-        assert template.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, template, decided, answer)
     assert answered, "answers were filled in"
@@ -340,7 +340,7 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
         decided = render_sample(turns, ADA, command, plan, (driver, 0))
-        assert template.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+        assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, template, decided, answer)
     assert len(answered) > 5, "many shapes of answers were filled in"
@@ -380,5 +380,5 @@ def compare_answer(
         return set()
     made = answer_templates.find_template(run, plain, decided.shape, 0)
     assert isinstance(made, AnswerTemplate)
-    assert made.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
+    assert made.wire.render(decided.example.values) == pack(*decided.example.arguments)
     return {decided.shape}

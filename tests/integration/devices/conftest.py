@@ -13,4 +13,4 @@ _LATER_MS = 20 * 60_000
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told of a question is what the test has come due, however slow the machine is."""
     monkeypatch.setattr("passerelle.permission_bridge.answers.action_rows.UNSEEN_MS", _LATER_MS)
-    monkeypatch.setattr("passerelle.store.bundles.WINDOW_MS", _LATER_MS)
+    monkeypatch.setattr("passerelle.store.pushes.WINDOW_MS", _LATER_MS)

@@ -8,7 +8,7 @@ from passerelle.cli.verify import verify_store
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
 from passerelle.store import keys
-from passerelle.store.bundles import HeldPush
+from passerelle.store.pushes import HeldPush
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, say
 from tests.integration.devices.test_forwarding import (
@@ -145,9 +145,9 @@ async def test_who_has_seen_a_question_is_reminded_of_it_in_a_bundle_too(
     assert (await at.http.post(path, json={"rev": 1}, headers=bearer("ada"))).status_code == 200
     # Its first push was more than a minute ago, so the reminder is counted anew.
     command(rig.url, "DEL", keys.pushes(place(ADA_KEY), ADA_KEY))
-    await at.gateway.store.bundles.hold(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
+    await at.gateway.store.bundles.defer(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
     reminder = HeldPush(str(view["actionId"]), "3")
-    assert await at.gateway.store.bundles.hold(ADA_KEY, reminder, 1, LATE) is not None
+    assert await at.gateway.store.bundles.defer(ADA_KEY, reminder, 1, LATE) is not None
     bundle_comes_due(rig, at)
     told = await wait_told(at, view, 3)
     assert (told[-1]["outcome"], told[-1]["attempt"]) == ("sent", 3)
@@ -161,8 +161,8 @@ async def test_bundle_that_falls_into_quiet_hours_waits_for_their_end(
     view = (await ask_many(at, 1))[0]
     held = HeldPush(str(view["actionId"]), "1")
     # Held before the hours began: whoever counted then knew of none.
-    await at.gateway.store.bundles.hold(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
-    await at.gateway.store.bundles.hold(ADA_KEY, held, 1, LATE)
+    await at.gateway.store.bundles.defer(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
+    await at.gateway.store.bundles.defer(ADA_KEY, held, 1, LATE)
     bundle_comes_due(rig, at)
     await wait_told(at, view, 2)
     assert (await read_outcomes(at, view))[-1] == ("suppressed", "quiet", 1)

@@ -33,7 +33,7 @@ async def owe(store: Store, shard: Shard, *members: str) -> None:
 
 
 async def count_due(store: Store, shard: Shard) -> int:
-    claimed = await store.due.claim(shard, 0, 1, hold="own:")
+    claimed = await store.due.claim(shard, 0, 1, skip_prefix="own:")
     return 0 if claimed.next_ms is None else claimed.next_ms
 
 

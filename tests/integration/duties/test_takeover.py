@@ -135,7 +135,7 @@ async def test_take_over_is_told_as_a_fact_and_leaves_no_row(
     assert run.native_status == "TASK_STATE_WORKING", "the word of the peer stays"
 
     async def is_clean() -> bool:
-        rows = await store.due.claim(SHARD, 10, 1, hold="own:in_one")
+        rows = await store.due.claim(SHARD, 10, 1, skip_prefix="own:in_one")
         return not rows.rows and (await store.leases.take_over(SHARD, "in_dead")) != Alive()
 
     await wait_until(is_clean, 15, "nothing is owed any more")
@@ -188,7 +188,7 @@ async def test_run_is_driven_before_the_set_of_the_dead_is_put_in_order_and_keep
     go_on.set()
     await taken
     assert {task.id for task in adopted} == {story.task.id for story in stories}
-    left = await store.due.claim(SHARD, 10, 1, hold="own:")
+    left = await store.due.claim(SHARD, 10, 1, skip_prefix="own:")
     assert (left.rows, one.adopted) == ((), []), "nothing is owed any more"
     await one.duties.stop()
 

@@ -47,11 +47,11 @@ _SERVER = {
 }
 _ORDERED = _SORTED_SETS | _RANGES
 ALLOWED = frozenset(_STRINGS | _HASHES | _SETS | _ORDERED | _STREAMS | _HINTS | _SERVER)
-MAINTENANCE = {"inspection": frozenset({"SCAN"})}
+MAINTENANCE = {"maintenance": frozenset({"SCAN"})}
 """What only the modules that no request needs may send besides."""
 ALLOW_OOM = frozenset(
     {
-        *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
+        *("trim", "claim_due", "extend_claim", "lease", "take_over", "release", "target", "revive"),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
         *("register_agent", "keep_agent", "settle_bundle", "forget_uploads", "announce"),
     }
@@ -63,6 +63,11 @@ _SENDERS = frozenset({"pack", "ask", "ask_once"})
 
 def lua_files() -> list[Path]:
     return sorted([*(STORE / "lua").glob("*.lua"), *(CLIENT / "lua").glob("*.lua")])
+
+
+def all_lua_files() -> list[Path]:
+    """With what scripts share, which is no script by itself."""
+    return [*lua_files(), *(STORE / "lua" / "shared").glob("*.lua")]
 
 
 def commands_of_lua(text: str) -> Iterator[str]:
@@ -82,7 +87,7 @@ def commands_of_python(text: str) -> Iterator[str]:
                 yield next((word for word in words if isinstance(word, str)), "computed")
 
 
-@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", all_lua_files(), ids=lambda path: path.stem)
 def test_script_uses_only_commands_of_the_list(path: Path) -> None:
     found = set(commands_of_lua(path.read_text(encoding="utf-8")))
     assert found
@@ -121,7 +126,7 @@ def test_script_may_run_on_a_full_server_only_where_that_frees_or_keeps_what_is(
     assert first == ("#!lua flags=allow-oom" if path.stem in ALLOW_OOM else "#!lua")
 
 
-@pytest.mark.parametrize("path", lua_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", all_lua_files(), ids=lambda path: path.stem)
 def test_script_never_prints_a_large_number_without_a_format(path: Path) -> None:
     """``tostring`` and concatenation of a number keep 14 digits; milliseconds and sequences have more to lose."""
     text = path.read_text(encoding="utf-8")

@@ -10,8 +10,12 @@ import pytest
 
 from passerelle.cli.exit_status import ExitStatus, find_exit_status, find_hints
 from passerelle.core.errors import ConfigInvalid, EngineFailed
-from passerelle.store.data_directory import lock_directory, make_data_directory
-from passerelle.store.engine_stamp import EngineStamp, write_stamp
+from passerelle.store.data_directory import (
+    EngineStamp,
+    lock_directory,
+    make_data_directory,
+    write_stamp,
+)
 
 
 def read_mode(path: Path) -> int:

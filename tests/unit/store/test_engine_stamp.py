@@ -9,14 +9,14 @@ import pytest
 
 from passerelle.cli.exit_status import find_hints
 from passerelle.core.errors import EngineFailed
-from passerelle.store.engine_binary import EngineBinary
-from passerelle.store.engine_stamp import (
+from passerelle.store.data_directory import (
     EngineStamp,
     read_rdb_version,
     read_stamp,
     refuse_mismatch,
     write_stamp,
 )
+from passerelle.store.engine_binary import EngineBinary
 from passerelle.store.keys import SCHEMA
 from passerelle.store.server_version import EngineName, Version
 

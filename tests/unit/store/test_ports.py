@@ -15,11 +15,10 @@ from passerelle.core.ports.projections import Projections
 from passerelle.core.ports.uploads import Uploads
 from passerelle.store.acks import RedisAcks
 from passerelle.store.blobs import DirectoryBlobs
-from passerelle.store.channels import RedisChannels
+from passerelle.store.channels import RedisChannels, RedisPresences
 from passerelle.store.due import RedisDueRows
 from passerelle.store.leases import RedisLeases
 from passerelle.store.log import RedisEventLog
-from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 from passerelle.store.stream_hints import StreamHints
 from passerelle.store.uploads import RedisUploads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.store.seeds import read_seeds
+from passerelle.store.topology import read_seeds
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A script whose header lacks a part is found."""
+"""A script whose header lacks a part is found, and so is one that calls a shared function without naming it."""
 
 import pytest
 
@@ -32,3 +32,23 @@ def test_sound_header_has_no_fault() -> None:
 def test_header_that_lacks_a_part_is_named(part: str, named: str) -> None:
     faults = list(check_header("add.lua", SOUND.replace(part, "")))
     assert any(named in fault for fault in faults)
+
+
+CALLER = SOUND.replace("-- Returns", "-- USES  server_ms\n-- Returns") + "return server_ms()\n"
+
+
+def test_shared_functions_that_are_named_and_called_are_no_fault() -> None:
+    assert list(check_header("add.lua", CALLER)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (CALLER.replace("-- USES  server_ms\n", ""), "calls server_ms"),
+        (CALLER.replace("return server_ms()", "return 1"), "USES names server_ms"),
+        (CALLER.replace("USES  server_ms", "USES  server_ms sever_ms"), "USES names sever_ms"),
+    ],
+)
+def test_shared_functions_are_named_by_those_that_call_them(text: str, named: str) -> None:
+    [fault] = check_header("add.lua", text)
+    assert named in fault

@@ -1,6 +1,6 @@
-"""An open connection that carries whole exchanges: one write, and one word when the last reply is there.
+"""A connection that carries whole exchanges: one write, and one callback when the last reply is there.
 
-redis-py opens it, with TLS, credentials and database, and then its transport is read here: its own way takes a
+redis-py opens it, with TLS, credentials and database. Then its transport is read here, since redis-py takes a
 coroutine, a buffer and a wake-up for each reply.
 """
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from passerelle.store.connection import Endpoint, Reply, Wire
 
 ANSWER_S: Final = 2.0
-"""How long an answer is waited for."""
+"""How long an exchange may take until it fails."""
 _IDLE_S: Final = 15.0
 _PING: Final = pack("PING")
 
-Then: TypeAlias = "Callable[[int, Exception | None], None]"
-"""Told of the end of an exchange: how many errors are in its replies, and what broke it."""
+OnEnd: TypeAlias = "Callable[[int, Exception | None], None]"
+"""Called at the end of an exchange with the number of errors among its replies, and what broke it."""
 
 
 class _Missing(Enum):
-    """In place of a reply of which not every byte is there."""
+    """What the parser returns while a reply is incomplete."""
 
     NOT_YET = auto()
 
@@ -48,8 +48,8 @@ _explain = cast(
 )
 
 
-class _Replies(asyncio.Protocol):
-    """What arrives on one transport; ``before`` is told of its end, as its owner waits for that."""
+class _ReplyReader(asyncio.Protocol):
+    """Parses what arrives on one transport; ``before``, redis-py's protocol, is told of its end and waits for that."""
 
     def __init__(self, before: asyncio.BaseProtocol) -> None:
         self.broken: Exception | None = None
@@ -61,8 +61,8 @@ class _Replies(asyncio.Protocol):
         self.missing = 0
         """How many replies are still to come into the list."""
         self.refused = 0
-        self.then: Then | None = None
-        """Told when they are there, or as soon as the rest cannot come any more."""
+        self.on_end: OnEnd | None = None
+        """Called once they are there, or as soon as the rest cannot come any more."""
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -81,26 +81,26 @@ class _Replies(asyncio.Protocol):
             return
         if reader.has_data():
             self.broken = self.broken or ConnectionBroken(_STRAY)
-        self._tell(None)
+        self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.fail(exc or ConnectionBroken(_CLOSED))
         self._before.connection_lost(exc)
 
     def fail(self, error: Exception) -> None:
-        """It carries nothing any more."""
+        """Ends the exchange under way; the connection carries no further one."""
         self.broken = self.broken or error
-        self._tell(self.broken)
+        self._end(self.broken)
 
     def _refuse(self, text: str) -> Exception:
         self.refused += 1
         return _explain(text)
 
-    def _tell(self, error: Exception | None) -> None:
-        # Whoever is told may send the next exchange at once.
-        then, self.then = self.then, None
-        if then is not None:
-            then(self.refused, error)
+    def _end(self, error: Exception | None) -> None:
+        # Cleared first: the callback may begin the next exchange.
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(self.refused, error)
 
 
 def _require_connection(reply: Reply | RedisError) -> None:
@@ -108,24 +108,24 @@ def _require_connection(reply: Reply | RedisError) -> None:
         raise reply
 
 
-class Link:
+class PipelinedConnection:
     """A connection to one server, open or not; one exchange at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._wire = make_connection(endpoint)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._replies: _Replies | None = None
+        self._replies: _ReplyReader | None = None
         self.opened = 0
         """How often it was opened, or tried to be."""
         self._used_s = 0.0
-        """When it last began to carry an exchange, by the clock of the loop."""
-        self._watch: asyncio.TimerHandle | None = None
-        """Looks at what is under way. One for many exchanges: nearly every answer is there long before."""
+        """When the last exchange began, by the clock of the loop."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Ends an exchange that takes too long. One timer for many exchanges: nearly every one ends long before."""
 
     @property
     def is_open(self) -> bool:
-        """Whether an exchange can be tried: nothing is known against it."""
+        """Whether an exchange can be tried."""
         return self._replies is not None and self._replies.broken is None
 
     async def make_live(self) -> None:
@@ -150,14 +150,16 @@ class Link:
         self.opened += 1
         await connect(self._wire)
         self._transport = _take_transport(self._wire)
-        self._replies = _Replies(self._transport.get_protocol())
+        self._replies = _ReplyReader(self._transport.get_protocol())
         self._transport.set_protocol(self._replies)
         self._used_s = self._loop.time()
 
-    def begin(self, packed: bytes, count: int, into: list[Reply | RedisError], then: Then) -> bool:
-        """Writes; ``then`` is told once, when ``count`` replies are in a list or by what it broke.
+    def begin(
+        self, packed: bytes, count: int, into: list[Reply | RedisError], on_end: OnEnd
+    ) -> bool:
+        """Writes; ``on_end`` is called once, when ``count`` replies are in the list or the exchange broke.
 
-        False, and nothing is written: it is not open, or may have died unnoticed since it was used.
+        False, and nothing is written: the connection is not open, or may have died unnoticed while it was idle.
 
         Raises:
             OSError, RuntimeError: it broke.
@@ -168,14 +170,14 @@ class Link:
         if now_s - self._used_s > _IDLE_S:
             return False
         transport.write(packed)
-        replies.into, replies.missing, replies.refused, replies.then = into, count, 0, then
+        replies.into, replies.missing, replies.refused, replies.on_end = into, count, 0, on_end
         self._used_s = now_s
-        if self._watch is None:
-            self._watch = self._loop.call_later(ANSWER_S, self._look)
+        if self._timer is None:
+            self._timer = self._loop.call_later(ANSWER_S, self._check_timeout)
         return True
 
     async def exchange(self, packed: bytes, count: int, into: list[Reply | RedisError]) -> None:
-        """Writes, and puts ``count`` replies into a list; those that came stand in it when it fails, too.
+        """Writes, and puts ``count`` replies into a list; when it fails the list has those that came.
 
         Raises:
             RedisError, OSError: it broke.
@@ -186,22 +188,22 @@ class Link:
             raise broken or ConnectionBroken(_CLOSED)
         await done
 
-    def _look(self) -> None:
-        """Gives up what has no answer in time."""
-        self._watch = None
-        if self._replies is None or self._replies.then is None:
+    def _check_timeout(self) -> None:
+        """Fails the exchange under way if it has taken too long."""
+        self._timer = None
+        if self._replies is None or self._replies.on_end is None:
             return
         left_s = self._used_s + ANSWER_S - self._loop.time()
         if left_s > 0:
-            self._watch = self._loop.call_later(left_s, self._look)
+            self._timer = self._loop.call_later(left_s, self._check_timeout)
         else:
             self._replies.fail(TimeoutError())
 
     async def close(self, *, nowait: bool = False) -> None:
         """Closes it; without ``nowait`` it waits until that is done."""
-        if self._watch is not None:
-            self._watch.cancel()
-        self._transport = self._replies = self._watch = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = self._replies = self._timer = None
         await self._wire.disconnect(nowait=nowait)
 
 

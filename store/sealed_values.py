@@ -1,20 +1,60 @@
-"""The owner token of this runtime, sealed: each generation is written once, and the highest one counts."""
+"""Sealed values of the runtime: tickets of browsers, the key pair for push services, the owner token.
+
+A ticket is taken once. The key pair is written once, by the instance that needs it first. Each generation of the owner
+token is written once, and the highest one counts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import Shard
+from passerelle.core.ids import Shard, derive_shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.retry import retry
+from passerelle.store.replies import as_bytes, as_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
+
+
+class RedisTickets:
+    """Sealed values by name; each goes away when it is taken, or by itself."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def put(self, name: str, value: bytes, keep_ms: int) -> None:
+        """Keeps a value for ``keep_ms``. Raises StoreUnavailable."""
+        shard = derive_shard("ticket", name)
+        command = pack("SET", keys.ticket(shard, name), value, "PX", keep_ms)
+        await self._nodes.update(shard, command)
+
+    async def take(self, name: str) -> bytes | None:
+        """The value, for the first one who asks. Raises StoreUnavailable; the value may be gone then."""
+        shard = derive_shard("ticket", name)
+        return as_bytes(await self._nodes.write(shard, pack("GETDEL", keys.ticket(shard, name))))
+
+
+class RedisPushKeys:
+    """Keeps one value that is written once."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def read(self) -> bytes | None:
+        """The stored value. Raises StoreUnavailable."""
+        return await self._nodes.query(Shard(0), pack("GET", keys.push_key()), as_bytes)
+
+    async def keep(self, value: bytes) -> bytes:
+        """The value that is kept: this one, or the one that somebody else was faster with. Raises StoreUnavailable."""
+        command = pack("SET", keys.push_key(), value, "NX")
+        await self._nodes.update(Shard(0), command)
+        return await self.read() or value
+
 
 _HOME: Final = Shard(0)
 _MOST: Final = 16
@@ -39,9 +79,8 @@ class RedisOwnerTokens:
     async def read(self) -> SealedToken | None:
         """The one that counts; None where there is none yet. Raises StoreUnavailable."""
         command = pack("HGETALL", keys.owner_token())
-        [found] = await retry(lambda: self._nodes.read(_HOME, command))
-        rows = cast("list[bytes]", found)
-        tokens = [SealedToken(int(rows[at]), rows[at + 1]) for at in range(0, len(rows), 2)]
+        found = await self._nodes.query(_HOME, command, as_hash)
+        tokens = [SealedToken(int(generation), sealed) for generation, sealed in found.items()]
         return max(tokens, key=lambda one: one.generation, default=None)
 
     async def keep(self, token: SealedToken) -> SealedToken:
@@ -51,20 +90,20 @@ class RedisOwnerTokens:
             StoreUnavailable: whether it is kept is not known.
         """
         command = pack("HSETNX", keys.owner_token(), token.generation, token.sealed)
-        await retry(lambda: self._nodes.write(_HOME, command))
+        await self._nodes.update(_HOME, command)
         return await self.read() or token
 
     async def seal_anew(self, token: SealedToken) -> None:
         """Writes the same token under another seal. Raises StoreUnavailable."""
         command = pack("HSET", keys.owner_token(), token.generation, token.sealed)
-        await retry(lambda: self._nodes.write(_HOME, command))
+        await self._nodes.update(_HOME, command)
 
     async def forget_before(self, generation: int) -> None:
         """Removes earlier generations. Raises StoreUnavailable."""
         earlier = range(max(1, generation - _MOST), generation)
         if earlier:
             command = pack("HDEL", keys.owner_token(), *earlier)
-            await retry(lambda: self._nodes.write(_HOME, command))
+            await self._nodes.update(_HOME, command)
 
     async def tell(self) -> None:
         """Tells every instance that there is another one, once. Raises StoreUnavailable."""

@@ -1,7 +1,7 @@
-"""Calls about one thing that come at once, carried out as one.
+"""Coalesces calls with the same key that come at once into one batch, as a data loader does.
 
-Hundreds of devices that come back together ask for the same few things of the same principal and the same stream. What
-one script can do for all of them costs little more than what it does for one.
+Hundreds of devices that reconnect together ask for the same few things of the same principal and the same stream. One
+script for all of them costs little more than one for a single device.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MOST: Final = 64
-"""Calls carried out as one; a script holds the server for as long as it runs."""
+"""Calls of one batch: a script blocks the server for as long as it runs."""
 WINDOW_S: Final = 0.01
 
-CarryOut: TypeAlias = Callable[[Key, list[Item]], Awaitable[Sequence[Result]]]
+ExecuteBatch: TypeAlias = Callable[[Key, list[Item]], Awaitable[Sequence[Result]]]
 
 
-class Gathering(Generic[Key, Item, Result]):
-    """``carry_out(key, items)`` gives one result for each item, in order. What it raises, all of them are told.
+class Coalescer(Generic[Key, Item, Result]):
+    """``execute_batch(key, items)`` returns one result for each item, in order; what it raises fails all calls.
 
-    The first call goes with the turn of the loop in which it came; those that follow go together when it has its
-    result, or after ``WINDOW_S``. Who is cancelled before that is left out. Nothing that has begun is joined, so a read
-    is as fresh as it would be alone.
+    The first call is executed at the end of the tick in which it came; further ones are executed together once it has
+    its result, or after ``WINDOW_S``. Cancelled callers are skipped. No call joins a batch that has begun, so a read
+    is as fresh as it would be by itself.
     """
 
-    __slots__ = ("_carry_out", "_tasks", "_waiting", "_windows")
+    __slots__ = ("_execute_batch", "_tasks", "_waiting", "_windows")
 
-    def __init__(self, carry_out: CarryOut[Key, Item, Result]) -> None:
-        self._carry_out = carry_out
+    def __init__(self, execute_batch: ExecuteBatch[Key, Item, Result]) -> None:
+        self._execute_batch = execute_batch
         self._waiting: dict[Key, list[tuple[Item, asyncio.Future[Result]]]] = {}
-        """Those of a turn or a window that is open; without an entry, the next call opens one."""
+        """Calls of a tick or window that is open; without an entry, the next call opens one."""
         self._windows: dict[Key, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def call(self, key: Key, item: Item) -> asyncio.Future[Result]:
-        """Asks for the result for one item; awaiting it raises whatever ``carry_out`` raises."""
+        """Requests the result for one item; the future fails with what ``execute_batch`` raises."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -63,15 +63,15 @@ class Gathering(Generic[Key, Item, Result]):
         for first in range(0, len(waiting), MOST):
             part = waiting[first : first + MOST]
             try:
-                asked = self._carry_out(key, [item for item, _ in part])
-            except Exception as error:  # noqa: BLE001  each of those who asked is told, and judges it
+                asked = self._execute_batch(key, [item for item, _ in part])
+            except Exception as error:  # noqa: BLE001  every caller gets it, and judges it
                 _fail(part, error)
                 continue
-            task = loop.create_task(self._deal(key, window, part, asked))
+            task = loop.create_task(self._distribute(key, window, part, asked))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _deal(
+    async def _distribute(
         self,
         key: Key,
         window: asyncio.TimerHandle,
@@ -82,9 +82,9 @@ class Gathering(Generic[Key, Item, Result]):
             for (_, done), result in zip(waiting, await asked, strict=True):
                 if not done.done():
                     done.set_result(result)
-        except Exception as error:  # noqa: BLE001  each of those who asked is told, and judges it
+        except Exception as error:  # noqa: BLE001  every caller gets it, and judges it
             _fail(waiting, error)
-        if self._windows.get(key) is window:  # a later one has its own to wait for
+        if self._windows.get(key) is window:  # a later window ends with its own batch
             self._start(key)
 
 

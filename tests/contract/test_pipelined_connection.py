@@ -1,4 +1,4 @@
-"""Links: whole exchanges on one connection, against a server that answers what a test says."""
+"""Whole exchanges on one connection, against a server that answers what a test says."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
-from passerelle.store import link as links
+from passerelle.store import pipelined_connection as module
 from passerelle.store.connection import Reply, pack, read_url
-from passerelle.store.link import Link
+from passerelle.store.pipelined_connection import PipelinedConnection
 from tests.support.engine import Server
 from tests.support.tls import Authority
 from tests.support.waiting import wait_until
@@ -37,49 +37,49 @@ class Speaker:
 
 
 @asynccontextmanager
-async def talking(folder: Path, *answers: bytes) -> AsyncGenerator[Link]:
-    """An open link to a speaker."""
+async def talking(folder: Path, *answers: bytes) -> AsyncGenerator[PipelinedConnection]:
+    """An open connection to a speaker."""
     async with await asyncio.start_unix_server(Speaker(*answers).serve, folder / "s"):
-        link = Link(read_url(f"unix://{folder / 's'}"))
-        await link.open()
+        connection = PipelinedConnection(read_url(f"unix://{folder / 's'}"))
+        await connection.open()
         try:
-            yield link
+            yield connection
         finally:
-            await link.close()
+            await connection.close()
 
 
-async def ask(link: Link, count: int = 1) -> list[Reply | RedisError]:
+async def ask(connection: PipelinedConnection, count: int = 1) -> list[Reply | RedisError]:
     replies: list[Reply | RedisError] = []
-    await link.exchange(PING * count, count, replies)
+    await connection.exchange(PING * count, count, replies)
     return replies
 
 
 async def test_replies_come_in_order_and_errors_are_values_among_them(tmp_path: Path) -> None:
     answer = b"+PONG\r\n-NOSCRIPT gone\r\n*2\r\n:1\r\n$1\r\nx\r\n"
-    async with talking(tmp_path, answer, b"$-1\r\n", b"") as link:
-        one, other, last = await ask(link, 3)
-        assert await ask(link) == [None]
+    async with talking(tmp_path, answer, b"$-1\r\n", b"") as connection:
+        one, other, last = await ask(connection, 3)
+        assert await ask(connection) == [None]
     assert (one, last) == (b"PONG", [1, b"x"])
     assert isinstance(other, NoScriptError)
 
 
 async def test_what_the_socket_does_not_take_at_once_arrives_whole(engine_server: Server) -> None:
-    link = Link(read_url(engine_server.url))
-    await link.open()
+    connection = PipelinedConnection(read_url(engine_server.url))
+    await connection.open()
     texts = [bytes([letter]) * 5_000_000 for letter in b"abc"]
     for text in texts:
         replies: list[Reply | RedisError] = []
-        await link.exchange(pack("ECHO", text) + pack("ECHO", b"behind it"), 2, replies)
+        await connection.exchange(pack("ECHO", text) + pack("ECHO", b"behind it"), 2, replies)
         assert replies == [text, b"behind it"]
-    await link.close()
+    await connection.close()
 
 
 async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None:
     replies: list[Reply | RedisError] = []
-    async with talking(tmp_path, b":1\r\n:2\r\n$5\r\nbro") as link:
+    async with talking(tmp_path, b":1\r\n:2\r\n$5\r\nbro") as connection:
         with pytest.raises(ConnectionBroken, match="closed"):
-            await link.exchange(PING * 3, 3, replies)
-        assert not link.is_open
+            await connection.exchange(PING * 3, 3, replies)
+        assert not connection.is_open
     assert replies == [1, 2]
 
 
@@ -90,53 +90,53 @@ async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None
         pytest.param(b"?what\r\n", InvalidResponse, id="what is no reply"),
     ],
 )
-async def test_link_that_cannot_go_on_is_open_no_more(
+async def test_connection_that_cannot_go_on_is_open_no_more(
     tmp_path: Path, answer: bytes, error: type[Exception]
 ) -> None:
-    async with talking(tmp_path, answer, b"") as link:
+    async with talking(tmp_path, answer, b"") as connection:
         for _ in range(2):
             with pytest.raises(error):
-                await ask(link)
-            assert not link.is_open
+                await ask(connection)
+            assert not connection.is_open
 
 
 @pytest.mark.parametrize("late", [b":1\r\n:2\r\n", b":1\r\n"])
-async def test_link_is_given_up_by_a_reply_that_nobody_asked_for_and_by_an_end(
+async def test_connection_is_given_up_by_a_reply_that_nobody_asked_for_and_by_an_end(
     tmp_path: Path, late: bytes
 ) -> None:
-    async with talking(tmp_path, late) as link:
-        assert await ask(link) == [1]
-        await wait_until(lambda: not link.is_open, 15, "the link is given up")
+    async with talking(tmp_path, late) as connection:
+        assert await ask(connection) == [1]
+        await wait_until(lambda: not connection.is_open, 15, "the connection is given up")
 
 
 async def test_each_exchange_is_waited_for_as_long_as_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "ANSWER_S", 0.4)
+    monkeypatch.setattr(module, "ANSWER_S", 0.4)
     now = asyncio.get_running_loop().time
-    async with talking(tmp_path, b":1\r\n", b"", b"") as link:
+    async with talking(tmp_path, b":1\r\n", b"", b"") as connection:
         begun_s = now()
-        assert await ask(link) == [1]
+        assert await ask(connection) == [1]
         await wait_until(lambda: now() - begun_s > 0.2, 15, "the watch over the first is half over")
         begun_s = now()
         with pytest.raises(TimeoutError):
-            await ask(link)
+            await ask(connection)
         # The clock of a loop may be that of the beginning of its turn.
         assert now() - begun_s > 0.39
-        assert not link.is_open
+        assert not connection.is_open
 
 
-async def test_link_that_was_idle_is_not_written_to_unseen(tmp_path: Path) -> None:
-    async with talking(tmp_path, b"+PONG\r\n", b":1\r\n", b"") as link:
-        setattr(link, "_used_s", -100.0)  # noqa: B010  private to its module
+async def test_connection_that_was_idle_is_not_written_to_unseen(tmp_path: Path) -> None:
+    async with talking(tmp_path, b"+PONG\r\n", b":1\r\n", b"") as connection:
+        setattr(connection, "_used_s", -100.0)  # noqa: B010  private to its module
         with pytest.raises(ConnectionBroken):
-            await ask(link)
-        assert link.is_open
-        await link.make_live()
-        assert await ask(link) == [1]
+            await ask(connection)
+        assert connection.is_open
+        await connection.make_live()
+        assert await ask(connection) == [1]
 
 
-async def test_link_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None:
+async def test_connection_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     own = authority.issue("localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -147,9 +147,11 @@ async def test_link_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None
 
     async with await asyncio.start_server(serve, "localhost", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
-        link = Link(read_url(f"rediss://localhost:{port}?ssl_ca_certs={authority.root}"))
+        connection = PipelinedConnection(
+            read_url(f"rediss://localhost:{port}?ssl_ca_certs={authority.root}")
+        )
         for _ in range(2):
-            await link.open()
-            assert await ask(link) == [1]
-            await wait_until(lambda: not link.is_open, 15, "the link is given up")
-        await link.close()
+            await connection.open()
+            assert await ask(connection) == [1]
+            await wait_until(lambda: not connection.is_open, 15, "the connection is given up")
+        await connection.close()

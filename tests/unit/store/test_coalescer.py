@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 import pytest
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.store import gathering
-from passerelle.store.gathering import MOST, Gathering
+from passerelle.store import coalescer as module
+from passerelle.store.coalescer import MOST, Coalescer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ class Scripts:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[int]]] = []
 
-    async def carry_out(self, key: str, items: list[int]) -> list[int]:
+    async def execute_batch(self, key: str, items: list[int]) -> list[int]:
         self.calls.append((key, items))
         await asyncio.sleep(0)
         if key == "away":
@@ -31,32 +31,32 @@ class Scripts:
 
 async def test_calls_of_one_turn_are_one_for_each_key() -> None:
     scripts = Scripts()
-    gathering = Gathering(scripts.carry_out)
+    coalescer = Coalescer(scripts.execute_batch)
     asked = [("a", 1), ("b", 5), ("a", 2), ("a", 3)]
-    answers = await asyncio.gather(*(gathering.call(key, item) for key, item in asked))
+    answers = await asyncio.gather(*(coalescer.call(key, item) for key, item in asked))
     assert answers == [2, 10, 4, 6]
     assert scripts.calls == [("a", [1, 2, 3]), ("b", [5])]
 
 
 async def test_a_call_of_a_later_turn_shares_nothing_with_one_that_has_begun() -> None:
     scripts = Scripts()
-    gathering = Gathering(scripts.carry_out)
-    first = gathering.call("a", 1)
+    coalescer = Coalescer(scripts.execute_batch)
+    first = coalescer.call("a", 1)
     while not scripts.calls:
         await asyncio.sleep(0)
     assert not first.done()
-    assert await gathering.call("a", 2) == 4
+    assert await coalescer.call("a", 2) == 4
     assert await first == 2
     assert scripts.calls == [("a", [1]), ("a", [2])]
 
 
 async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> None:
     scripts = Scripts()
-    gathering = Gathering(scripts.carry_out)
-    first = gathering.call("a", 1)
+    coalescer = Coalescer(scripts.execute_batch)
+    first = coalescer.call("a", 1)
     while not scripts.calls:
         await asyncio.sleep(0)
-    later = [gathering.call("a", number) for number in range(2, 5)]
+    later = [coalescer.call("a", number) for number in range(2, 5)]
     assert await asyncio.gather(first, *later) == [2, 4, 6, 8]
     assert scripts.calls == [("a", [1]), ("a", [2, 3, 4])]
 
@@ -68,14 +68,14 @@ class Held:
         self.asked: list[list[int]] = []
         self.may_answer = asyncio.Event()
 
-    async def carry_out(self, _key: str, items: list[int]) -> list[int]:
+    async def execute_batch(self, _key: str, items: list[int]) -> list[int]:
         self.asked.append(items)
         await self.may_answer.wait()
         return items
 
-    async def begin(self) -> tuple[Gathering[str, int, int], asyncio.Future[int]]:
+    async def begin(self) -> tuple[Coalescer[str, int, int], asyncio.Future[int]]:
         """With a first call under way."""
-        calls = Gathering(self.carry_out)
+        calls = Coalescer(self.execute_batch)
         first = calls.call("a", 1)
         await wait_until(lambda: self.asked == [[1]], 10, "the first is under way")
         return calls, first
@@ -84,7 +84,7 @@ class Held:
 async def test_those_that_follow_go_as_soon_as_the_first_has_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathering, "WINDOW_S", 3600.0)
+    monkeypatch.setattr(module, "WINDOW_S", 3600.0)
     held = Held()
     calls, first = await held.begin()
     later = [calls.call("a", 2), calls.call("a", 3)]
@@ -98,7 +98,7 @@ async def test_those_that_follow_go_as_soon_as_the_first_has_its_result(
 async def test_those_that_follow_go_beside_one_that_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathering, "WINDOW_S", 0.01)
+    monkeypatch.setattr(module, "WINDOW_S", 0.01)
     held = Held()
     calls, first = await held.begin()
     asked = [first, calls.call("a", 2), calls.call("a", 3)]
@@ -110,18 +110,18 @@ async def test_those_that_follow_go_beside_one_that_takes_long(
 async def test_what_ends_late_begins_nothing_that_waits_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathering, "WINDOW_S", 0.01)
+    monkeypatch.setattr(module, "WINDOW_S", 0.01)
     answers: list[asyncio.Future[None]] = []
 
-    async def carry_out(_key: str, items: list[int]) -> list[int]:
+    async def execute_batch(_key: str, items: list[int]) -> list[int]:
         answers.append(asyncio.get_running_loop().create_future())
         await answers[-1]
         return items
 
-    calls = Gathering(carry_out)
+    calls = Coalescer(execute_batch)
     late = calls.call("a", 1)
     await wait_until(lambda: len(answers) == 1, 10, "the first is under way")
-    monkeypatch.setattr(gathering, "WINDOW_S", 3600.0)
+    monkeypatch.setattr(module, "WINDOW_S", 3600.0)
     second = calls.call("a", 2)
     await wait_until(lambda: len(answers) == 2, 10, "the second is under way beside it")
     third = calls.call("a", 3)
@@ -140,7 +140,7 @@ async def test_what_cannot_be_begun_is_told_to_all_who_asked() -> None:
     def refuse(_key: str, _items: list[int]) -> Awaitable[list[int]]:
         raise StoreUnavailable("away", "no")
 
-    calls = Gathering(refuse)
+    calls = Coalescer(refuse)
     answers = await asyncio.gather(
         *(calls.call("a", number) for number in range(MOST + 1)), return_exceptions=True
     )
@@ -148,18 +148,18 @@ async def test_what_cannot_be_begun_is_told_to_all_who_asked() -> None:
 
 
 async def test_a_failure_is_told_to_all_who_asked_and_to_nobody_else() -> None:
-    gathering = Gathering(Scripts().carry_out)
+    coalescer = Coalescer(Scripts().execute_batch)
     keys = ("away", "away", "here")
     answers = await asyncio.gather(
-        *(gathering.call(key, 4) for key in keys), return_exceptions=True
+        *(coalescer.call(key, 4) for key in keys), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [StoreUnavailable, StoreUnavailable, int]
 
 
 async def test_who_left_in_time_is_not_asked_for() -> None:
     scripts = Scripts()
-    gathering = Gathering(scripts.carry_out)
-    calls = [gathering.call("a", number) for number in range(3)]
+    coalescer = Coalescer(scripts.execute_batch)
+    calls = [coalescer.call("a", number) for number in range(3)]
     calls[1].cancel()
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert (answers[0], answers[2]) == (0, 4)
@@ -169,8 +169,8 @@ async def test_who_left_in_time_is_not_asked_for() -> None:
 
 async def test_who_leaves_while_it_is_carried_out_takes_nothing_from_the_others() -> None:
     scripts = Scripts()
-    gathering = Gathering(scripts.carry_out)
-    calls = [gathering.call("a", number) for number in range(2)]
+    coalescer = Coalescer(scripts.execute_batch)
+    calls = [coalescer.call("a", number) for number in range(2)]
     while not scripts.calls:
         await asyncio.sleep(0)
     calls[0].cancel()
@@ -179,8 +179,8 @@ async def test_who_leaves_while_it_is_carried_out_takes_nothing_from_the_others(
 
 async def test_a_script_does_not_hold_the_server_for_more_than_so_many() -> None:
     scripts = Scripts()
-    gathering = Gathering(scripts.carry_out)
+    coalescer = Coalescer(scripts.execute_batch)
     count = 2 * MOST + 1
-    answers = await asyncio.gather(*(gathering.call("a", number) for number in range(count)))
+    answers = await asyncio.gather(*(coalescer.call("a", number) for number in range(count)))
     assert answers == [2 * number for number in range(count)]
     assert [len(items) for _, items in scripts.calls] == [MOST, MOST, 1]

@@ -1,4 +1,4 @@
-"""Stencils: what is filled in is the call that would have been made, and what cannot be filled in is no stencil."""
+"""Templates: what is rendered is the call that would have been made, and where that cannot be there is no template."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.store.connection import pack, unpack
-from passerelle.store.stencil import Example, cut_stencil, quote
+from passerelle.store.wire_template import Example, make_wire_template, quote
 
 ONE = (b"alpha-one", b"beta-one-and-only")
 OTHER = (b"gamma-two", b"delta")
@@ -29,27 +29,27 @@ def show(values: tuple[bytes, ...], arguments: tuple[bytes, ...]) -> Example:
 
 @given(name=WORDS, text=WORDS)
 def test_any_words_are_filled_in_as_they_would_be_written(name: bytes, text: bytes) -> None:
-    stencil = cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), FREE)
-    assert stencil is not None
-    assert stencil.fill((name, text)) == pack(*write(name, text))
+    template = make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), FREE)
+    assert template is not None
+    assert template.render((name, text)) == pack(*write(name, text))
 
 
 @given(name=st.binary(min_size=9, max_size=9), text=WORDS)
 def test_of_what_is_always_as_long_only_the_place_is_filled_in(name: bytes, text: bytes) -> None:
-    stencil = cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
-    assert stencil is not None
-    assert stencil.fill((name, text)) == pack(*write(name, text))
+    template = make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
+    assert template is not None
+    assert template.render((name, text)) == pack(*write(name, text))
 
 
 @pytest.mark.parametrize("name", [b"", b"shorter", b"longer than it ever was"])
 def test_what_is_never_as_long_is_not_filled_in(name: bytes) -> None:
-    stencil = cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
-    assert stencil is not None
-    assert stencil.fill((name, b"any")) is None
+    template = make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
+    assert template is not None
+    assert template.render((name, b"any")) is None
 
 
-def test_what_should_always_be_as_long_and_is_not_has_no_stencil() -> None:
-    assert cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {0}) is None
+def test_what_should_always_be_as_long_and_is_not_has_no_template() -> None:
+    assert make_wire_template(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {0}) is None
 
 
 def test_of_two_values_that_begin_alike_each_keeps_its_own_places() -> None:
@@ -57,9 +57,9 @@ def test_of_two_values_that_begin_alike_each_keeps_its_own_places() -> None:
         return (text[:4], text), (text, text[:4], text)
 
     one, other = say(b"longer than its title"), say(b"also some longer text")
-    stencil = cut_stencil(show(*one), show(*other), FREE)
-    assert stencil is not None
-    assert stencil.fill((b"t", b"text")) == pack(b"text", b"t", b"text")
+    template = make_wire_template(show(*one), show(*other), FREE)
+    assert template is not None
+    assert template.render((b"t", b"text")) == pack(b"text", b"t", b"text")
 
 
 @given(name=WORDS, text=WORDS, times=st.integers(1, 20), between=st.sampled_from([b"", b"%", b"'"]))
@@ -67,18 +67,18 @@ def test_what_recurs_is_filled_in_wherever_it_stands(
     name: bytes, text: bytes, times: int, between: bytes
 ) -> None:
     def sing(name: bytes, text: bytes) -> tuple[bytes, ...]:
-        refrain = name + between + text + between + name
-        return refrain * times, refrain + b"once", b"so " + refrain, text + name, between
+        fragment = name + between + text + between + name
+        return fragment * times, fragment + b"once", b"so " + fragment, text + name, between
 
-    stencil = cut_stencil(show(ONE, sing(*ONE)), show(OTHER, sing(*OTHER)), FREE)
-    assert stencil is not None
-    assert stencil.fill((name, text)) == pack(*sing(name, text))
+    template = make_wire_template(show(ONE, sing(*ONE)), show(OTHER, sing(*OTHER)), FREE)
+    assert template is not None
+    assert template.render((name, text)) == pack(*sing(name, text))
 
 
-def test_a_value_that_stands_nowhere_is_no_hole() -> None:
-    stencil = cut_stencil(show(ONE, (ONE[0],)), show(OTHER, (OTHER[0],)), FREE)
-    assert stencil is not None
-    assert stencil.fill((b"a", b"whatever")) == pack(b"a")
+def test_a_value_that_stands_nowhere_is_no_placeholder() -> None:
+    template = make_wire_template(show(ONE, (ONE[0],)), show(OTHER, (OTHER[0],)), FREE)
+    assert template is not None
+    assert template.render((b"a", b"whatever")) == pack(b"a")
 
 
 def measure(value: bytes) -> bytes:
@@ -102,33 +102,35 @@ def repeat(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("derive", [measure, cut, shout, repeat])
-def test_what_depends_on_a_value_in_another_way_has_no_stencil(
+def test_what_depends_on_a_value_in_another_way_has_no_template(
     derive: Callable[[bytes], bytes],
 ) -> None:
     one, other = (show((word,), (word, derive(word))) for word in (b"some-word", b"another-word"))
-    assert cut_stencil(one, other, FREE) is None
+    assert make_wire_template(one, other, FREE) is None
 
 
-def test_without_a_single_hole_there_is_no_stencil() -> None:
-    assert cut_stencil(show(ONE, (b"always",)), show(OTHER, (b"always",)), FREE) is None
-    assert cut_stencil(show((b"",), (b"always",)), show((b"",), (b"always",)), FREE) is None
+def test_without_a_single_placeholder_there_is_no_template() -> None:
+    assert make_wire_template(show(ONE, (b"always",)), show(OTHER, (b"always",)), FREE) is None
+    assert make_wire_template(show((b"",), (b"always",)), show((b"",), (b"always",)), FREE) is None
 
 
-def test_values_that_cannot_be_told_apart_have_no_stencil() -> None:
+def test_values_that_cannot_be_told_apart_have_no_template() -> None:
     alike = (b"same", b"same")
-    assert cut_stencil(show(alike, write(*alike)), show(OTHER, write(*OTHER)), FREE) is None
+    assert make_wire_template(show(alike, write(*alike)), show(OTHER, write(*OTHER)), FREE) is None
 
 
-def test_what_is_alike_in_both_examples_may_stand_in_a_constant_and_has_no_stencil() -> None:
+def test_what_is_alike_in_both_examples_may_stand_in_a_constant_and_has_no_template() -> None:
     def say(word: bytes, size: bytes) -> Example:
         return show((word, size), (word, b"http://127.0.0.1:32819/", size))
 
     alike, other = say(b"some-word", b"3281"), say(b"another-word", b"3290")
-    assert cut_stencil(alike, say(b"another-word", b"3281"), FREE) is None
-    assert cut_stencil(alike, other, FREE) is None, "the port is no hole of the other one"
-    stencil = cut_stencil(other, say(b"some-word", b"3300"), FREE)
-    assert stencil is not None
-    assert stencil.fill((b"w", b"3281")) == pack(b"w", b"http://127.0.0.1:32819/", b"3281")
+    assert make_wire_template(alike, say(b"another-word", b"3281"), FREE) is None
+    assert make_wire_template(alike, other, FREE) is None, (
+        "the port is no placeholder of the other one"
+    )
+    template = make_wire_template(other, say(b"some-word", b"3300"), FREE)
+    assert template is not None
+    assert template.render((b"w", b"3281")) == pack(b"w", b"http://127.0.0.1:32819/", b"3281")
 
 
 @given(st.lists(WORDS, min_size=1))

@@ -1,0 +1,232 @@
+"""Lists of an owner, paged by time, the newest first: tasks at one agent, and pending questions.
+
+The tasks of an owner at an agent are in one sorted set for open ones and one for each way to end; an ended task stays
+in the set of its end.
+
+Of pending questions a hash has the copied views and a sorted set the order; one script writes both. A store of an
+earlier version has the hash alone, and an instance of such a version may still write it alone. So the head of the
+inbox says up to which sequence the set is whole. Where that is not its end, or the two differ in number, the set is
+rebuilt from the hash before it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+
+from passerelle.core.ids import place
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.times import parse_ms
+from passerelle.store import keys
+from passerelle.store.coalescer import Coalescer
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_hash, as_int, as_scores, as_sparse_list, as_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports.projections import IndexRow, Part, RowPart
+    from passerelle.store.nodes import Nodes
+
+
+class OwnerIndex:
+    """Reads lists, and writes the row that cannot wait for the relay."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def post(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
+        """Sends a row together with a call that has the same linger budget; the awaitable says whether it was written.
+
+        It is not redirected and not tried again: ``add`` is.
+        """
+        shard, name = _find_list(row.owner, row.agent, row.part)
+        return self._nodes.primaries[shard.number].writes.send_unacknowledged(
+            _write(row, name), within_s
+        )
+
+    async def add(self, row: IndexRow) -> None:
+        """Writes a row. The later time wins.
+
+        Raises:
+            StoreUnavailable: nobody takes it.
+        """
+        shard, name = _find_list(row.owner, row.agent, row.part)
+        command = _write(row, name)
+        await self._nodes.update(shard, command)
+
+    async def read(
+        self,
+        owner: str,
+        agent: str,
+        before: tuple[int, str] | None,
+        limit: int,
+        parts: Sequence[Part],
+    ) -> list[tuple[str, int]]:
+        """Facade ids with their times, newest first, strictly below ``before`` = (time, id)."""
+        shard = place(owner)
+        names = [keys.owner_index(shard, owner, agent, part) for part in parts]
+        return await read_page(self._nodes, shard, names, before, limit)
+
+    async def count(
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part]
+    ) -> int:
+        """How many there are, or how many with a later time than ``after_ms``."""
+        shard = place(owner)
+        low = "-inf" if after_ms is None else f"({after_ms}"
+        counts = await asyncio.gather(
+            *(
+                self._nodes.query(
+                    shard,
+                    pack("ZCOUNT", keys.owner_index(shard, owner, agent, part), low, "+inf"),
+                    as_int,
+                )
+                for part in parts
+            )
+        )
+        return sum(counts)
+
+
+def _write(row: IndexRow, name: str) -> bytes:
+    if row.part == "gone":
+        return pack("ZREM", name, row.facade)
+    return pack("ZADD", name, "GT", row.at_ms, row.facade)
+
+
+@lru_cache(4096)
+def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
+    """The list that a row is added to or removed from. Cached: an owner writes to a few lists all the time."""
+    shard = place(owner)
+    return shard, keys.owner_index(shard, owner, agent, "open" if part == "gone" else part)
+
+
+_AT_ONCE: Final = 1_000
+
+_Wanted: TypeAlias = tuple[str, int | None, tuple[int, str] | None]
+"""An owner, how many, and below which place."""
+
+
+class Pending:
+    """Reads lists of pending questions by owner."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._pages: Coalescer[_Wanted, None, list[tuple[str, int]]] = Coalescer(self._list)
+
+    async def list_newest(
+        self, owner: str, limit: int | None, before: tuple[int, str] | None
+    ) -> list[tuple[str, int]]:
+        """At most ``limit`` pending questions below a place, or all, with the times at which they were asked."""
+        return list(await self._pages.call((owner, limit, before), None))
+
+    async def _list(self, wanted: _Wanted, asked: list[None]) -> list[list[tuple[str, int]]]:
+        """One read for all devices of a person that come at once."""
+        page, is_whole = await self._read(wanted)
+        if not is_whole:
+            await self._rebuild_order(wanted[0])
+            page, _ = await self._read(wanted)
+        return [page] * len(asked)
+
+    async def _read(self, wanted: _Wanted) -> tuple[list[tuple[str, int]], bool]:
+        """A page, and whether every question has its place."""
+        owner, limit, before = wanted
+        shard = place(owner)
+        order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
+        top = "+inf" if before is None else str(before[0])
+        many = -1 if limit is None else limit
+        found: list[tuple[str, int]] = []
+        offset = 0
+        while True:
+            page, ordered, copied, marks = await self._nodes.query_all(
+                shard,
+                pack(
+                    *("ZRANGE", order, top, "-inf", "BYSCORE", "REV"),
+                    *("LIMIT", offset, many, "WITHSCORES"),
+                ),
+                pack("ZCARD", order),
+                pack("HLEN", copies),
+                pack("HMGET", _head(owner), "seq", "ordered"),
+            )
+            rows = as_scores(page)
+            # Several may have been asked in one millisecond, and some of them are shown already.
+            found += [row for row in rows if before is None or (row[1], row[0]) < before]
+            if limit is None or len(rows) < limit or len(found) >= limit:
+                end, whole = as_sparse_list(marks)
+                return found[:limit], ordered == copied and (end or b"0") == (whole or b"0")
+            offset += limit
+
+    async def _rebuild_order(self, owner: str) -> None:
+        shard = place(owner)
+        order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
+        head = _head(owner)
+        # Read before the hash: what is written meanwhile leaves the mark behind, and the set is made once more.
+        [end, flat, known] = await self._nodes.query_all(
+            shard, pack("HGET", head, "seq"), pack("HGETALL", copies), pack("ZRANGE", order, 0, -1)
+        )
+        times = {name: _read_time(view) for name, view in as_hash(flat).items()}
+        gone = [name for name in as_texts(known) if name not in times]
+        entries = [part for name, at_ms in times.items() for part in (at_ms, name)]
+        for first in range(0, len(entries), 2 * _AT_ONCE):
+            await self._nodes.update(
+                shard, pack("ZADD", order, "NX", *entries[first : first + 2 * _AT_ONCE])
+            )
+        for first in range(0, len(gone), _AT_ONCE):
+            await self._nodes.update(shard, pack("ZREM", order, *gone[first : first + _AT_ONCE]))
+        if isinstance(end, bytes):
+            await self._nodes.update(shard, pack("HSET", head, "ordered", end))
+
+
+def _head(owner: str) -> str:
+    return keys.head(StreamRef(StreamKind.INBOX, owner))
+
+
+def _read_time(view: bytes) -> int:
+    """When a question was asked, by what was copied of it."""
+    try:
+        copied: JsonObject = orjson.loads(view)
+        return parse_ms(str(copied["createdAt"]))
+    except (ValueError, KeyError):
+        return 0
+
+
+Place: TypeAlias = tuple[int, str]
+"""A time in ms and a member: where the page before ended."""
+
+
+async def read_page(
+    nodes: Nodes, shard: Shard, names: Sequence[str], before: Place | None, limit: int
+) -> list[tuple[str, int]]:
+    """Members with their times out of all the sets; one that moves meanwhile may be met in two, and counts once.
+
+    Raises:
+        StoreUnavailable: nobody knows.
+    """
+    pages = await asyncio.gather(*(_read_one(nodes, shard, name, before, limit) for name in names))
+    if len(pages) == 1:
+        return pages[0]
+    rows = dict(sorted((row for page in pages for row in page), key=lambda row: row[1]))
+    return sorted(rows.items(), key=lambda row: (row[1], row[0]), reverse=True)[:limit]
+
+
+async def _read_one(
+    nodes: Nodes, shard: Shard, name: str, before: Place | None, limit: int
+) -> list[tuple[str, int]]:
+    top = "+inf" if before is None else str(before[0])
+    found: list[tuple[str, int]] = []
+    offset = 0
+    while len(found) < limit:
+        command = pack(
+            "ZRANGE", name, top, "-inf", "BYSCORE", "REV", "LIMIT", offset, limit, "WITHSCORES"
+        )
+        page = await nodes.query(shard, command, as_scores)
+        # Several may have one time, and some of them are shown already.
+        found += [row for row in page if before is None or (row[1], row[0]) < before]
+        if len(page) < limit:
+            break
+        offset += limit
+    return found[:limit]

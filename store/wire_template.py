@@ -1,0 +1,176 @@
+"""Templates of store calls: the parts in which one request differs from another are placeholders.
+
+A template is made from two sample calls of the same shape, made with unique values. Whatever depends on a value in
+another way than by containing it comes out different in the second sample, and then there is no template. So rendering
+gives what would have been written, as long as the values decide nothing.
+
+The whole call is rendered as it goes over the wire (``connection.pack``): the lengths of its arguments are sums, of
+which all but the lengths of variable-length values are known beforehand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+
+from passerelle.core.record import value
+from passerelle.store.connection import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+_LONGEST_FRAGMENT: Final = 16
+"""Pieces of a repeated fragment."""
+
+_Sum: TypeAlias = tuple[int, tuple[int, ...]]
+"""The length of an argument: its known part, and the placeholders whose lengths are added."""
+_Piece: TypeAlias = bytes | int | _Sum
+"""A text, a placeholder by its place among the values, or a length."""
+
+
+@value
+class Example:
+    """Arguments that were written, and the values in them: no two equal; an empty one occurs nowhere."""
+
+    arguments: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+
+
+@value
+class WireTemplate:
+    """A call with placeholders."""
+
+    render: Callable[[Sequence[bytes]], bytes | None]
+    """The call with these values, in the order of the samples.
+
+    None where a fixed-length value has another length: the call would be cut in the wrong places.
+    """
+
+
+def make_wire_template(
+    one: Example, other: Example, free: AbstractSet[int] = frozenset()
+) -> WireTemplate | None:
+    """The template of two samples; None where a value has an effect beyond its occurrences.
+
+    None also where a value that occurs is equal in both: a constant with its digits, such as a port that begins like a
+    length, would pass for a placeholder.
+
+    ``free``: the places of variable-length values. The others always have the length that they have in the samples.
+    """
+    places = {value: place for place, value in enumerate(one.values) if value}
+    if not places or len(places) != sum(map(bool, one.values)):
+        return None
+    # Where several begin at one place, the longest is meant: a title is the beginning of its text.
+    longest_first = sorted(places, key=len, reverse=True)
+    found = re.compile(b"(" + b"|".join(map(re.escape, longest_first)) + b")")
+    arguments = [
+        [places[piece] if number % 2 else piece for number, piece in enumerate(pieces)]
+        for pieces in map(found.split, one.arguments)
+    ]
+    used = {piece for pieces in arguments for piece in pieces if isinstance(piece, int)}
+    if not used or any(one.values[place] == other.values[place] for place in used):
+        return None
+    lengths = {place: len(one.values[place]) for place in sorted(used - free)}
+    template = WireTemplate(_make_renderer(_lay_out(arguments, lengths), lengths))
+    return template if template.render(other.values) == pack(*other.arguments) else None
+
+
+def _make_renderer(
+    pieces: Sequence[_Piece], lengths: Mapping[int, int]
+) -> Callable[[Sequence[bytes]], bytes | None]:
+    """A function that writes the call; ``lengths`` are those of the fixed-length values.
+
+    A call is picked from one list: the texts, the lengths, the repeated fragment, and the values behind them.
+    """
+    fragment = _find_fragment(pieces)
+    texts = list(dict.fromkeys(piece for piece in pieces if isinstance(piece, bytes)))
+    sums = list(dict.fromkeys(piece for piece in pieces if isinstance(piece, tuple)))
+    first: list[_Piece] = [*texts, *sums]
+    at = {piece: index for index, piece in enumerate(first)}
+    values_at = len(at) + 1
+
+    def find(piece: _Piece) -> int:
+        return values_at + piece if isinstance(piece, int) else at[piece]
+
+    picked, index = list[int](), 0
+    while index < len(pieces):
+        recurs = tuple(pieces[index : index + len(fragment)]) == fragment
+        picked.append(len(at) if recurs else find(pieces[index]))
+        index += len(fragment) if recurs else 1
+    pick_fragment, pick_call = _make_picker([*map(find, fragment)]), _make_picker(picked)
+    pick_fixed, fixed = _make_picker([*lengths]), tuple(lengths.values())
+
+    def render(values: Sequence[bytes]) -> bytes | None:
+        if tuple(map(len, pick_fixed(values))) != fixed:
+            return None
+        pool = texts.copy()
+        for known, variable in sums:
+            length = known
+            for place in variable:
+                length += len(values[place])
+            pool.append(b"%d" % length)
+        pool.append(b"")
+        pool += values
+        pool[values_at - 1] = b"".join(pick_fragment(pool))
+        return b"".join(pick_call(pool))
+
+    return render
+
+
+def _make_picker(places: Sequence[int]) -> Callable[[Sequence[bytes]], tuple[bytes, ...]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    # For a single place, itemgetter returns no tuple.
+    return lambda values: tuple([values[place] for place in places])
+
+
+def _lay_out(
+    arguments: Sequence[Sequence[bytes | int]], lengths: Mapping[int, int]
+) -> list[_Piece]:
+    """What the call consists of, in order."""
+    laid, text = list[_Piece](), b"*%d\r\n" % len(arguments)
+    for pieces in arguments:
+        known, variable = 0, list[int]()
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                known += len(piece)
+            elif piece in lengths:
+                known += lengths[piece]
+            else:
+                variable.append(piece)
+        if variable:
+            laid += (text + b"$", (known, tuple(variable)))
+            text = b"\r\n"
+        else:
+            text += b"$%d\r\n" % known
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                text += piece
+            else:
+                laid += (text, piece)
+                text = b""
+        text += b"\r\n"
+    return [*laid, text]
+
+
+def _find_fragment(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
+    """The run of pieces that saves most, such as the times and ids at the head of each event: it is joined once."""
+    found = Counter(
+        tuple(pieces[begin : begin + length])
+        for length in range(1, _LONGEST_FRAGMENT)
+        for begin in range(len(pieces) - length + 1)
+    )
+    return max(found, key=lambda run: (found[run] - 1) * (len(run) - 1))
+
+
+def quote(texts: Sequence[str]) -> list[bytes]:
+    """Texts, at least one, as they are written in JSON, without their quotes.
+
+    They are encoded together and cut at line ends, which no JSON string contains.
+    """
+    return orjson.dumps(texts, option=orjson.OPT_INDENT_2)[5:-3].split(b'",\n  "')
