@@ -26,6 +26,7 @@ _FILES_EACH: Final = 1
 _FILES_SPARE: Final = 200
 _REST_S: Final = 10.0
 _SETTLE_S: Final = 3.0
+_SETTING: Final = Setting("report", more=lambda _: {"requests": {"streams": SUBSCRIBERS}})
 _BEGIN: Final = Step(
     make_call(
         "SendMessage",
@@ -47,7 +48,7 @@ async def measure_idle() -> AsyncGenerator[Row]:
     if soft < SUBSCRIBERS * _FILES_EACH + _FILES_SPARE:
         yield Row(f"{what} (open files are limited to {soft})", None, "kB", bound)
         return
-    async with open_stage(Setting("report")) as stage:
+    async with open_stage(_SETTING) as stage:
         async for row in _measure_rest(stage):
             yield row
         tasks = await stage.load.carry_out(_order(stage, "send", _BEGIN, TASKS))
