@@ -119,7 +119,7 @@ _ROWS: Final = (
         "Answer a question; the first valid answer wins",
         (Scope.DECIDE,),
         RespondAction,
-        lambda params, _: cast(RespondAction, params),
+        lambda params, _: cast("RespondAction", params),
         DecisionAnswer,
         keyed=True,
     ),

@@ -104,5 +104,5 @@ class _Reader:
                 return items
             case _:
                 # The stub leaves the node untyped, which strict checking does not take.
-                value: object = cast(Any, self._loader).construct_object(node, deep=True)
+                value: object = cast("Any", self._loader).construct_object(node, deep=True)
                 return value

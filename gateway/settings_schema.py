@@ -40,7 +40,7 @@ class Shape:
 
     def names(self) -> tuple[str, ...]:
         """The keys that are known here."""
-        return tuple(cast(JsonObject, self.schema.get("properties", {})))
+        return tuple(cast("JsonObject", self.schema.get("properties", {})))
 
     def descend(self, path: tuple[str | int, ...]) -> Shape | None:
         """The place at ``path`` below this one, or None where there is no such key."""
@@ -49,7 +49,7 @@ class Shape:
             below = (
                 place.schema.get("items")
                 if isinstance(step, int)
-                else cast(JsonObject, place.schema.get("properties", {})).get(step)
+                else cast("JsonObject", place.schema.get("properties", {})).get(step)
             )
             if not isinstance(below, dict):
                 return None
@@ -59,7 +59,7 @@ class Shape:
 
 @cache
 def _schema() -> JsonObject:
-    return cast(JsonObject, Settings.model_json_schema())
+    return cast("JsonObject", Settings.model_json_schema())
 
 
 def _resolve(schema: JsonObject) -> JsonObject:
@@ -67,6 +67,6 @@ def _resolve(schema: JsonObject) -> JsonObject:
     options = cast("list[Json]", schema.get("anyOf", []))
     for option in (schema, *options):
         if isinstance(option, dict) and isinstance(ref := option.get("$ref"), str):
-            definitions = cast(JsonObject, _schema()["$defs"])
-            return cast(JsonObject, definitions[ref.rpartition("/")[2]])
+            definitions = cast("JsonObject", _schema()["$defs"])
+            return cast("JsonObject", definitions[ref.rpartition("/")[2]])
     return schema

@@ -6,14 +6,20 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import orjson
 
 from passerelle.store.connection import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from passerelle.store.connection import Reply
+
+Result_co = TypeVar("Result_co", covariant=True)
+Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
+"""Connections of one primary that carry calls of a kind: no kind delays another."""
 
 Control: TypeAlias = "Mapping[str, ControlValue]"
 ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[str, ControlValue]"
@@ -45,3 +51,22 @@ def load_script(package: str, name: str) -> ScriptFile:
     """The script of an operation, from the folder ``lua`` of an installed package."""
     text = files(package).joinpath("lua", f"{name}.lua").read_bytes()
     return ScriptFile.of(name, text)
+
+
+class LoadedScript(Protocol[Result_co]):
+    """A script with the type of its reply, and the connections that carry it."""
+
+    @property
+    def file(self) -> ScriptFile:
+        """What the server knows it by."""
+        ...
+
+    @property
+    def decode(self) -> Callable[[Reply], Result_co]:
+        """What its reply means."""
+        ...
+
+    @property
+    def lane(self) -> Lane:
+        """What carries it."""
+        ...

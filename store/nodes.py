@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.store.connection import Endpoint, Reply
-    from passerelle.store.lua_script import Control
-    from passerelle.store.scripts import Lane, Script
+    from passerelle.store.lua_script import Control, Lane, LoadedScript
     from passerelle.store.topology import Seeds, Topology
 
 Result = TypeVar("Result")
@@ -149,7 +148,7 @@ class Nodes:
 
     async def run(
         self,
-        script: Script[Result],
+        script: LoadedScript[Result],
         shard: Shard,
         names: Sequence[str],
         control: Control,
@@ -161,7 +160,7 @@ class Nodes:
         return script.decode(reply)
 
     async def run_once(
-        self, script: Script[Result], shard: Shard, names: Sequence[str], control: Control
+        self, script: LoadedScript[Result], shard: Shard, names: Sequence[str], control: Control
     ) -> Result:
         """The same for a script that may not: after a lost reply the caller has to find out.
 
@@ -173,7 +172,7 @@ class Nodes:
         return script.decode(reply)
 
     async def run_replicated(
-        self, script: Script[Result], shard: Shard, names: Sequence[str], control: Control
+        self, script: LoadedScript[Result], shard: Shard, names: Sequence[str], control: Control
     ) -> tuple[Result, bool]:
         """``run_once`` before an act that cannot be undone, and whether a replica has it, where there are replicas."""
         if not self.node(shard).awaits_replicas:
@@ -184,7 +183,7 @@ class Nodes:
 
     def run_unbatched(
         self,
-        script: Script[Result],
+        script: LoadedScript[Result],
         shard: Shard,
         names: Sequence[str],
         control: Control,
@@ -199,7 +198,7 @@ class Nodes:
         first = self.node(shard).writes.call(packed, no_linger=True)
         return self._decode(script, self._follow(shard, packed, first, seen, began_s))
 
-    async def _decode(self, script: Script[Result], asked: Awaitable[Reply]) -> Result:
+    async def _decode(self, script: LoadedScript[Result], asked: Awaitable[Reply]) -> Result:
         return script.decode(await asked)
 
     async def write(self, shard: Shard, packed: bytes) -> Reply:

@@ -11,17 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from passerelle.store.connection import Reply
-from passerelle.store.lua_script import ScriptFile
+from passerelle.store.lua_script import Lane, ScriptFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Result = TypeVar("Result")
-Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
-"""Connections of one primary that carry calls of a kind: no kind delays another."""
 
 _LUA: Final = files("passerelle.store").joinpath("lua")
 _KEYS: Final = re.compile(r"^-- KEYS  (.*?)^-- ARGV", re.MULTILINE | re.DOTALL)

@@ -77,15 +77,17 @@ def _read_form(pause: Pause, form: JsonObject) -> PeerPrompt | None:
         dialect=NAME,
         occurrence=identify_occurrence(pause, native_id),
         native_status=pause.native_status,
-        kind=cast(ActionKind, kind),
-        action_type=cast(ActionType, action_type if action_type in _ACTION_TYPES else "tool_call"),
+        kind=cast("ActionKind", kind),
+        action_type=cast(
+            "ActionType", action_type if action_type in _ACTION_TYPES else "tool_call"
+        ),
         options=options,
         native_id=native_id,
         message_id=pause.message_id,
         text="\n".join(text for text in (title, pause.text) if text) or None,
         subject=shown if isinstance(shown, dict) else {},
         response_schema=object_at(form, "response_schema") or None,
-        risk=cast(Risk, risk) if risk in _RISKS else None,
+        risk=cast("Risk", risk) if risk in _RISKS else None,
         destructive=form.get("destructive") is True,
         lossy=lossy,
         expires_ms=_read_expiry(form),
@@ -111,7 +113,7 @@ def _read_options(form: JsonObject) -> tuple[Option, ...]:
         if not option_id or kind not in _OPTION_KINDS:
             return ()
         name = escape_text(text_at(item, "name").replace("\n", " "), TITLE_LIMIT)
-        options.append(Option(option_id, name or option_id, cast(OptionKind, kind)))
+        options.append(Option(option_id, name or option_id, cast("OptionKind", kind)))
     distinct = {option.option_id for option in options}
     return tuple(options) if len(distinct) == len(options) else ()
 

@@ -217,7 +217,7 @@ class Operations:
                 result = await self.service.execute(call.principal, command, call.idem)
                 if RESUME in call.extensions:
                     return await self._read(call, command.task)
-                return cast(CancelAccepted, result).task
+                return cast("CancelAccepted", result).task
             case Method.GET_EXTENDED_CARD:
                 if self.extended_cards is None:
                     raise UnsupportedOperation("there is no extended agent card")
@@ -354,7 +354,7 @@ class Operations:
         push = self._require_push().read(call, request.push) if request.push else None
         command = compose_turn(call, request, wait, push)
         result = await self.service.execute(call.principal, command, call.idem)
-        return cast(TurnAccepted, result)
+        return cast("TurnAccepted", result)
 
 
 def compose_turn(

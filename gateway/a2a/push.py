@@ -34,7 +34,7 @@ class ServicePush:
         task, config = read_create(call.params, call.version)
         command = SetPushConfig(task, config, call.agent)
         result = await self.service.execute(call.principal, command, call.idem)
-        return cast(PushConfigSet, result).config
+        return cast("PushConfigSet", result).config
 
     async def get(self, call: Call) -> JsonObject:
         name = read_name(call.params)

@@ -62,7 +62,7 @@ def render_openapi() -> JsonObject:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Passerelle control plane", "version": VERSION},
-        "paths": cast(JsonObject, paths),
+        "paths": cast("JsonObject", paths),
         "components": {
             "schemas": schemas,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
@@ -143,8 +143,8 @@ def _name_result(operation: Operation, schemas: JsonObject) -> JsonObject:
 def _hoist(kind: type[object], schemas: JsonObject) -> JsonObject:
     """The schema of a record; what it refers to moves into ``schemas``."""
     adapter = TypeAdapter(kind)
-    schema = cast(JsonObject, adapter.json_schema(by_alias=True, ref_template=_REF))
-    schemas.update(cast(JsonObject, schema.pop("$defs", {})))
+    schema = cast("JsonObject", adapter.json_schema(by_alias=True, ref_template=_REF))
+    schemas.update(cast("JsonObject", schema.pop("$defs", {})))
     return schema
 
 
@@ -157,4 +157,4 @@ def _without(params: JsonObject, names: tuple[str, ...]) -> JsonObject:
 
 
 def _properties(schema: JsonObject) -> JsonObject:
-    return cast(JsonObject, schema.get("properties", {}))
+    return cast("JsonObject", schema.get("properties", {}))

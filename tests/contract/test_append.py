@@ -50,7 +50,7 @@ def dump(server: Server) -> dict[bytes, object]:
     """Everything that is stored, in a form that compares."""
     found: dict[bytes, object] = {}
     for url in server.nodes:
-        names = cast(list[bytes], ask(url, "KEYS", "*"))
+        names = cast("list[bytes]", ask(url, "KEYS", "*"))
         found |= {name: ask(url, "DUMP", name.decode()) for name in names if b"probe" not in name}
     return found
 

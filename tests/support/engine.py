@@ -218,7 +218,7 @@ def ask(url: str, *command: str | bytes | int) -> object:
     """One command over a connection of its own, for what the product itself never does."""
     client = redis.Redis.from_url(url, socket_timeout=5)  # pyright: ignore[reportUnknownMemberType]
     execute = cast(
-        Callable[..., object],
+        "Callable[..., object]",
         client.execute_command,  # pyright: ignore[reportUnknownMemberType]
     )
     with client:
@@ -235,7 +235,7 @@ def find_leaks(server: Server) -> list[str]:
     """Keys without an expiry that are not of a kind which lives for good."""
     leaks: list[str] = []
     for url in server.nodes:
-        names = [name.decode() for name in cast(list[bytes], ask(url, "KEYS", "*"))]
+        names = [name.decode() for name in cast("list[bytes]", ask(url, "KEYS", "*"))]
         leaks += [
             name
             for name in names
@@ -245,7 +245,7 @@ def find_leaks(server: Server) -> list[str]:
 
 
 def _serves_all(url: str, size: int) -> bool:
-    info = cast(bytes, ask(url, "CLUSTER", "INFO")).decode()
+    info = cast("bytes", ask(url, "CLUSTER", "INFO")).decode()
     return "cluster_state:ok" in info and f"cluster_size:{size}" in info
 
 
@@ -260,5 +260,5 @@ def link(primary: Server, replica: Server) -> None:
 
 
 def is_in_step(replica: Server) -> bool:
-    role = cast(list[bytes], ask(replica.url, "ROLE"))
+    role = cast("list[bytes]", ask(replica.url, "ROLE"))
     return role[3] == b"connected"

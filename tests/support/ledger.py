@@ -85,7 +85,7 @@ def load(path: Path = LEDGER) -> tuple[Row, ...]:
     """
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     rows: dict[str, Row] = {}
-    for entry in cast(list[dict[str, object]], document.pop("row", [])):
+    for entry in cast("list[dict[str, object]]", document.pop("row", [])):
         row = _parse(entry)
         if row.id in rows:
             raise LedgerFault(f"{row.id}: stands twice")

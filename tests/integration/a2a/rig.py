@@ -102,24 +102,24 @@ class Rig:
 
     async def call(self, method: str, params: Mapping[str, Json], *, agent: str = "echo") -> Answer:
         """The result of a JSON-RPC call that succeeds."""
-        answer = cast(Answer, (await self.post(method, params, agent=agent)).json())
+        answer = cast("Answer", (await self.post(method, params, agent=agent)).json())
         assert "error" not in answer, answer
         assert (answer["jsonrpc"], answer["id"]) == ("2.0", 7)
-        return cast(Answer, answer["result"])
+        return cast("Answer", answer["result"])
 
     async def refuse(
         self, method: str, params: Mapping[str, Json], *, agent: str = "echo"
     ) -> Answer:
         """The error of a JSON-RPC call that fails."""
-        answer = cast(Answer, (await self.post(method, params, agent=agent)).json())
+        answer = cast("Answer", (await self.post(method, params, agent=agent)).json())
         assert set(answer) == {"jsonrpc", "id", "error"}, answer
         assert set(answer["error"]) == {"code", "message", "data"}
-        return cast(Answer, answer["error"])
+        return cast("Answer", answer["error"])
 
     async def send(self, text: str, **members: Json) -> Answer:
         """The task of a SendMessage."""
         return cast(
-            Answer,
+            "Answer",
             (await self.call("SendMessage", self.message(text, configuration=None, **members)))[
                 "task"
             ],
@@ -142,7 +142,7 @@ class Rig:
 
     def list_keys(self) -> set[bytes]:
         """Every key that the store has now."""
-        return set(cast(list[bytes], ask(self.engine.url, "KEYS", "*")))
+        return set(cast("list[bytes]", ask(self.engine.url, "KEYS", "*")))
 
     def counted(self) -> int:
         """Sends that the peer got."""
@@ -161,7 +161,7 @@ class Event:
     @property
     def result(self) -> Answer:
         """The StreamResponse in a JSON-RPC event."""
-        return cast(Answer, orjson.loads(self.data)["result"])
+        return cast("Answer", orjson.loads(self.data)["result"])
 
 
 async def read_events(response: httpx.Response) -> AsyncIterator[Event]:

@@ -41,7 +41,7 @@ async def test_reference_reaches_the_same_agent_under_its_own_id(rig: Rig) -> No
     assert sent["parts"] == [{"text": "again"}]
     assert first["id"] not in str(sent)
     assert (second["id"] != first["id"], second["contextId"]) == (True, context)
-    record = cast(Answer, await rig.service.read(OWNER, GetRecord(second["id"])))
+    record = cast("Answer", await rig.service.read(OWNER, GetRecord(second["id"])))
     edges = [edge for edge in record["relationships"] if edge["kind"] == "source_task"]
     assert [edge["target"] for edge in edges] == [first["id"]]
     assert await rig.call("GetTask", {"id": first["id"]}) == first
@@ -58,7 +58,7 @@ async def test_another_agent_gets_the_artifacts_and_no_id(
         first, big = await rig.send("hello"), await rig.send("big")
         done = await ask_scribe(rig, big["id"], first["id"])
         assert len(scribe.messages) == 1
-        sent = cast(Answer, scribe.messages[0])
+        sent = cast("Answer", scribe.messages[0])
         own, *quoted = sent["parts"]
         assert own == {"text": "hello"}
         assert [part["text"] for part in quoted] == ["hello"]
@@ -76,7 +76,7 @@ async def test_reference_to_no_task_of_the_caller_is_left_out_with_a_note(rig: R
     for name, header in (("nothing", "owner-token"), (mine["id"], "other-key")):
         params = rig.message("hello", referenceTaskIds=[name])
         answer = await rig.post("SendMessage", params, Authorization=f"Bearer {header}")
-        task = cast(Answer, answer.json())["result"]["task"]
+        task = cast("Answer", answer.json())["result"]["task"]
         looks.append(task["status"]["state"])
         sent = rig.peer.messages[-1]
         assert "referenceTaskIds" not in sent
@@ -92,7 +92,7 @@ async def test_reference_to_no_task_of_the_caller_is_left_out_with_a_note(rig: R
 async def read_warnings(rig: Rig, task_id: str, token: str) -> list[str]:
     """What the runtime noted on a task about its references."""
     principal = OWNER if token == "owner-token" else _OTHER
-    record = cast(Answer, await rig.service.read(principal, GetRecord(task_id)))
+    record = cast("Answer", await rig.service.read(principal, GetRecord(task_id)))
     stream = StreamRef(StreamKind.SESSION, record["sessionId"])
     entries = await rig.service.writes.log.read_page(stream, 0)
     payloads = [decode_event(entry.data).fact.payload for entry in entries]
@@ -120,8 +120,8 @@ async def test_what_goes_along_is_consumed_here_and_leads_to_the_run_that_produc
     ):
         first = await rig.send("hello")
         done = await ask_scribe(rig, first["id"])
-        before = cast(Answer, await rig.service.read(OWNER, GetRecord(first["id"])))
-        after = cast(Answer, await rig.service.read(OWNER, GetRecord(done["id"])))
+        before = cast("Answer", await rig.service.read(OWNER, GetRecord(first["id"])))
+        after = cast("Answer", await rig.service.read(OWNER, GetRecord(done["id"])))
         (produced,) = before["artifacts"]
         (edge,) = [one for one in after["relationships"] if one["kind"] == "consumed_artifact"]
         assert (edge["target"], edge["status"]) == (produced["artifactId"], "satisfied")
@@ -139,7 +139,7 @@ async def test_each_artifact_of_five_refinements_has_one_task_that_produced_it(r
     for step in range(4):
         before = str(done[-1]["id"])
         done.append(await rig.send(f"better {step}", contextId=context, referenceTaskIds=[before]))
-    records = [cast(Answer, await rig.service.read(OWNER, GetRecord(one["id"]))) for one in done]
+    records = [cast("Answer", await rig.service.read(OWNER, GetRecord(one["id"]))) for one in done]
     produced: dict[str, list[str]] = {}
     for record in records:
         for artifact in record["artifacts"]:

@@ -57,7 +57,7 @@ async def test_snake_case_is_read_like_camel_case(rig: Rig) -> None:
         "parts": [{"text": "hi", "media_type": "a/b"}],
     }
     params: JsonObject = {
-        "message": cast(JsonObject, message),
+        "message": cast("JsonObject", message),
         "configuration": {"history_length": 0, "return_immediately": False},
     }
     task = (await rig.call("SendMessage", params))["task"]
@@ -87,7 +87,7 @@ async def test_message_reaches_the_peer_as_the_caller_wrote_it(rig: Rig) -> None
     params = rig.message("hello", configuration=None, **members) | more
     await rig.call("SendMessage", params)
     sent = rig.peer.messages[0]
-    asked = cast(JsonObject, params["message"])
+    asked = cast("JsonObject", params["message"])
     assert {name: sent[name] for name in asked} == asked
     assert rig.peer.requests[-1].params["alsoNew"] is True
 
@@ -117,8 +117,8 @@ async def test_ids_of_the_peer_stay_on_the_record_and_never_leave(rig: Rig) -> N
     task_id = events[0].result["task"]["id"]
     shown = "".join(event.data for event in events)
     for method, params in (("GetTask", {"id": task_id}), ("ListTasks", {})):
-        shown += (await rig.post(method, cast(JsonObject, params))).text
-    record = cast(Answer, await rig.service.read(OWNER, GetRecord(task_id)))
+        shown += (await rig.post(method, cast("JsonObject", params))).text
+    record = cast("Answer", await rig.service.read(OWNER, GetRecord(task_id)))
     attempt = record["attempts"][0]
     assert attempt["remoteTaskId"] == "remote-marker-0001"
     assert attempt["nativeStatus"] == "TASK_STATE_COMPLETED"
@@ -131,7 +131,7 @@ async def test_ids_of_the_peer_stay_on_the_record_and_never_leave(rig: Rig) -> N
 @pytest.mark.requirement("A2A-1", "TR-4", "TR-7", "TR-10", "TR-20", "ID-3", "ID-4", "ID-5")
 async def test_record_of_a_task_says_what_it_is_where_it_belongs_and_when_it_was(rig: Rig) -> None:
     task = await rig.send("hello there\nand more")
-    record = cast(Answer, await rig.service.read(OWNER, GetRecord(task["id"])))
+    record = cast("Answer", await rig.service.read(OWNER, GetRecord(task["id"])))
     assert (record["title"], record["objective"]) == ("hello there", "hello there\nand more")
     assert record["status"] == "completed"
     assert record["scope"]["contextId"] == task["contextId"]

@@ -39,7 +39,7 @@ async def call(http: httpx.AsyncClient, method: str, params: JsonObject) -> Answ
     body = {"jsonrpc": "2.0", "id": "a", "method": method, "params": params}
     answer = (await http.post("/agents/echo", json=body)).json()
     assert (answer["jsonrpc"], answer["id"]) == ("2.0", "a")
-    return cast(Answer, answer)
+    return cast("Answer", answer)
 
 
 async def collect(http: httpx.AsyncClient, method: str, params: JsonObject) -> list[Event]:
@@ -141,7 +141,7 @@ def client(
     request: pytest.FixtureRequest,
 ) -> ClientTransport:
     """The SDK's client of 0.3."""
-    return cast(ClientTransport, request.param(http, None, f"{rig.url}/agents/echo"))
+    return cast("ClientTransport", request.param(http, None, f"{rig.url}/agents/echo"))
 
 
 def ask(text: str, **ids: str) -> a2a.SendMessageRequest:

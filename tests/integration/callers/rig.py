@@ -61,7 +61,7 @@ class Instance:
             "role": "ROLE_USER",
             "parts": [{"text": text}],
         }
-        return {"message": message, "configuration": cast(JsonObject, configuration)}
+        return {"message": message, "configuration": cast("JsonObject", configuration)}
 
     async def read_home(self, client: str) -> list[Answer]:
         """The events of a client's home session."""

@@ -55,7 +55,7 @@ def be_slower_than_the_driver(
         tried.append(batch.op)
         stored = driver.run.record.last
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(0.25):
                 while driver.run.record.last == stored:
                     await asyncio.sleep(0)
 

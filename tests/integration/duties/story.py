@@ -98,7 +98,7 @@ class Story:
         scope = Scope(self.session.id, self.thread.id, self.turn, self.task.id)
         decision.add(tasks.decide(None, CreateTask(scope, self._created())))
         submitted = TurnSubmitted(f"m-{self.turn}", PEER, "a2a", "hello")
-        thread = cast(ThreadRecord, decision.state(self.thread))
+        thread = cast("ThreadRecord", decision.state(self.thread))
         submit = SubmitMessage(self.session.id, self.turn, self.task.id, submitted)
         decision.add(threads.decide(thread, submit))
         decision.add(tasks.decide(self._record(decision), StartRun(self.run, _attempt(self.turn))))
@@ -122,7 +122,7 @@ class Story:
             decision.add(tasks.decide(self._record(decision), FailRun(Status.FAILED, FAILURE)))
             facts = tasks.decide(self._record(decision), FailTask(FAILURE))
             decision.add([replace(fact, frame=FRAME, facade=self.task.id) for fact in facts])
-            thread = cast(ThreadRecord, decision.state(self.thread))
+            thread = cast("ThreadRecord", decision.state(self.thread))
             completed = TurnCompleted("task", "failed")
             decision.add(threads.decide(thread, EndTurn(self.turn, self.task.id, completed)))
             return self._leave(decision)
@@ -168,7 +168,7 @@ class Story:
         """The owner allows it."""
 
         def body(decision: Decision) -> Terms:
-            record = cast(ActionRecord, decision.state(action))
+            record = cast("ActionRecord", decision.state(action))
             said = Answer(
                 self.owner,
                 record.rev,
@@ -184,7 +184,7 @@ class Story:
 
     async def read(self) -> TaskRecord:
         """The task as it is stored."""
-        return cast(TaskRecord, (await self.writes.load([self.task]))[self.task].record)
+        return cast("TaskRecord", (await self.writes.load([self.task]))[self.task].record)
 
     async def read_driver(self) -> str:
         """Field ``own`` of the task."""
@@ -196,7 +196,7 @@ class Story:
         return isinstance(outcome, Fenced)
 
     def _record(self, decision: Decision) -> TaskRecord:
-        return cast(TaskRecord, decision.state(self.task))
+        return cast("TaskRecord", decision.state(self.task))
 
     def _leave(self, decision: Decision) -> Terms:
         if self.driver is None:

@@ -226,7 +226,7 @@ async def test_deleted_projections_are_rebuilt_equal(instances: Instances, store
         keys.entries(INBOX),
         keys.marks(home),
     ):
-        assert cast(int, ask(instances.url, "DEL", name)) == 1
+        assert cast("int", ask(instances.url, "DEL", name)) == 1
     for shard in ALL_SHARDS:
         ask(instances.url, "HDEL", keys.meta(shard), "mark:relay")
     assert await store.projections.read_index(OWNER.key, "echo", None, 100) == []

@@ -91,19 +91,19 @@ class Rig:
         """The answer of a JSON-RPC call."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         response = await self.http.post("/agents/echo", json=body, headers=headers)
-        return cast(Answer, response.json())
+        return cast("Answer", response.json())
 
     async def do(self, method: str, params: JsonObject, **headers: str) -> Answer:
         """The result of a call that succeeds."""
         answer = await self.call(method, params, **headers)
         assert "error" not in answer, answer
-        return cast(Answer, answer["result"])
+        return cast("Answer", answer["result"])
 
     async def refuse(self, method: str, params: JsonObject, **headers: str) -> Answer:
         """The error of a call that fails."""
         answer = await self.call(method, params, **headers)
         assert "result" not in answer, answer
-        return cast(Answer, answer["error"])
+        return cast("Answer", answer["error"])
 
     def message(
         self, text: str, *, push: Mapping[str, Json] | None = None, **members: Json

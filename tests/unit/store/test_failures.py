@@ -20,7 +20,7 @@ from passerelle.store.failures import (
 )
 
 _parse = cast(
-    Callable[[str], RedisError],
+    "Callable[[str], RedisError]",
     BaseParser.parse_error,  # pyright: ignore[reportUnknownMemberType]
 )
 
