@@ -74,7 +74,7 @@ from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.limits.spending import FREE
-from passerelle.runtime.records.long_content import LongContent, LongTaskError
+from passerelle.runtime.records.long_content import LongContent, LongTaskError, Shape
 from passerelle.runtime.records.references import MEMBER, NOTHING
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.session_requests import SessionRequest
+    from passerelle.core.task_record import TaskRecord
     from passerelle.delegation.runs.active_runs import Begun, ResultCallback
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
@@ -368,20 +369,28 @@ class Service:
 
     async def _read_task(self, principal: Principal, query: GetTask) -> JsonObject:
         owned = await self.ownership.find(principal, query.task, query.agent)
-        if query.in_pieces and query.history_length is None and not query.marked:
+        if query.in_pieces:
             found = await self.contents.read_slim(owned.record, owned.held.fields)
             if isinstance(found, LongContent):
-                raise LongTaskError(found)
+                is_asked_for = query.history_length is None and not query.marked
+                shape = None if is_asked_for else await self._shape(owned.record, query)
+                raise LongTaskError(found, shape)
             task = found
         else:
             task = await self.contents.read_task(owned.record, owned.held.fields)
         if task is None:
             raise NotFound("task", query.task)
-        task = cut_history(task, query.history_length)
-        if not query.marked:
-            return task
-        cursor = await self.following.locate(owned.record)
-        return mark(task, owned.record.generation, str(cursor))
+        return (await self._shape(owned.record, query))(task)
+
+    async def _shape(self, record: TaskRecord, query: GetTask) -> Shape:
+        """What makes of a Task what a query asks for."""
+        cursor = str(await self.following.locate(record)) if query.marked else None
+
+        def shape(task: JsonObject) -> JsonObject:
+            cut = cut_history(task, query.history_length)
+            return cut if cursor is None else mark(cut, record.generation, cursor)
+
+        return shape
 
     def _admit(self, principal: Principal, command: SubmitTurn) -> Peer:
         """The agent of a message that may come in, as far as nobody has to be asked.

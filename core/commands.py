@@ -147,7 +147,7 @@ class GetTask:
     """One task as its owner sees it. ``history_length`` None means all that is kept, 0 none.
 
     ``marked``: with its generation and the cursor behind it, from which its stream can be followed on. ``in_pieces``:
-    one that is large and stands as it is asked for is not read, but told where it can be read (``LongTaskError``).
+    one that is large is not read, but told where it can be read (``LongTaskError``).
     """
 
     task: str

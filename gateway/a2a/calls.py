@@ -5,7 +5,7 @@ The order is the same for both bindings: content type, body, version, method, ri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.reading import Reading
     from passerelle.gateway.a2a.reply import Reply
-    from passerelle.runtime.memory.room import MemoryRoom
+    from passerelle.runtime.memory.room import Kind, MemoryRoom
     from passerelle.runtime.records.long_content import LongContent
 
 _RETRY_MS: Final = 750
@@ -95,8 +95,8 @@ class HttpVisit(Visit):
     """Of whatever is answered."""
     stream: EventStream | None = None
     caller: str | None = None
-    drawn: Drawn | None = None
-    """What its body has of the memory of the process until it is answered: so long somebody has what it says."""
+    drawn: list[Drawn] = field(default_factory=list["Drawn"])
+    """What its body and its answer have of the memory of the process until it is answered: so long they are held."""
 
     @property
     def is_answering(self) -> bool:
@@ -136,7 +136,8 @@ class HttpVisit(Visit):
         """Sends a whole answer."""
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
-        if self.offer is None or not reply.write_at_once(self.offer):
+        # What is drawn for stays drawn until the caller has taken it.
+        if self.offer is None or self.drawn or not reply.write_at_once(self.offer):
             await reply.write(self.send)
 
 
@@ -197,13 +198,15 @@ class Calls:
             return
         if method is Method.GET_EXTENDED_CARD:
             call = replace(call, own_url=visit.reading.incoming.own_url)
-        if method is Method.GET_TASK and asked.legacy is None:
+        if method is Method.GET_TASK:
             call = replace(call, in_pieces=True)
         try:
             result = await self.operations.answer(method, call, visit.watch)
         except LongTaskError as found:
-            await visit.answer_long(found.content)
-            return
+            if found.shape is None and asked.legacy is None:
+                await visit.answer_long(found.content)
+                return
+            result = await found.load(self._draw(visit, "response"))
         if method is Method.GET_EXTENDED_CARD:
             visit.headers |= PRIVATE
         visit.echo(call, asked)
@@ -221,8 +224,13 @@ class Calls:
         return body
 
     async def _read_body(self, visit: HttpVisit) -> bytes:
-        drawn = visit.drawn = Drawn(self.memory.bind("body", f"caller:{visit.caller}"))
+        drawn = self._draw(visit, "body")
         return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
+
+    def _draw(self, visit: HttpVisit, kind: Kind) -> Drawn:
+        drawn = Drawn(self.memory.bind(kind, f"caller:{visit.caller}"))
+        visit.drawn.append(drawn)
+        return drawn
 
     def _find_tenant(self, agent: str, tenant: Json) -> str:
         """The agent that a request is for by its path and its ``tenant`` together.

@@ -257,8 +257,8 @@ class Face:
             except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
                 await visit.refuse(self._visits.judge(visit, error))
             finally:
-                if visit.drawn is not None:
-                    visit.drawn.close()
+                for drawn in visit.drawn:
+                    drawn.close()
                 if span is not None:
                     _end(span, visit, spot)
                 self._finish(visit, loop.time() - began_s)

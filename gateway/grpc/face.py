@@ -42,7 +42,9 @@ from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
 from passerelle.runtime.common.carried import carry_on, list_confirmed
 from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.memory.room import Drawn
 from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.records.long_content import LongTaskError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +137,14 @@ class GrpcFace:
                 await self._stream(visit, row, asked, asked.method, call, context)
                 return None
             case _:
-                result = await self.operations.answer(asked.method, call, watch_nobody)
+                if asked.method is Method.GET_TASK:
+                    call = replace(call, in_pieces=True)
+                try:
+                    result = await self.operations.answer(asked.method, call, watch_nobody)
+                except LongTaskError as found:
+                    drawn = Drawn(self.parts.memory.bind("response", f"caller:{principal.id}"))
+                    context.add_done_callback(lambda _: drawn.close())
+                    result = await found.load(drawn)
                 await _greet(context, _echo(asked, call))
                 return to_message(_write(asked, result), row.response)
 

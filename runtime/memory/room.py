@@ -20,8 +20,9 @@ from passerelle.runtime.memory.budget import Budget, Lack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Kind: TypeAlias = Literal["body", "answer"]
-"""Bodies of requests; answers of agents, those among them that tell of a task in doubt."""
+Kind: TypeAlias = Literal["body", "answer", "response"]
+"""Bodies of requests; answers of agents, those among them that tell of a task in doubt; Tasks that callers read in
+another form than the stored one."""
 
 Outcome: TypeAlias = Literal["refused", "waited", "gave_way"]
 """What came of a lack: who wanted the room was refused, or waits, or one who had it gave way."""
@@ -119,6 +120,10 @@ class Drawn:
         """See ``Account.take``."""
         self.account.take(amount)
         self.amount += amount
+
+    def take_most(self, amount: int) -> None:
+        """The same; what is more than a share counts as one."""
+        self.take(self.account.room.budget.bound(amount))
 
     def close(self) -> None:
         """Gives all of it back."""

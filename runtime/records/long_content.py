@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+import orjson
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.long_json import LongJson, Slice
@@ -14,17 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs
+    from passerelle.runtime.memory.room import Drawn
+
+Shape: TypeAlias = "Callable[[JsonObject], JsonObject]"
 
 CHUNK_BYTES: Final = 65_536
+_TIMES: Final = 3
+"""As it is stored, as what it is read into, and as what is made of that for its reader."""
 
 
 class LongTaskError(Exception):
-    """The Task that is asked for is large: whoever asked so reads ``content`` piece by piece."""
+    """The Task that is asked for is large: whoever asked so reads ``content`` piece by piece.
 
-    def __init__(self, content: LongContent) -> None:
+    ``shape`` makes of the Task what was asked for; None: it is that already.
+    """
+
+    def __init__(self, content: LongContent, shape: Shape | None = None) -> None:
         super().__init__("a large task")
         self.content = content
+        self.shape = shape
+
+    async def load(self, drawn: Drawn) -> JsonObject:
+        """What was asked for, in memory; ``drawn`` has what it takes, also while it is written in some other form.
+
+        Raises:
+            Limited, InstanceFull: there is no room for it; nothing was read.
+            StoreUnavailable: content is missing or damaged, or cannot be read.
+        """
+        drawn.take_most(_TIMES * self.content.json.size)
+        task = cast("JsonObject", orjson.loads(await self.content.read_whole()))
+        return task if self.shape is None else self.shape(task)
 
 
 @dataclass(frozen=True, slots=True)

@@ -417,8 +417,8 @@ def test_a_caller_sees_our_question_and_never_the_peers_ids() -> None:
     assert show_parts({"task": _ask(FORM)}, parts, None, own)["task"]
     assert show_parts({"message": {}}, parts, None, own) == {"message": {}}
     silent: JsonObject = {"statusUpdate": {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}}}
-    whole = cast("JsonObject", show_parts(silent, parts, None, own)["statusUpdate"])["status"]
-    assert cast("JsonObject", whole)["message"] == {**own, "parts": parts}
+    update = cast("JsonObject", show_parts(silent, parts, None, own)["statusUpdate"])
+    assert cast("JsonObject", update["status"])["message"] == {**own, "parts": parts}
 
 
 def test_our_question_can_be_detected_by_a_gateway_in_front() -> None:
