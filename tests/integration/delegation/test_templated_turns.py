@@ -21,9 +21,7 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import Trace
-from passerelle.delegation.runs import answer_templates as plain_answers
-from passerelle.delegation.runs import templates
-from passerelle.delegation.runs import turn_templates as plain_turns
+from passerelle.delegation.runs import answer_templates, templates, turn_templates
 from passerelle.delegation.runs.answer_templates import render_sample_answer, sample_result
 from passerelle.delegation.runs.plan import Delegation
 from passerelle.delegation.runs.run import Run
@@ -135,7 +133,7 @@ class Learnt:
 async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     """Has the house take the plainest turn of all."""
     monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
-    learnt, take, open_turn = Learnt(), plain_answers.render_answer, TemplatedTurns.open
+    learnt, take, open_turn = Learnt(), answer_templates.render_answer, TemplatedTurns.open
 
     def see_take(
         run: Run, turn: TemplatedTurn, result: JsonObject, sent_ms: int
@@ -153,7 +151,7 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
         learnt.plans.append(plan)
         return await open_turn(turns, who, command, plan)
 
-    monkeypatch.setattr("passerelle.delegation.runs.delivery.fill_answer", see_take)
+    monkeypatch.setattr("passerelle.delegation.runs.delivery.render_answer", see_take)
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
     await house.talk("echo hi")
     assert learnt.runs[0].rendered is not None, "the plainest turn of all is filled in"
@@ -197,8 +195,8 @@ async def test_task_that_has_the_name_of_its_context_is_not_plain(
         }
 
     context = replace(run.context, content=None)
-    assert plain_answers.read_templated(context, turn, answer("t-1")) is not None
-    assert plain_answers.read_templated(context, turn, answer(remote)) is None
+    assert answer_templates.read_templated(context, turn, answer("t-1")) is not None
+    assert answer_templates.read_templated(context, turn, answer(remote)) is None
 
 
 @pytest.mark.parametrize("callers", [3, 30])
@@ -211,9 +209,9 @@ async def test_more_callers_than_shapes_have_no_form_made_for_each_message(
         made.append(who.id)
         return make_template(turns, who, *given)
 
-    monkeypatch.setattr(plain_turns, "make_form", see_make)
-    monkeypatch.setattr(plain_turns, "SHAPES", 8)
-    monkeypatch.setattr(plain_turns, "FEW", 4)
+    monkeypatch.setattr(turn_templates, "make_template", see_make)
+    monkeypatch.setattr(turn_templates, "SHAPES", 8)
+    monkeypatch.setattr(turn_templates, "FEW", 4)
     service = replace(house.service, templated_turns=TemplatedTurns(house.service.turns))
     for _ in range(3):
         for number in range(callers):
@@ -380,7 +378,7 @@ def compare_answer(
     decided = render_sample_answer(run, plain, turn, answer, 0)
     if decided is None:
         return set()
-    made = plain_answers.find_template(run, plain, decided.shape, 0)
+    made = answer_templates.find_template(run, plain, decided.shape, 0)
     assert isinstance(made, AnswerTemplate)
     assert made.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
     return {decided.shape}

@@ -105,7 +105,7 @@ async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
         return frozenset(ALL_SHARDS) if first == [instance] else frozenset()
 
     monkeypatch.setattr("passerelle.delegation.duties.leases.choose_duties", choose)
-    monkeypatch.setattr("passerelle.gateway.assembly.Patience", lambda: _UNHURRIED)
+    monkeypatch.setattr("passerelle.gateway.assembly.Timeouts", lambda: _UNHURRIED)
     started = [await rig.start(clients=[ADA]) for _ in range(3)]
     town = Town(rig, *started)
     await wait_until(

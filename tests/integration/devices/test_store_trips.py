@@ -42,7 +42,7 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
 
 @pytest.fixture
 async def at(rig: Rig, monkeypatch: pytest.MonkeyPatch, trips: Trips) -> Instance:
-    monkeypatch.setattr("passerelle.gateway.assembly.Patience", lambda: _UNHURRIED)
+    monkeypatch.setattr("passerelle.gateway.assembly.Timeouts", lambda: _UNHURRIED)
     return await rig.start(clients=[ADA, BOB])
 
 

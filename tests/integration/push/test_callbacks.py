@@ -75,7 +75,7 @@ async def called(
 ) -> AsyncGenerator[Called]:
     """The gateway would ask by itself once a minute, so that what a call does shows."""
     patient = partial(Timeouts, poll_s=60.0, poll_max_s=60.0)
-    monkeypatch.setattr("passerelle.gateway.assembly.Patience", patient)
+    monkeypatch.setattr("passerelle.gateway.assembly.Timeouts", patient)
     async with run_rig(engine_server.url, tmp_path, public_url=PUBLIC) as rig:
         yield await begin(rig, {"streaming": False, "pushNotifications": True})
 
@@ -207,7 +207,7 @@ async def test_peer_whose_stream_is_gone_is_told_to_call_back_instead(
     engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = partial(Timeouts, poll_s=60.0, poll_max_s=60.0)
-    monkeypatch.setattr("passerelle.gateway.assembly.Patience", patient)
+    monkeypatch.setattr("passerelle.gateway.assembly.Timeouts", patient)
     async with run_rig(engine_server.url, tmp_path, public_url=PUBLIC) as rig:
         called = await begin(rig, {"streaming": True, "pushNotifications": True})
         rig.peer.cut()
