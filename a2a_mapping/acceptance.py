@@ -22,7 +22,7 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, whole_at
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from passerelle.core.errors import MalformedBody
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 DEPTH_LIMIT: Final = 64
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.members import object_at, text_at
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 _TASK_IDS: Final = (
     ("task", "id"),

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from passerelle.core.canonical import canonicalize
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.canonical import canonicalize
+from passerelle.core.wire.json import Json, JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from passerelle.a2a_mapping.v0_3.cards import CARD_VERSION as LEGACY
 from passerelle.a2a_mapping.v0_3.cards import list_addresses, lower_card
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 Shape: TypeAlias = Literal["v1", "v0.3", "merged"]
 

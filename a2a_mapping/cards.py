@@ -24,7 +24,7 @@ from passerelle.a2a_mapping.v0_3.cards import CARD_VERSION as LEGACY
 from passerelle.a2a_mapping.v0_3.cards import LEGACY_MEMBERS, lift_card
 from passerelle.a2a_mapping.version import SERVED
 from passerelle.core.agent_name import SEPARATOR, find_tenant
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 PROTOCOL_VERSION: Final = "1.0"
 BINDINGS: Final = ("JSONRPC", "HTTP+JSON")

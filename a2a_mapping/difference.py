@@ -14,7 +14,7 @@ from passerelle.a2a_mapping.frames import ROLE_AGENT, artifact_frame, status_fra
 from passerelle.a2a_mapping.history import is_in, list_history, same_message, sort
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import WORKING
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 
 def list_differences(known: JsonObject | None, fresh: JsonObject) -> list[JsonObject]:

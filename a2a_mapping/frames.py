@@ -11,7 +11,7 @@ from typing import Final, assert_never
 from passerelle.a2a_mapping.identity import Relabel, relabel, relabel_message
 from passerelle.a2a_mapping.members import as_list, object_at
 from passerelle.a2a_mapping.replies import ArtifactReply, MessageReply, StatusReply, TaskReply
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 STATUS_NOTE: Final = "urn:passerelle:status"
 ROLE_AGENT: Final = "ROLE_AGENT"

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from passerelle.a2a_mapping.extensions import REFERENCE
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
 _SHORT: Final = 32

@@ -15,9 +15,9 @@ from typing import Final
 
 import orjson
 
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import value
-from passerelle.core.times import complete_time
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import value
+from passerelle.core.wire.times import complete_time
 
 TEXT_ID_LENGTH: Final = 8
 

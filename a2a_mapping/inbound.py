@@ -22,8 +22,8 @@ from passerelle.a2a_mapping.scalars import (
 )
 from passerelle.a2a_mapping.states import PEER_STATES
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import value
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import value
 
 ROLE_USER: Final = "ROLE_USER"
 CONTENT_FIELDS: Final = ("text", "raw", "url", "data")

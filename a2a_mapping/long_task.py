@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at
-from passerelle.core.long_json import Elsewhere, LongJson, Slice
+from passerelle.core.wire.long_json import Elsewhere, LongJson, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from passerelle.core.json import Json, JsonObject
-    from passerelle.core.long_json import Piece
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.core.wire.long_json import Piece
 
 
 def measure_artifact(artifact: JsonObject) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from passerelle.a2a_mapping.extensions import CORRELATION
 from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 
 def text_at(holder: JsonObject, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.extensions import CORRELATION, REFERENCE
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at, texts_at
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _OURS: Final = ("taskId", "contextId", "referenceTaskIds")
 _KEPT_HERE: Final = frozenset({"historyLength", "taskPushNotificationConfig"})

@@ -11,7 +11,7 @@ from passerelle.a2a_mapping.states import AUTH_REQUIRED, INPUT_REQUIRED
 from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 AWAIT_APPROVAL: Final = "await_approval"
 """A parameter of the permission extension (``docs/protocol/permission.md``)."""

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.errors import ErrorKind, classify_native
 from passerelle.a2a_mapping.identity import Relabel
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.errors import PeerRefused
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 SENTENCES: Final[dict[ErrorKind, str]] = {
     ErrorKind.TASK_NOT_FOUND: "the agent does not know the task",

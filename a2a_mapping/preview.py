@@ -9,7 +9,7 @@ import orjson
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 PREVIEW_CHARS: Final = 200
 

@@ -14,8 +14,8 @@ from passerelle.core.push import PushConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.push import Dialect
+    from passerelle.core.wire.json import JsonObject
 
 ID_LIMIT: Final = 255
 URL_LIMIT: Final = 2_048

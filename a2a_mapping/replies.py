@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import value
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import value
 
 
 @value

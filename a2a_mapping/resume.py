@@ -17,7 +17,7 @@ from passerelle.a2a_mapping.members import object_at
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 LAST_EVENT_ID: Final = "Last-Event-ID"
 LAST_EVENT_ID_QUERY: Final = "lastEventId"

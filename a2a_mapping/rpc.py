@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 from passerelle.a2a_mapping.body import read_json
 from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.core.errors import InvalidInput, UnknownMethod
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.near import find_near
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.near import find_near
 
 RpcId: TypeAlias = str | int | None
 

@@ -9,8 +9,8 @@ import re
 from typing import Final
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.times import parse_ms
 
 INT32_MAX: Final = 2**31 - 1
 _TEXT_LIMIT: Final = 1024

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.a2a_mapping.rpc import RpcId
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 BINDING: Final = "urn:passerelle:binding:websocket:1"
 """``protocolBinding`` on a card (A2A 1.0 section 5.8)."""

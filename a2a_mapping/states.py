@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 
 SUBMITTED: Final = "TASK_STATE_SUBMITTED"
 WORKING: Final = "TASK_STATE_WORKING"

@@ -13,10 +13,10 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.status import OwnPhase
+from passerelle.core.task.status import OwnPhase
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 METADATA_BYTES: Final = 2_048
 """Of metadata that goes along with a fact."""

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _NAMES: Final = (
     "usage",

@@ -26,8 +26,8 @@ from bench.usage import Meter, read_cpu_s
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.client.channel import ChannelClient, Event
-from passerelle.core.json import JsonObject
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import parse_ms
 from passerelle.demo.checks import wait_for
 from passerelle.demo.processes import GatewayProcess, run_peers, start
 from passerelle.runtime.common.clock import SystemClock

@@ -32,10 +32,10 @@ from passerelle.core.batch import (
     EntityWrite,
     IdempotencyRow,
 )
-from passerelle.core.codec import to_bytes
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import SHARDS, Shard, place
-from passerelle.core.session import SCHEMA, SessionRecord
+from passerelle.core.session.machine import SCHEMA, SessionRecord
+from passerelle.core.wire.codec import to_bytes
 from passerelle.demo.checks import wait_for
 from passerelle.demo.processes import Child, GatewayProcess, launch
 from passerelle.store.store import Store, StoreSettings

@@ -20,8 +20,8 @@ from websockets.typing import Subprotocol
 from bench.engines import open_bench
 from bench.rows import BenchBroken, Bound, Row, Spread
 from bench.usage import read_cpu_s
-from passerelle.core import approval
-from passerelle.core.approval_commands import OpenAction
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import OpenAction
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.facts import Scope
 from passerelle.core.ids import ALL_SHARDS

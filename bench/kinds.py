@@ -10,7 +10,7 @@ import orjson
 from bench.load import Order
 from bench.stage import KEY, RECEIVER, Setting, make_keys
 from bench.steps import CONTEXT, NUMBER, TASK, Step
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 CALLERS: Final = 16
 CROWD: Final = 600

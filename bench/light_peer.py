@@ -20,7 +20,7 @@ import orjson
 from bench.light_tasks import WORKING, LightTasks, make_card, refuse
 from bench.line import Line
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.peers.serving import HOST
 from passerelle.gateway.server import bind, run
 from passerelle.runtime.common.clock import SystemClock

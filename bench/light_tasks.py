@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.times import format_ms
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.times import format_ms
 
 WORKING: Final = "TASK_STATE_WORKING"
 COMPLETED: Final = "TASK_STATE_COMPLETED"

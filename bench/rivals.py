@@ -25,7 +25,7 @@ from bench.load import Order
 from bench.rows import BenchBroken, Row, Spread
 from bench.stage import Round, Setting, Stage, open_stage
 from bench.usage import Meter, find_children
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.checks import wait_for
 from passerelle.demo.processes import Child, launch
 

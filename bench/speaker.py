@@ -16,7 +16,7 @@ import orjson
 from bench.light_tasks import WORKING, make_card
 from bench.line import Line
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.peers.serving import HOST
 from passerelle.gateway.server import bind, run
 

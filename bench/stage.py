@@ -26,7 +26,7 @@ from bench.rows import BenchBroken
 from bench.steps import Step
 from bench.trees import ROOT, Tree
 from bench.usage import Meter, find_children, read_used_bytes
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import Child, GatewayProcess, Starter, start
 from passerelle.store.connection import Endpoint, read_url
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.device_name import join_tab
 from passerelle.channels.link_record import LinkRecord
-from passerelle.core.codec import to_bytes
 from passerelle.core.errors import Forbidden
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import PeerRole
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import to_bytes
+from passerelle.core.wire.times import format_ms
 from passerelle.protocol.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.channels.services import ChannelServices
     from passerelle.core.credentials import Credentials
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

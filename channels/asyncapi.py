@@ -12,7 +12,7 @@ from passerelle.protocol.wire import CLIENT_CODECS, SERVER_CODECS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 PATH: Final = "/v1/channel"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -18,7 +18,7 @@ from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Failure, Refusal
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 def refuse_call(call: str, error: PasserelleError) -> Failure:

@@ -32,9 +32,9 @@ from passerelle.core.payloads.conversation import TurnFailed
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.record import change
-from passerelle.core.status import ENDED
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.core.wire.record import change
 from passerelle.protocol.cursor import Cursor, parse_cursor
 from passerelle.runtime.records.accepted_turns import (
     check_owner,

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from passerelle.core.headers import REASON, find_repeated
+from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.protocol.frames import SUBPROTOCOL
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passerelle.core.payloads.channel import PeerRole, Transport
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 
 @record

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.story import Began, Over, Repaired
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
 from passerelle.core.payloads.channel import (
@@ -28,7 +27,8 @@ from passerelle.core.payloads.channel import (
 from passerelle.core.payloads.history import Repair, SnapshotRepaired
 from passerelle.core.ports.channels import OwedLink
 from passerelle.core.principal import Principal
-from passerelle.core.record import change, record
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change, record
 from passerelle.runtime.common.afterwards import Afterwards
 from passerelle.runtime.common.surge import Surge
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.presence import Presence
+from passerelle.core.session.presence import Presence
 from passerelle.protocol.frames import ShowPresence
 
 if TYPE_CHECKING:
     from passerelle.channels.admission import Admission
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.channels import Presences, Present
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.frames import SayPresence
 
 _LATE_S: Final = 0.05

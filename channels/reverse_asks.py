@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from passerelle.channels.outbox import Outbox
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.reverse_frames import AskingFrame
 
 MAX_CALL_CHARS: Final = 1_048_576

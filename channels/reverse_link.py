@@ -37,7 +37,7 @@ from passerelle.protocol.reverse_frames import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.reverse_frames import AnswerFrame, HostFrame
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.ports.channels import Acks, Channels, Presences
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.principal import Principal
     from passerelle.core.vocabulary import WithdrawalReason
+    from passerelle.core.wire.json import JsonObject
 
 StreamWord: TypeAlias = Literal["session", "task", "inbox"]
 

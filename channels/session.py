@@ -70,7 +70,7 @@ from passerelle.channels.session_state import (
     mark_delivered,
 )
 from passerelle.channels.session_time import count_down, drain, tick
-from passerelle.core.record import change
+from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import (
     Ack,

@@ -10,7 +10,7 @@ from passerelle.channels.outputs import NotePresence, Send
 from passerelle.channels.session_ending import close, count_frame, limit_rate
 from passerelle.channels.session_state import State, Step, flush_acks
 from passerelle.core.ports.channels import AckResult
-from passerelle.core.record import change
+from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor
 from passerelle.protocol.frames import Refusal, ServerBeat

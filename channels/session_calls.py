@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.outputs import Ask, Execute, Send, Serve
 from passerelle.channels.session_ending import refuse
-from passerelle.core.record import change
+from passerelle.core.wire.record import change
 from passerelle.protocol.frames import Failure, Refusal
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from passerelle.channels.acks import ACK_FAULTS
 from passerelle.channels.outputs import Close, Send
 from passerelle.channels.session_state import Phase, State, Step, flush_acks
-from passerelle.core.record import change
+from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Failure, Refusal
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from passerelle.channels.acks import choose_later
 from passerelle.channels.limits import Limits
 from passerelle.channels.outputs import Output, StoreAcks
-from passerelle.core.record import change, value
+from passerelle.core.wire.record import change, value
 from passerelle.protocol.cursor import Cursor
 from passerelle.protocol.frames import Hello, SayPresence
 

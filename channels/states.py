@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.services import Grant, Snapshots, StreamName
     from passerelle.channels.views import View
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
 
     _Key: TypeAlias = tuple[Principal, StreamRef, View, Cursor]
 

@@ -24,7 +24,7 @@ from passerelle.core.payloads.task import TaskAttemptStarted
 if TYPE_CHECKING:
     from passerelle.channels.stream_frame import StreamFrame
     from passerelle.core.ports.log import Entry
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
 
 _STREAMED: Final = frozenset({"streaming", "subscription"})
 _READ: Final = frozenset(

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.log import Entry
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
 
 _TURNS = frozenset({EventType.TURN_SUBMITTED.value, EventType.TURN_COMPLETED.value})

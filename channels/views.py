@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
-from passerelle.core.addressing import is_for_paired
+from passerelle.core.approval.paired_mark import is_for_paired
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.log import Entry
+    from passerelle.core.wire.json import JsonObject
 
 _PAYLOAD: Final = b',"payload":'
 _REASONING: Final = "reasoning."

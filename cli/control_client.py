@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from httpx._types import QueryParamTypes
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.settings import Settings
 
 TIMEOUT_S: Final = 30.0

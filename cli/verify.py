@@ -14,13 +14,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.edited_rules import EditedRules
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
-from passerelle.core.grant import Grants
 from passerelle.core.ids import read_shard
 from passerelle.core.machine import read_loaded
+from passerelle.core.policy.edited_rules import EditedRules
+from passerelle.core.policy.grant import Grants
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.delegation.verification.content import find_missing_content
 from passerelle.delegation.verification.drive import find_undriven

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelAccepted
 from passerelle.core.errors import Conflict, NotCancelable, PasserelleError
 from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_commands import RequestCancel
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import RequestCancel
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.family import list_below
 from passerelle.runtime.records.ownership import Owned

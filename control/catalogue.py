@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.commands import ListAgents
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
 
 PATH: Final = "/agents"
 CARD_WAIT_S: Final = 3.0

@@ -15,15 +15,15 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import Grant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView, UnpairedView
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Scope
-from passerelle.core.session import SessionRecord
-from passerelle.core.status import Visibility
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Visibility
+from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.answers.question_lists import require_inbox
 from passerelle.runtime.common.calls import require_operation, require_scope
 from passerelle.store.coalescer import Coalescer
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.control.service import Service
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.principal import Principal
     from passerelle.core.vocabulary import WithdrawalReason
+    from passerelle.core.wire.json import Json, JsonObject
 
 _LISTED_TASKS: Final = 100
 _LOOKED_BACK: Final = 256

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from passerelle.channels.admission import name_channel
 from passerelle.channels.device_name import join_tab
 from passerelle.core.errors import NotFound
-from passerelle.core.link_requests import NoticeSent
 from passerelle.core.payloads.channel import ChannelMessage
+from passerelle.core.session.device_requests import NoticeSent
 from passerelle.runtime.records.once import make_once
 
 if TYPE_CHECKING:
-    from passerelle.core.link_requests import SendNotice
     from passerelle.core.ports.channels import Channels
     from passerelle.core.principal import Principal
+    from passerelle.core.session.device_requests import SendNotice
     from passerelle.runtime.records.home import Home
 
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.admission import name_channel
 from passerelle.channels.device_name import split_tab
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.channels import DeviceLink, show_channels
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.control.models import Models
-    from passerelle.core.json import JsonObject
-    from passerelle.core.link_requests import GetChannels
     from passerelle.core.ports.channels import Acked, Acks, Channels
     from passerelle.core.principal import Principal
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.session.device_requests import GetChannels
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.writes import Writes
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
 

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.control.steering import check_content
 from passerelle.control.task_changes import render_change
-from passerelle.core import session as sessions
-from passerelle.core import task as tasks
-from passerelle.core import task_commands as tell
-from passerelle.core import thread as threads
 from passerelle.core.batch import Conflict, Early, EntityKind, EntityRef, StaleEpoch
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import (
@@ -23,12 +19,16 @@ from passerelle.core.errors import (
 from passerelle.core.events import Fact
 from passerelle.core.facts import Bounds
 from passerelle.core.facts import Scope as FactScope
+from passerelle.core.index_changes import list_rows
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
 from passerelle.core.principal import Scope
-from passerelle.core.standing import list_rows
-from passerelle.core.status import ENDED, Visibility
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.session import machine as sessions
+from passerelle.core.session import thread as threads
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Visibility
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.once import Once, make_once
 from passerelle.runtime.records.words import TITLE_LENGTH
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
-    from passerelle.core.task_requests import CreateTask, TaskChanged
+    from passerelle.core.task.requests import CreateTask, TaskChanged
     from passerelle.delegation.runs.plan import Conditions
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.ownership import Owned, Ownership

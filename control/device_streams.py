@@ -15,26 +15,26 @@ from passerelle.channels.follower import read_verified
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import shows
 from passerelle.core.errors import Conflict, NotFound, StreamGap
-from passerelle.core.link_requests import (
+from passerelle.core.payloads.channel import Resumption
+from passerelle.core.session.device_requests import (
     AckEvents,
     ChannelReconnected,
     EventsAcked,
     ReconnectChannel,
     SendNotice,
 )
-from passerelle.core.payloads.channel import Resumption
-from passerelle.core.webhook_requests import WebhookRequest
+from passerelle.core.session.webhook_requests import WebhookRequest
 from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
     from passerelle.control.channel_notices import ChannelNotices
-    from passerelle.core.json import JsonObject
-    from passerelle.core.link_requests import LinkAnswer, LinkRequest
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Acks, Channels
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
+    from passerelle.core.session.device_requests import LinkAnswer, LinkRequest
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.recoveries import Recoveries
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
 

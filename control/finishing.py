@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED
 from passerelle.control.task_changes import check_version, render_change
-from passerelle.core import task as tasks
-from passerelle.core import task_commands as tell
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested, TaskCompleted
-from passerelle.core.status import ENDED, Delivery, Status
-from passerelle.core.task_requests import CompleteTask, FailTask
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.requests import CompleteTask, FailTask
+from passerelle.core.task.status import ENDED, Delivery, Status
 from passerelle.delegation.runs.completion import go_on
 from passerelle.delegation.runs.draft import FACADE
 from passerelle.delegation.runs.reconciliation import deliver_to_parent, read_withheld, supply
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.batch import DueChange
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
-    from passerelle.core.task_requests import TaskChanged
+    from passerelle.core.task.requests import TaskChanged
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.runtime.records.once import Once

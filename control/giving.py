@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.control.task_changes import read_task
-from passerelle.core import task as tasks
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import parse_facade
+from passerelle.core.index_changes import list_rows
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.record import change
-from passerelle.core.session import SessionRecord
-from passerelle.core.standing import list_rows
-from passerelle.core.status import Visibility
-from passerelle.core.task_commands import UpdateTask
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.task_requests import TaskGiven
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import UpdateTask
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import TaskGiven
+from passerelle.core.task.status import Visibility
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change
 from passerelle.runtime.records.once import make_once
 from passerelle.runtime.records.writes import Terms, Written
 from passerelle.webhooks.push_configs import forget_all
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.events import Fact
     from passerelle.core.ports.channels import Channels
-    from passerelle.core.task_requests import GiveTask
+    from passerelle.core.task.requests import GiveTask
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
     from passerelle.webhooks.webhook_names import StoredWebhook
 

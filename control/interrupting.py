@@ -10,10 +10,10 @@ from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
 from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.session_requests import ResumedTask, ThreadResumed, TurnInterrupted
-from passerelle.core.status import HELD, Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session.requests import ResumedTask, ThreadResumed, TurnInterrupted
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import HELD, Status
 from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.task_fields import read_driver
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from passerelle.control.cancelling import Cancelling
     from passerelle.core.principal import Principal
-    from passerelle.core.session_requests import InterruptTurn, ResumeThread
+    from passerelle.core.session.requests import InterruptTurn, ResumeThread
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.permission_bridge.governing.governing import Governing
     from passerelle.runtime.records.records import Records

@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core import task as tasks
-from passerelle.core import task_commands as tell
 from passerelle.core.batch import Claim, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.facts import EdgeKind
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.task import TaskBlocked, TaskDependencyUpdated
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.task_requests import LinkTasks, UnlinkTasks
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import LinkTasks, UnlinkTasks
+from passerelle.core.task.status import Status
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
-    from passerelle.core.task_requests import TaskChanged
+    from passerelle.core.task.requests import TaskChanged
 
 EDGE: Final = "edge"
 """Kind of the due row of an edge whose other end is to be told."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.views import read_task
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, GetThread
 from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
@@ -20,32 +19,30 @@ from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports.log import Head, StreamKind, StreamRef
 from passerelle.core.read_models.artifacts import ArtifactSummary, list_artifacts
 from passerelle.core.read_models.attempts import list_attempts
-from passerelle.core.read_models.context import show_context
 from passerelle.core.read_models.delivery import show_delivery
 from passerelle.core.read_models.explanation import Explanation, explain_task
-from passerelle.core.read_models.graph import draw_graph
-from passerelle.core.read_models.history import show_history
+from passerelle.core.read_models.history import show_context, show_history
 from passerelle.core.read_models.mark import unavailable
-from passerelle.core.read_models.objects import TaskObjects, show_objects
 from passerelle.core.read_models.routing import RoutingSummary, show_routing
 from passerelle.core.read_models.session import show_session
 from passerelle.core.read_models.subagents import list_subagents
-from passerelle.core.read_models.task import show_task
-from passerelle.core.read_models.tasks import show_tasks
+from passerelle.core.read_models.task import TaskObjects, show_objects, show_task
+from passerelle.core.read_models.tasks import draw_graph, show_tasks
 from passerelle.core.read_models.thread import show_thread
-from passerelle.core.session import SessionRecord
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_wire
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.ownership import may_see
 
 if TYPE_CHECKING:
     from passerelle.core.events import Event
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core import task as tasks
 from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.codec import to_wire
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.errors import NotFound, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.run import COPY, OutputExpired
-from passerelle.core.read_models.output import OutputContent
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.read_models.artifacts import OutputContent
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.contents import place_of
 from passerelle.runtime.records.writes import Terms
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from passerelle.core.commands import GetOutput
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs, Copies
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Ownership

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import read_shard
 from passerelle.core.read_models.permissions import PermissionState, show_permissions
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.wire.codec import to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.control.models import Models
-    from passerelle.core.json import JsonObject
-    from passerelle.core.policy_requests import GetPermissions
+    from passerelle.core.policy.requests import GetPermissions
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.granting import Granting
     from passerelle.permission_bridge.rules import Policy
 

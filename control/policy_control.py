@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.core.attention_requests import (
+from passerelle.core.approval.requests import (
     ListMutes,
     MutePeer,
     NoteSeen,
     ReturnAgain,
     UnmutePeer,
 )
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import Forbidden
-from passerelle.core.policy_requests import (
+from passerelle.core.policy.requests import (
     AskPermission,
     EvaluatePermission,
     ExplainAction,
@@ -30,12 +29,13 @@ from passerelle.core.policy_requests import (
     UsePermission,
     WithdrawPermission,
 )
+from passerelle.core.wire.codec import to_wire
 
 if TYPE_CHECKING:
     from passerelle.control.permission_summaries import PermissionSummaries
-    from passerelle.core.json import JsonObject
-    from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
+    from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.attending import Attending
     from passerelle.permission_bridge.answers.explaining import Explaining
     from passerelle.permission_bridge.answers.granting import Granting

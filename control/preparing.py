@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.control.task_changes import read_task
-from passerelle.core import task as tasks
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef
-from passerelle.core.status import Status
-from passerelle.core.task_commands import AcceptTask, PrepareTask, PutBack
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import AcceptTask, PrepareTask, PutBack
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:

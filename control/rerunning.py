@@ -17,16 +17,16 @@ from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.states import SUBMITTED
 from passerelle.control.task_changes import check_version, render_change
-from passerelle.core import task as tasks
-from passerelle.core import task_commands as tell
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import NotFound, StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
-from passerelle.core.status import TERMINAL, Status
-from passerelle.core.times import format_ms
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.status import TERMINAL, Status
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.failure import list_tried, name_row, show_retrying
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.common.calls import require_operation
@@ -40,11 +40,11 @@ from passerelle.runtime.records.writes import Terms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
     from passerelle.core.principal import Principal
-    from passerelle.core.task_record import TaskRecord
-    from passerelle.core.task_requests import RetryTask, TaskChanged
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.task.requests import RetryTask, TaskChanged
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.plan import Planner

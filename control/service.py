@@ -14,9 +14,7 @@ from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.channel_access import ServiceAccess, ServiceSnapshots
-from passerelle.core.attention_requests import ListMutes
-from passerelle.core.audit_requests import GetAudit
-from passerelle.core.codec import to_wire
+from passerelle.core.approval.requests import GetAudit, ListMutes
 from passerelle.core.commands import (
     ActionAnswered,
     CancelTask,
@@ -43,12 +41,10 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
-from passerelle.core.device_requests import DeviceQuery, DeviceRequest, GetPushKey, ListDevices
 from passerelle.core.errors import Draining, NotFound
-from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel, SendNotice
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.policy_requests import (
+from passerelle.core.policy.requests import (
     EvaluatePermission,
     ExplainAction,
     GetActionContent,
@@ -60,15 +56,26 @@ from passerelle.core.policy_requests import (
     TryPolicy,
 )
 from passerelle.core.read_models.task import show_record
-from passerelle.core.record import change
-from passerelle.core.session_requests import ListSessions
-from passerelle.core.task_requests import ListRecords, TaskRequest
-from passerelle.core.trace import read_trace
-from passerelle.core.webhook_requests import (
+from passerelle.core.session.device_requests import (
+    AckEvents,
+    DeviceQuery,
+    DeviceRequest,
+    GetChannels,
+    GetPushKey,
+    ListDevices,
+    ReconnectChannel,
+    SendNotice,
+)
+from passerelle.core.session.requests import ListSessions
+from passerelle.core.session.webhook_requests import (
     DeleteStreamWebhook,
     ListStreamWebhooks,
     SetStreamWebhook,
 )
+from passerelle.core.task.requests import ListRecords, TaskRequest
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.record import change
+from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.runtime.common.calls import require_operation
@@ -93,12 +100,12 @@ if TYPE_CHECKING:
     from passerelle.control.policy_control import PolicyControl
     from passerelle.control.task_control import SessionControl, TaskControl
     from passerelle.core.commands import Command, OtherCommand, Query, Result
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
-    from passerelle.core.session_requests import SessionRequest
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.session.requests import SessionRequest
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun, ResultCallback
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps

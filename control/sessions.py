@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.control.task_changes import check_version
-from passerelle.core import session as machine
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.ids import Shard, derive_shard
+from passerelle.core.index_changes import SESSIONS, UNSEEN
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.session import SessionRecord
-from passerelle.core.session_requests import SessionChanged
-from passerelle.core.standing import SESSIONS, UNSEEN
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import format_ms, parse_ms
+from passerelle.core.session import machine
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.requests import SessionChanged
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.runtime.records.listing import read_token, write_token
 from passerelle.runtime.records.once import make_once
 from passerelle.runtime.records.records import CHUNK
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from passerelle.core.decision import Decision, Held
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.principal import Principal
-    from passerelle.core.session_requests import (
+    from passerelle.core.session.requests import (
         DescribeSession,
         ListSessions,
         OpenSession,
     )
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.records import Records, Row
 
 

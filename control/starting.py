@@ -13,9 +13,6 @@ from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.preparing import name_row
 from passerelle.control.task_changes import read_task, render_change
-from passerelle.core import task as tasks
-from passerelle.core import task_commands as tell
-from passerelle.core import thread as threads
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import (
@@ -31,11 +28,14 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.limit import CostEstimated
-from passerelle.core.record import change
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
-from passerelle.core.trace import read_trace
+from passerelle.core.session import thread as threads
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
+from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.delegation.runs.turns import OpenedTurn
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 
     from passerelle.control.preparing import Preparing
     from passerelle.core.decision import Decision
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
-    from passerelle.core.task_requests import StartTask, TaskChanged
-    from passerelle.core.thread import SubmitMessage
+    from passerelle.core.session.thread import SubmitMessage
+    from passerelle.core.task.requests import StartTask, TaskChanged
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
-from passerelle.core import task as tasks
-from passerelle.core import task_commands as tell
-from passerelle.core.constraints import read_constraints
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.task import TaskProgress
-from passerelle.core.task_requests import AppendTaskProgress, PauseTask, ResumeTask
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.constraints import read_constraints
+from passerelle.core.task.requests import AppendTaskProgress, PauseTask, ResumeTask
 
 if TYPE_CHECKING:
     from passerelle.core.events import Fact
-    from passerelle.core.json import Json, JsonObject
-    from passerelle.core.task_record import TaskRecord
-    from passerelle.core.task_requests import CreateTask, UpdateTask
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.task.requests import CreateTask, UpdateTask
+    from passerelle.core.wire.json import Json, JsonObject
 
 CONTENT_BYTES: Final = 8_192
 """A record is read and written whole with every frame of the agent, so what describes it stays small."""

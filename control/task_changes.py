@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import DueChange
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import NotFound, StoreUnavailable, VersionMismatch
 from passerelle.core.read_models.task import show_record
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.task_requests import TaskChanged
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import TaskChanged
+from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.records.once import make_once
 from passerelle.runtime.records.writes import Terms, Written
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import Fact
     from passerelle.core.principal import Principal
-    from passerelle.core.task_requests import (
+    from passerelle.core.task.requests import (
         AppendTaskProgress,
         LinkTasks,
         PauseTask,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from passerelle.control.steering import check_content, decide_steering, decide_update
 from passerelle.core.errors import NotFound
-from passerelle.core.session_requests import (
+from passerelle.core.session.requests import (
     DescribeSession,
     InterruptTurn,
     OpenSession,
     ResumeThread,
 )
-from passerelle.core.task_requests import (
+from passerelle.core.task.requests import (
     AppendTaskProgress,
     CompleteTask,
     CreateTask,
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from passerelle.core.events import Fact
     from passerelle.core.peer import Peer
     from passerelle.core.principal import Principal
-    from passerelle.core.session_requests import (
+    from passerelle.core.session.requests import (
         SessionChanged,
         SessionRequest,
         ThreadResumed,
         TurnInterrupted,
     )
-    from passerelle.core.task_record import TaskRecord
-    from passerelle.core.task_requests import TaskChanged, TaskGiven, TaskRequest
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.task.requests import TaskChanged, TaskGiven, TaskRequest
     from passerelle.delegation.runs.plan import Conditions
 
 

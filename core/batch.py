@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from passerelle.core.ids import Shard, place
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

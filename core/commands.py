@@ -11,23 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.attention_requests import MuteMinutes
-from passerelle.core.audit_requests import GetAudit
-from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
-from passerelle.core.json import JsonObject
-from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
+from passerelle.core.approval.requests import GetAudit, MuteMinutes
 from passerelle.core.payloads.approval import ActionKind, Decision, ListedState, Risk
-from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
-from passerelle.core.record import record, value
-from passerelle.core.session_requests import (
+from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
+from passerelle.core.session.device_requests import (
+    DeviceAnswer,
+    DeviceQuery,
+    DeviceRequest,
+    GetChannels,
+    LinkAnswer,
+    LinkRequest,
+)
+from passerelle.core.session.requests import (
     ListSessions,
     SessionChanged,
     SessionRequest,
     ThreadResumed,
     TurnInterrupted,
 )
-from passerelle.core.task_requests import ListRecords, TaskChanged, TaskGiven, TaskRequest
-from passerelle.core.webhook_requests import ListStreamWebhooks
+from passerelle.core.session.webhook_requests import ListStreamWebhooks
+from passerelle.core.task.requests import ListRecords, TaskChanged, TaskGiven, TaskRequest
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record, value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -79,7 +84,10 @@ class CancelTask:
 
 @record
 class SignedBy:
-    """The signature of a device: ``value`` in base64url over ``core/signed_decision.py``, ``iat`` its clock in ms."""
+    """The signature of a device: ``value`` in base64url, ``iat`` its clock in ms.
+
+    ``core/approval/signed_decision.py`` says over which bytes.
+    """
 
     device_id: Annotated[str, Field(min_length=1, max_length=64)]
     value: Annotated[str, Field(min_length=1, max_length=128)]

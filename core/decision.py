@@ -22,13 +22,13 @@ from passerelle.core.batch import (
     OpenChange,
     Stamp,
 )
-from passerelle.core.edge_list import list_changes
 from passerelle.core.events import Event, encode_event
 from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
-from passerelle.core.record import change
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import format_ms
-from passerelle.core.trace import stamp
+from passerelle.core.task.edges import list_changes
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.record import change
+from passerelle.core.wire.times import format_ms
+from passerelle.core.wire.trace import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.chance import Ids
     from passerelle.core.ports.projections import IndexRow
-    from passerelle.core.trace import Trace
+    from passerelle.core.wire.trace import Trace
 
 R = TypeVar("R")
 MAX_EVENTS: Final = 64

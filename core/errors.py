@@ -49,7 +49,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 Wrote: TypeAlias = Literal["no", "unknown"]
 LimitKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from passerelle.core.codec import from_wire, to_wire
 from passerelle.core.errors import InvalidInput, MalformedBody
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Ref, Scope
 from passerelle.core.payloads import PAYLOADS, Payload
-from passerelle.core.record import value
+from passerelle.core.wire.codec import from_wire, to_wire
+from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 SCHEMA_VERSION: Final = "1.0"
 FRAME: Final = "a2a"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from passerelle.core.json import JsonObject
-from passerelle.core.record import record
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
 
 EdgeKind: TypeAlias = Literal[
     "parent",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NewType
 
-from passerelle.core.generated import make_function
+from passerelle.core.wire.generated import make_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable

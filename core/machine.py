@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
 
-from passerelle.core import approval, device, edited_rules, grant, session, task_fold, thread
-from passerelle.core.approval import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.machine import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import from_bytes, to_bytes
-from passerelle.core.device import DeviceList
-from passerelle.core.edge_list import cut, join
-from passerelle.core.edited_rules import EditedRules
-from passerelle.core.grant import Grants
 from passerelle.core.payloads.governance import PolicyChanged
+from passerelle.core.policy import edited_rules, grant
+from passerelle.core.policy.edited_rules import EditedRules
+from passerelle.core.policy.grant import Grants
 from passerelle.core.principal import Principal
-from passerelle.core.session import SessionRecord
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session import device, thread
+from passerelle.core.session import machine as session
+from passerelle.core.session.device import DeviceList
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task import fold as task_fold
+from passerelle.core.task.edges import cut, join
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import from_bytes, to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

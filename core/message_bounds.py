@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

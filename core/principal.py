@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.ids import Shard, derive_id, derive_shard
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 EVERY_AGENT: Final = "*"
 

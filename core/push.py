@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal, TypeAlias
 
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 Dialect: TypeAlias = Literal["1.0", "0.3"]
 

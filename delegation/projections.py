@@ -3,7 +3,7 @@
 A projection says which types of events it looks at, and which record it reads with them; events of other types are
 not decoded for it. It must bear to see an event twice, and a record that is newer than the event: an entry of the inbox
 carries the id of its event. Rows of owners' lists need no projection: they are derived with each decision, and stand in
-the feed (``core/standing.py``).
+the feed (``core/index_changes.py``).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from passerelle.core.addressing import PAIRED, mark_for_paired
-from passerelle.core.approval_audience import list_paired_readers, list_readers
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.audience import list_paired_readers, list_readers
+from passerelle.core.approval.paired_mark import PAIRED, mark_for_paired
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind
 from passerelle.core.event_type import EventType
 from passerelle.core.events import EncodedEvent
+from passerelle.core.index_changes import LINK_EVENTS
 from passerelle.core.machine import Record
 from passerelle.core.ports.log import Entry
 from passerelle.core.ports.projections import InboxRow, ProjectionRow
-from passerelle.core.session import SessionRecord
-from passerelle.core.standing import LINK_EVENTS
-from passerelle.core.times import parse_ms
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.wire.times import parse_ms
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 Project: TypeAlias = Callable[[Entry, Record], list[ProjectionRow]]
 

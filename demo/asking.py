@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from a2a.types import Task
 
     from passerelle.client.items import AnswerResult
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.demo.stage import Stage
 
 _BILL: Final = "40 EUR to the baker"

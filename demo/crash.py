@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from a2a.client import Client
     from a2a.types import Task
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.demo.stage import Stage
 
 LINES: Final = 24

@@ -18,7 +18,7 @@ from passerelle.client.items import Event, Gap, Live, Snapshot
 from passerelle.demo.checks import wait_for
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.frames import StartAt
 
 T = TypeVar("T")

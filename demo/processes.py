@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeAlias, cast
 import httpx
 import orjson
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.checks import StoryBroken, wait_for
 from passerelle.store.engine_process import GuardMode, choose_guard, die_with_parent
 

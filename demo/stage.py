@@ -11,7 +11,7 @@ from typing import Final, cast
 import httpx
 import yaml
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.checks import Checks
 from passerelle.demo.processes import GatewayProcess, Peer, run_peers
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core.device import name_list
+from passerelle.core.session.device import name_list
 from passerelle.gateway.rpc import ANSWERING, call
 from passerelle.runtime.common.calls import Caller
 
 if TYPE_CHECKING:
     from passerelle.control.service import Service
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.limits.gate import Gate
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.routing import Route, WebSocketRoute
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.headers import REASON, find_repeated
+from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.delegation.runs.callbacks import CallbackEdge
 from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.offer import OFFER, KnowsHeads
 from passerelle.gateway.request_bounds import (
     BoundedRequests,

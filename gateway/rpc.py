@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never, cast
 import structlog
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.attention_requests import PeerMuted, ReturnOwed, SeenNoted
-from passerelle.core.codec import from_wire, to_wire
+from passerelle.core.approval.requests import PeerMuted, ReturnOwed, SeenNoted
 from passerelle.core.commands import (
     ActionAnswered,
     CancelAccepted,
@@ -35,7 +34,6 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
-from passerelle.core.device_requests import DeviceChanged, DevicePaired
 from passerelle.core.errors import (
     InvalidAgentResponse,
     NotCancelable,
@@ -43,15 +41,22 @@ from passerelle.core.errors import (
     PeerUnavailable,
     UnknownMethod,
 )
-from passerelle.core.json import JsonObject
-from passerelle.core.link_requests import ChannelReconnected, EventsAcked, NoticeSent
-from passerelle.core.near import find_near
-from passerelle.core.policy_requests import BypassSet, GrantRevoked, PermissionView, PolicySet
+from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
-from passerelle.core.status import Status
-from passerelle.core.task_requests import StartTask, TaskChanged, TaskGiven
-from passerelle.core.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
+from passerelle.core.session.device_requests import (
+    ChannelReconnected,
+    DeviceChanged,
+    DevicePaired,
+    EventsAcked,
+    NoticeSent,
+)
+from passerelle.core.session.requests import SessionChanged, ThreadResumed, TurnInterrupted
+from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
+from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import from_wire, to_wire
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.near import find_near
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.rpc_devices import DEVICE_ROWS
 from passerelle.gateway.rpc_forms import (

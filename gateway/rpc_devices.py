@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from passerelle.core.audit_requests import Audit, GetAudit
-from passerelle.core.device_requests import (
+from passerelle.core.approval.requests import Audit, GetAudit
+from passerelle.core.principal import Scope
+from passerelle.core.session.device_requests import (
     ConfirmDevice,
     DeviceChanged,
     DevicePaired,
@@ -18,7 +19,6 @@ from passerelle.core.device_requests import (
     RevokeDevice,
     SetDevicePush,
 )
-from passerelle.core.principal import Scope
 from passerelle.runtime.common.calls import Call
 
 _MANAGE: Final = (Scope.MANAGE_DEVICES,)

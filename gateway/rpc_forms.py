@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import ActionKind, Decision, ListedState, Risk
-from passerelle.core.record import record
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
 
 PENDING_LIMIT: Final = 500
 DELIVERIES_LIMIT: Final = 1_000

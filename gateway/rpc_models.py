@@ -13,23 +13,20 @@ from passerelle.core.commands import (
     GetThread,
     TaskModel,
 )
-from passerelle.core.link_requests import GetChannels
 from passerelle.core.principal import Scope
-from passerelle.core.read_models.artifacts import ArtifactSummary
+from passerelle.core.read_models.artifacts import ArtifactSummary, OutputContent
 from passerelle.core.read_models.attempts import Attempts
 from passerelle.core.read_models.channels import ChannelSummary
-from passerelle.core.read_models.context import ContextBoundary
 from passerelle.core.read_models.delivery import DeliveryState
 from passerelle.core.read_models.explanation import Explanation
-from passerelle.core.read_models.graph import TaskGraph
-from passerelle.core.read_models.objects import TaskObjects
-from passerelle.core.read_models.output import OutputContent
+from passerelle.core.read_models.history import ContextBoundary
 from passerelle.core.read_models.routing import RoutingSummary
 from passerelle.core.read_models.session import SessionSnapshot
 from passerelle.core.read_models.subagents import SubagentSummary
-from passerelle.core.read_models.task import TaskLine
-from passerelle.core.read_models.tasks import TaskSnapshot
+from passerelle.core.read_models.task import TaskLine, TaskObjects
+from passerelle.core.read_models.tasks import TaskGraph, TaskSnapshot
 from passerelle.core.read_models.thread import ThreadModel
+from passerelle.core.session.device_requests import GetChannels
 from passerelle.gateway.rpc_forms import (
     OutputParams,
     SessionParams,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.core.attention_requests import (
+from passerelle.core.approval.requests import (
     ListMutes,
     MutePeer,
     Mutes,
@@ -16,7 +16,7 @@ from passerelle.core.attention_requests import (
     SeenNoted,
     UnmutePeer,
 )
-from passerelle.core.policy_requests import (
+from passerelle.core.policy.requests import (
     ActionContent,
     AskPermission,
     BypassSet,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from passerelle.core.link_requests import (
+from passerelle.core.principal import Scope
+from passerelle.core.session.device_requests import (
     AckEvents,
     ChannelReconnected,
     EventsAcked,
@@ -13,8 +14,7 @@ from passerelle.core.link_requests import (
     ReconnectChannel,
     SendNotice,
 )
-from passerelle.core.principal import Scope
-from passerelle.core.session_requests import (
+from passerelle.core.session.requests import (
     DescribeSession,
     InterruptTurn,
     ListSessions,
@@ -24,7 +24,7 @@ from passerelle.core.session_requests import (
     ThreadResumed,
     TurnInterrupted,
 )
-from passerelle.core.webhook_requests import (
+from passerelle.core.session.webhook_requests import (
     DeleteStreamWebhook,
     ListStreamWebhooks,
     SetStreamWebhook,

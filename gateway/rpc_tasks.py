@@ -8,7 +8,7 @@ from typing import Any, Final
 from passerelle.a2a_mapping.inbound import read_send
 from passerelle.core.commands import CancelTask, GetRecord
 from passerelle.core.principal import Scope
-from passerelle.core.task_requests import (
+from passerelle.core.task.requests import (
     AppendTaskProgress,
     CompleteTask,
     CreateTask,

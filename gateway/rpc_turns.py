@@ -11,7 +11,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.gateway.rpc_forms import StartTaskParams, SubmitTurnParams
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.common.calls import Caller
 
 

@@ -11,7 +11,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.gateway.settings_section import Section
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 class WantedArtifact(Section):

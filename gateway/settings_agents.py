@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from passerelle.a2a_mapping.acceptance import MOST_CONDITIONS
 from passerelle.core.agent_name import name_tenant
-from passerelle.core.json import JsonObject
-from passerelle.core.retry import RETRIED, Retryable
+from passerelle.core.task.retry import RETRIED, Retryable
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings_acceptance import AcceptanceCondition
 from passerelle.gateway.settings_limits import LimitSettings, PriceSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl

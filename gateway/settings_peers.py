@@ -13,7 +13,7 @@ from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.agent_name import name_tenant
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings_agents import (
     AgentAuth,
     AgentSettings,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import AudienceDevices, GrantScope, Quorum, Risk
 from passerelle.core.payloads.governance import HookPoint
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.permission_bridge.approvers import (
     CALLER,

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.core.near import find_near
+from passerelle.core.wire.near import find_near
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_file import KeyPath, SettingsFile, read_settings_file
 from passerelle.gateway.settings_rules import find_contradictions, find_notices

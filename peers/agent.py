@@ -24,9 +24,9 @@ from passerelle.runtime.observability.spans import end_call
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import JsonObject
     from passerelle.peers.breaker import Mode
     from passerelle.peers.call import Operation, Transport
     from passerelle.peers.card import KnownCard

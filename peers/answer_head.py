@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 _START: Final = b"HTTP/1.1 200 "
 _LENGTH: Final = b"\r\ncontent-length: "

@@ -16,7 +16,7 @@ import orjson
 from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 MAX_JSON_DEPTH: Final = 64
 OK: Final = int(HTTPStatus.OK)

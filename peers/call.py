@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.core.wire.json import JsonObject
     from passerelle.peers.interface import Interface
 
 Operation: TypeAlias = Literal[

@@ -23,7 +23,7 @@ from passerelle.peers.interface import (
 from passerelle.peers.origin import host_of
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.interface import Choice
 

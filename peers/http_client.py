@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import aiohttp
 
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.peers import exchange
 from passerelle.peers.credential import HEADER_VALUE, Shown
 from passerelle.peers.origin import origin_of

@@ -14,8 +14,8 @@ from passerelle.peers.status import read_status_body
 from passerelle.peers.wire import Reply, Request
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.peer import PeerOutcome
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.peers.call import Call
     from passerelle.peers.interface import Interface
 

@@ -26,7 +26,7 @@ from passerelle.core.peer import (
     Unknown,
     Unreached,
 )
-from passerelle.core.sse import SseParser
+from passerelle.core.wire.sse import SseParser
 from passerelle.peers import answers, exchange
 from passerelle.peers.call import STREAMS
 from passerelle.peers.http_client import EXTENSIONS_HEADER, write_call

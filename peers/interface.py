@@ -16,7 +16,7 @@ from passerelle.peers.origin import host_of, origin_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC", "CHANNEL"]
 Version: TypeAlias = Literal["1.0", "0.3"]

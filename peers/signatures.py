@@ -23,9 +23,9 @@ from passerelle.runtime.common.signing.segments import decode_segment, encode_se
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import SignatureStanding
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import JsonObject
 
 SignaturePolicy: TypeAlias = Literal["off", "warn", "require"]
 CardAlgorithm: TypeAlias = Literal["ES256", "ES384", "ES512", "EdDSA", "RS256", "PS256"]

@@ -15,8 +15,8 @@ from passerelle.core.peer import Refused
 from passerelle.peers import answers
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
+    from passerelle.core.wire.json import JsonObject
     from passerelle.peers.call import Operation
     from passerelle.peers.wire import Reply
 

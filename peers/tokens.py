@@ -17,8 +17,8 @@ from passerelle.peers.credential import HEADER_VALUE, Shown, encode_basic
 from passerelle.peers.origin import origin_of
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import JsonObject
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.credential import ClientCredentials
     from passerelle.peers.sessions import PeerSessions

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.canonical import digest
 from passerelle.core.payloads.approval import AudienceStep, Quorum, Risk
+from passerelle.core.wire.canonical import digest
 from passerelle.permission_bridge.risk import RISKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import AudienceDevices
+    from passerelle.core.wire.json import JsonObject
 
 CALLER: Final = "@caller"
 """In a list of approvers: whoever the work is done for."""

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never, cast
 
-from passerelle.core.canonical import digest
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionKind, ActionType, Risk
+from passerelle.core.wire.canonical import digest
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.command_line import CommandLine, read_command
 from passerelle.permission_bridge.options import WORDS, choose_options
 from passerelle.permission_bridge.risk import judge_risk
 from passerelle.permission_bridge.subject import show_subject
 
 if TYPE_CHECKING:
+    from passerelle.core.approval.prompt import PeerPrompt
     from passerelle.core.facts import Scope
-    from passerelle.core.prompt import PeerPrompt
     from passerelle.permission_bridge.conditions import Values
 
 Weighed: TypeAlias = tuple[Risk, tuple[str, ...]]

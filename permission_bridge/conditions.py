@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import cel_expr_python.cel as cel  # noqa: PLR0402  the types are found by this form only
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 
 Values: TypeAlias = Mapping[str, Json | datetime]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_guards import TITLE_LIMIT
-from passerelle.core.display import escape_line
+from passerelle.core.approval.guards import TITLE_LIMIT
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import Option, Origin, Request
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.wire.display import escape_line
 from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS
 from passerelle.permission_bridge.subject import Shown, find_whole, show_subject
 from passerelle.permission_bridge.titles import quote
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.requests import Asking
 

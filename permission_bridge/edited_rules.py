@@ -11,10 +11,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.canonical import digest
-from passerelle.core.codec import to_bytes
-from passerelle.core.edited_rules import BYTES_LIMIT, RULE_LIMIT
 from passerelle.core.errors import InvalidInput
+from passerelle.core.policy.edited_rules import BYTES_LIMIT, RULE_LIMIT
+from passerelle.core.wire.canonical import digest
+from passerelle.core.wire.codec import to_bytes
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import (
     UNCONDITIONAL,
@@ -27,8 +27,8 @@ from passerelle.permission_bridge.rules import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from passerelle.core.json import Json
     from passerelle.core.payloads.governance import StatedRule
+    from passerelle.core.wire.json import Json
 
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")

@@ -11,7 +11,7 @@ from passerelle.core.payloads.approval import ChannelPermissionForwarded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
 
 Forwarded: TypeAlias = Literal["sent", "queued", "suppressed", "failed"]
 Way: TypeAlias = Literal["ws", "webpush", "webhook"]

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.core.grant import name_grant
 from passerelle.core.payloads.approval import GrantOffer
 from passerelle.core.payloads.governance import Grant
-from passerelle.core.times import parse_ms
+from passerelle.core.policy.grant import name_grant
+from passerelle.core.wire.times import parse_ms
 from passerelle.permission_bridge.cases import PeerAsks, digest_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.payloads.approval import GrantScope
     from passerelle.permission_bridge.policy import Evaluation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from passerelle.core.payloads.governance import HookPoint
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 OnError: TypeAlias = Literal["closed", "open"]
 

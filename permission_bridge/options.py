@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from passerelle.core.display import escape_line
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import (
     ActionKind,
     GrantOffer,
@@ -14,7 +14,7 @@ from passerelle.core.payloads.approval import (
     Option,
     OptionKind,
 )
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.wire.display import escape_line
 from passerelle.permission_bridge.subject import Shown
 
 OPTION_NAME_LIMIT: Final = 40

@@ -41,9 +41,9 @@ from passerelle.permission_bridge.risk import RISKS
 from passerelle.permission_bridge.rules import CHANGING, DEFAULT_POLICY, Effect, Mode, Policy
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_commands import PolicyCause
-    from passerelle.core.json import JsonObject
+    from passerelle.core.approval.commands import PolicyCause
     from passerelle.core.payloads.governance import Grant
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.rules import Rule
 
 Source: TypeAlias = Literal[

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.core.edited_rules import UNEDITED
-from passerelle.core.policy_requests import (
+from passerelle.core.policy.edited_rules import UNEDITED
+from passerelle.core.policy.requests import (
     ApproversView,
     EditedRulesView,
     PolicyView,
@@ -14,7 +14,7 @@ from passerelle.core.policy_requests import (
 from passerelle.permission_bridge.edited_rules import name_skipped
 
 if TYPE_CHECKING:
-    from passerelle.core.edited_rules import EditedRules
+    from passerelle.core.policy.edited_rules import EditedRules
     from passerelle.permission_bridge.approvers import Tier
     from passerelle.permission_bridge.rules import Policy, Rule
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 import orjson
 
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionKind, ActionType, Risk
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.cases import (
     Case,
     ControlCommand,

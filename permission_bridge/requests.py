@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from passerelle.core.approval_guards import MAX_LIFETIME_MS
-from passerelle.core.canonical import canonicalize
+from passerelle.core.approval.guards import MAX_LIFETIME_MS
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.approval.response_schema import TEXT_SCHEMA, check_schema
 from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import Scope
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import (
     ActionKind,
     GrantOffer,
@@ -25,8 +25,8 @@ from passerelle.core.payloads.approval import (
     Request,
     Risk,
 )
-from passerelle.core.prompt import PeerPrompt
-from passerelle.core.response_schema import TEXT_SCHEMA, check_schema
+from passerelle.core.wire.canonical import canonicalize
+from passerelle.core.wire.json import JsonObject
 from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.options import WORDS, add_always, choose_options
 from passerelle.permission_bridge.policy import Evaluation

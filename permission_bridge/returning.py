@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown, Unreached
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
 
 BACKOFF_MS: Final = 10_000
 BACKOFF_MAX_MS: Final = 300_000

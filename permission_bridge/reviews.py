@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_guards import TITLE_LIMIT
-from passerelle.core.display import escape_line, escape_text
+from passerelle.core.approval.guards import TITLE_LIMIT
 from passerelle.core.payloads.approval import Option, Origin, Request
+from passerelle.core.wire.display import escape_line, escape_text
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from passerelle.core.canonical import digest
 from passerelle.core.payloads.approval import ActionType, GrantScope
+from passerelle.core.wire.canonical import digest
 from passerelle.permission_bridge.approvers import Tier, choose_tier, state_tier
 from passerelle.permission_bridge.cases import About, PeerAsks, name_about
 from passerelle.permission_bridge.conditions import Condition
@@ -14,9 +14,9 @@ from passerelle.permission_bridge.conditions import Condition
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.payloads.governance import HookPoint
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.conditions import Values
     from passerelle.permission_bridge.hook_terms import HookTerms

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.core.canonical import canonicalize, digest
-from passerelle.core.display import escape_text
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import ActionType
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.wire.canonical import canonicalize, digest
+from passerelle.core.wire.display import escape_text
+from passerelle.core.wire.json import Json, JsonObject
 
 MESSAGE_LIMIT_BYTES: Final = 3 * 1024
 SUBJECT_LIMIT_BYTES: Final = 8 * 1024

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_guards import TITLE_LIMIT
-from passerelle.core.display import escape_line
+from passerelle.core.approval.guards import TITLE_LIMIT
+from passerelle.core.wire.display import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.approval.prompt import PeerPrompt
     from passerelle.core.payloads.approval import ActionKind, ActionType
-    from passerelle.core.prompt import PeerPrompt
+    from passerelle.core.wire.json import Json, JsonObject
 
 _NAME_ROOM: Final = 40
 """Of whoever asks, where there is more to say."""

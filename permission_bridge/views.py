@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.canonical import digest
-from passerelle.core.codec import to_wire
-from passerelle.core.times import format_ms
+from passerelle.core.wire.canonical import digest
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.facts import Scope
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import (
         AudienceStep,
         Decision,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         Request,
         Vote,
     )
+    from passerelle.core.wire.json import Json, JsonObject
 
 BINDING_VERSION: Final = 1
 BOUND: Final = (

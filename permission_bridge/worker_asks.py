@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.canonical import canonicalize, digest
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.approval import Option, Origin, Request
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.wire.canonical import canonicalize, digest
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.requests import Asking, make_request
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import ActionType, Risk
-    from passerelle.core.policy_requests import Subject
+    from passerelle.core.policy.requests import Subject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.policy import Evaluation
 
 OPTIONS: Final = (Option("allow", "Allow", "allow_once"), Option("reject", "Reject", "reject_once"))

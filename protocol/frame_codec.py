@@ -25,8 +25,8 @@ from typing import (
     get_type_hints,
 )
 
-from passerelle.core.generated import make_function
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.generated import make_function
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.members import AsItIs, Record, Text, Wire, read_items
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.vocabulary import PresenceState, WithdrawalReason
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frame_codec import Frame, Nested
 from passerelle.protocol.members import (

@@ -13,7 +13,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 SHORT: Final = 128
 """Characters in an id, a key, a device or tab name."""

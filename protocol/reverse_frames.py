@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.frame_codec import Frame
 from passerelle.protocol.members import NAME, Integer, Prose, Record, Text, Wire, Word
 

@@ -28,7 +28,7 @@ from passerelle.protocol.nesting import DEPTH_LIMIT, is_too_deep, may_be_too_dee
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 MESSAGE_BYTES: Final = 65_536
 """Frames are put together into one message up to this size."""

@@ -10,7 +10,6 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
 from passerelle.core.ports.channels import (
@@ -22,7 +21,8 @@ from passerelle.core.ports.channels import (
     SaidHello,
 )
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.presence import Presence
+from passerelle.core.session.presence import Presence
+from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack

@@ -19,7 +19,7 @@ import orjson
 
 from passerelle.core.ids import place
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.projections import IndexRow, Part, RowPart
+    from passerelle.core.wire.json import JsonObject
     from passerelle.store.nodes import Nodes
 
 

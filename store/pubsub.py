@@ -14,7 +14,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.ids import derive_shard, place
 from passerelle.core.payloads.run import ModelDelta
 from passerelle.core.ports.deltas import Delta
-from passerelle.core.ports.nudges import Nudge
+from passerelle.core.ports.signals import Nudge
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_int

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import derive_shard
-from passerelle.core.ports.uploads import Uploaded
+from passerelle.core.ports.blobs import Uploaded
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_hash, as_ms, as_text

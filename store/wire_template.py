@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.store.connection import pack
 
 if TYPE_CHECKING:

@@ -7,8 +7,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from passerelle.core import approval, session, task, thread
-from passerelle.core.status import ENDED, Status
+from passerelle.core.approval import machine as approval
+from passerelle.core.session import machine as session
+from passerelle.core.session import thread
+from passerelle.core.task import machine as task
+from passerelle.core.task.status import ENDED, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,13 +13,13 @@ from passerelle.a2a_mapping.members import as_list
 from passerelle.core.commands import DeliveryRetried
 from passerelle.core.errors import NotFound
 from passerelle.core.principal import Scope
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.core.commands import ListDeliveries, RetryDelivery
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.store.targets import RedisTargets, StuckTarget
     from passerelle.webhooks.kinds import Described, TargetKind
 

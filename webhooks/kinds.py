@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from passerelle.channels.cursor_check import Linked
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.log import Entry, StreamRef
+    from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.cursor import Cursor
     from passerelle.webhooks.addresses import Address
 

@@ -15,12 +15,12 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.channels.cursor_check import end_of
-from passerelle.core.addressing import is_for_paired, is_view_for_paired
+from passerelle.core.approval.paired_mark import is_for_paired, is_view_for_paired
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind as Kind
 from passerelle.core.ports.log import StreamRef
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.webhooks.addresses import Address
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
 from passerelle.webhooks.standard_webhooks import sign_parcel
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from yarl import URL
 
     from passerelle.channels.cursor_check import Linked
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.cursor import Cursor
     from passerelle.runtime.records.home import Home
 

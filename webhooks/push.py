@@ -17,16 +17,16 @@ from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.objects import write_message, write_task
 from passerelle.channels.following import LAST
-from passerelle.core import task as tasks
 from passerelle.core.batch import IdempotencyRow
-from passerelle.core.codec import from_bytes
 from passerelle.core.errors import NotFound
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import ENDED
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.core.wire.codec import from_bytes
 from passerelle.runtime.records.exposures import look_back
 from passerelle.runtime.records.writes import Terms
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from passerelle.channels.cursor_check import Linked
     from passerelle.channels.following import Following
     from passerelle.core.decision import Decision, Held
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.log import Entry
+    from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.cursor import Cursor
     from passerelle.runtime.records.writes import Writes
     from passerelle.webhooks.addresses import Address

@@ -15,14 +15,14 @@ import orjson
 from passerelle.a2a_mapping.errors import PushNotificationNotSupported
 from passerelle.a2a_mapping.push import render_config, render_configs
 from passerelle.core.batch import EntityKind, EntityRef, TargetChange
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.commands import SetPushConfig
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
 from passerelle.core.ids import TaskId, derive_id, expose, parse_facade
 from passerelle.core.push import Dialect, PushConfig
-from passerelle.core.record import change, record
-from passerelle.core.status import ENDED
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change, record
 from passerelle.runtime.common.secret import MASK
 from passerelle.runtime.records.writes import Terms
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
         SubmitTurn,
     )
     from passerelle.core.decision import Decision
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.common.sealing import Sealer
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes

@@ -14,7 +14,7 @@ from passerelle.webhooks.push_configs import PushName, name_fields
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
     from passerelle.store.acks import RedisAcks
     from passerelle.store.targets import RedisTargets, Target
 

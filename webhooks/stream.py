@@ -14,7 +14,7 @@ import orjson
 
 from passerelle.channels.cursor_check import end_of
 from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
 from passerelle.webhooks.standard_webhooks import sign_parcel

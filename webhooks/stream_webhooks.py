@@ -16,19 +16,19 @@ from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import TaskView
 from passerelle.core.batch import DueChange, TargetChange
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
 from passerelle.core.ports.log import StreamKind
 from passerelle.core.read_models.channels import WebhookLink
-from passerelle.core.times import format_ms
-from passerelle.core.webhook_requests import (
+from passerelle.core.session.webhook_requests import (
     DeleteStreamWebhook,
     SetStreamWebhook,
     StreamWebhookDeleted,
     StreamWebhookSet,
 )
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.home import name_home, open_home
 from passerelle.runtime.records.writes import Terms
 from passerelle.webhooks.deliveries import ROW
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import AnyPayload
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.channels import Channels
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
-    from passerelle.core.webhook_requests import (
+    from passerelle.core.session.webhook_requests import (
         ListStreamWebhooks,
         WebhookAnswer,
         WebhookRequest,
     )
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.common.sealing import Sealer
     from passerelle.runtime.records.home import Home
     from passerelle.runtime.records.writes import Writes

@@ -12,7 +12,7 @@ from typing import Final
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 KIND: Final = "stream"
 FIELD: Final = "wh:"

@@ -22,10 +22,10 @@ from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.approval.response_schema import check_schema
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.prompt import PeerPrompt
-from passerelle.core.response_schema import check_schema
+from passerelle.core.wire.json import Json, JsonObject
 
 NAME: Final = "adk"
 CONFIRMATION: Final = "adk_request_confirmation"

@@ -13,8 +13,8 @@ from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
 from passerelle.a2a_mapping.extensions import APPROVAL
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.json import JsonObject
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.wire.json import JsonObject
 
 NAME: Final = "agentstack"
 

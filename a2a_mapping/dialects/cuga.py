@@ -8,8 +8,8 @@ from typing import Final
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.json import JsonObject
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.wire.json import JsonObject
 
 NAME: Final = "cuga"
 

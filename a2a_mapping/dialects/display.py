@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 
 TEXT_LIMIT: Final = 8000
 SAFE_INTEGER: Final = 2**53

@@ -6,9 +6,9 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import escape_text, escape_value
 from passerelle.a2a_mapping.dialects.pause import Pause, identify_occurrence, is_lossy
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import Option
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.wire.json import Json, JsonObject
 
 APPROVE: Final = Option("approve", "Approve", "allow_once")
 REJECT: Final = Option("reject", "Reject", "reject_once")

@@ -19,8 +19,8 @@ from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.wire.json import Json, JsonObject
 
 NAME: Final = "langgraph"
 _ARTIFACT: Final = "Interrupt"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 PART: Final = "part"
 METADATA: Final = "metadata"

@@ -9,10 +9,10 @@ from typing import Final
 from passerelle.a2a_mapping.dialects.display import SAFE_INTEGER, escape_text
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES
-from passerelle.core.canonical import digest
+from passerelle.core.approval.prompt import PeerAnswer, PeerPrompt
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.prompt import PeerAnswer, PeerPrompt
+from passerelle.core.wire.canonical import digest
+from passerelle.core.wire.json import Json, JsonObject
 
 _NAMESPACE: Final = hashlib.sha1(b"urn:passerelle:decision", usedforsecurity=False).digest()[:16]
 

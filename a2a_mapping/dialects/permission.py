@@ -22,10 +22,10 @@ from passerelle.a2a_mapping.dialects.pause import (
 from passerelle.a2a_mapping.dialects.plain_text import NO_CONSENT
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, whole_at
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.approval.prompt import PeerAnswer, PeerPrompt
 from passerelle.core.payloads.approval import ActionKind, ActionType, Option, OptionKind, Risk
-from passerelle.core.prompt import PeerAnswer, PeerPrompt
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.times import parse_ms
 
 NAME: Final = "permission"
 TITLE_LIMIT: Final = 120

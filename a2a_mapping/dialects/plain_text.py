@@ -12,9 +12,9 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
 from passerelle.a2a_mapping.states import AUTH_REQUIRED
-from passerelle.core.json import JsonObject
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import Option
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.wire.json import JsonObject
 
 NAME: Final = "plain_text"
 REPLY: Final = Option("reply", "Reply", "answer")

@@ -13,12 +13,12 @@ from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.identity import Relabel, scrub_value
 from passerelle.a2a_mapping.members import object_at, objects_at, whole_at
 from passerelle.a2a_mapping.scalars import read_text, require_text
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import Request
-from passerelle.core.prompt import PeerPrompt
-from passerelle.core.times import format_ms
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.times import format_ms
 
 STRUCTURED_NEEDED: Final = "A structured decision is needed: plain text approves nothing."
 

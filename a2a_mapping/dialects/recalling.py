@@ -13,9 +13,9 @@ from passerelle.a2a_mapping.dialects.pause import read_pause
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.frames import ROLE_AGENT
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import RemotePause
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import parse_ms
 
 _SHOW_ONCE: Final = frozenset({langgraph.NAME})
 

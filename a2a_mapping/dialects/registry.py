@@ -19,8 +19,8 @@ from passerelle.a2a_mapping.dialects import (
 )
 from passerelle.a2a_mapping.dialects.native import NativeAnswer, keep_native
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, read_pause
-from passerelle.core.json import JsonObject
-from passerelle.core.prompt import PeerPrompt
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.wire.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurre
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import INPUT_REQUIRED
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.approval.response_schema import check_schema
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import JsonObject
-from passerelle.core.prompt import PeerPrompt
-from passerelle.core.response_schema import check_schema
+from passerelle.core.wire.json import JsonObject
 
 NAME: Final = "schema"
 MEDIA_TYPE: Final = "application/schema+json"

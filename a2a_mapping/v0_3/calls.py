@@ -23,7 +23,7 @@ from passerelle.a2a_mapping.v0_3.push import (
 )
 from passerelle.a2a_mapping.v0_3.responses import write_response
 from passerelle.core.errors import NotFound
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 METHODS: Final = {
     "message/send": Method.SEND_MESSAGE,

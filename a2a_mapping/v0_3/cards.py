@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 CARD_VERSION: Final = "0.3"
 FULL_VERSION: Final = "0.3.0"

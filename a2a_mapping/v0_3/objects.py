@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.v0_3.forms import (
     write_state,
 )
 from passerelle.a2a_mapping.v0_3.parts import read_part, write_part
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 _MESSAGE_NAMES: Final = {
     "message_id": "messageId",

@@ -6,7 +6,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.forms import Form, rename
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 _WRAPPED: Final = "data_part_compat"
 """Marks data that is no object: 0.3 has objects only, so a value stands as ``{"value": …}`` (as a2a-sdk does it)."""

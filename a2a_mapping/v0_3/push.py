@@ -6,7 +6,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.a2a_mapping.v0_3.forms import Form, map_object, rename
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 CONFIGS: Final = "pushNotificationConfigs"
 NESTED: Final = "pushNotificationConfig"

@@ -7,7 +7,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.v0_3 import objects
 from passerelle.a2a_mapping.v0_3.forms import Form
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 _Change = Callable[[JsonObject, Form], JsonObject]
 _WRITERS: Final[Mapping[str, _Change]] = {

@@ -13,7 +13,7 @@ from passerelle.cli.verbs.verb import add_verb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 agents: Final = typer.Typer()

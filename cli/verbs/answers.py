@@ -17,7 +17,7 @@ from passerelle.cli.verbs.verb import add_verb
 from passerelle.core.errors import Forbidden, StaleAnswer
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _PATH: Final = "/v1/approvals"
 _WHOLE_BYTES: Final = 1024 * 1024
@@ -114,9 +114,9 @@ def audit(
 
 def sign_answer(link: Link, said: dict[str, Json], action: str) -> dict[str, Json]:
     """The answer with the signature of this machine; as it is where this machine is no device."""
-    from passerelle.core.codec import from_wire
+    from passerelle.core.approval.signed_decision import compose_decision
     from passerelle.core.commands import RespondAction
-    from passerelle.core.signed_decision import compose_decision
+    from passerelle.core.wire.codec import from_wire
     from passerelle.permission_bridge.devices.own_device import load_own_device
 
     own = load_own_device(link.load_settings().data_dir)

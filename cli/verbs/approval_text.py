@@ -11,7 +11,7 @@ from passerelle.cli.verbs.table import flatten, format_fields, format_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 RiskWord = Literal["low", "medium", "high", "critical"]
 _TOLD: Final = (

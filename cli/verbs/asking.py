@@ -15,7 +15,7 @@ from passerelle.cli.verbs.verb import add_verb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 asking: Final = typer.Typer()
 

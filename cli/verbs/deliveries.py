@@ -14,7 +14,7 @@ from passerelle.cli.verbs.verb import add_verb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 _MOST: Final = 1000
 _COLUMNS: Final = ("state", "reason", "tries", "since", "url", "delivery")

@@ -17,7 +17,7 @@ from passerelle.cli.verbs.verb import add_verb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _PATH: Final = "/v1/devices"
 _LOOK_S: Final = 1.0
@@ -86,7 +86,7 @@ def add_this(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What this machine is called.")],
 ) -> None:
     """Make this machine a device, whose answers are signed."""
-    from passerelle.core.device import compose_proof
+    from passerelle.core.session.device import compose_proof
     from passerelle.permission_bridge.devices.own_device import (
         make_key,
         read_public,

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from passerelle.core.display import escape_text
+from passerelle.core.wire.display import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from passerelle.cli.control_client import ControlClient
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.settings import Settings
 
 

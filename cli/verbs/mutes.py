@@ -15,7 +15,7 @@ from passerelle.core.agent_name import find_base
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 _PATH: Final = "/v1/mutes"
 MOST_MIN: Final = 480

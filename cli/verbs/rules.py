@@ -16,7 +16,7 @@ from passerelle.core.errors import ConfigInvalid
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 rules: Final = typer.Typer()
 

@@ -13,7 +13,7 @@ from passerelle.cli.verbs.verb import add_verb
 from passerelle.core.errors import CallerError
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json
+    from passerelle.core.wire.json import Json
 
 changes: Final = typer.Typer()
 

@@ -18,7 +18,7 @@ from passerelle.cli.verbs.task_text import (
 from passerelle.cli.verbs.verb import add_verb
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 tasks: Final = typer.Typer(
     help="Tasks: list, show, create, send, steer.",

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at
-from passerelle.core.codec import from_wire
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import decode_event
 from passerelle.core.read_models.task import TaskLine, show_task
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_fold import evolve
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.fold import evolve
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.codec import from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 RATE_OVER_MS: Final = 10_000
 KEPT_ENDED: Final = 50

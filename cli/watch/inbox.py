@@ -15,7 +15,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 YES: Final = "yes"
 _GRAVE: Final = frozenset({"high", "critical"})

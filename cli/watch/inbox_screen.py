@@ -14,8 +14,8 @@ from rich.text import Text
 
 from passerelle.a2a_mapping.members import text_at
 from passerelle.cli.verbs.approval_text import describe_question
-from passerelle.core.display import escape_line, escape_text
-from passerelle.core.times import format_ms, parse_ms
+from passerelle.core.wire.display import escape_line, escape_text
+from passerelle.core.wire.times import format_ms, parse_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from passerelle.cli.watch.inbox import Inbox
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 _COLOURS: Final = {"low": "green", "medium": "cyan", "high": "yellow", "critical": "red"}
 _SECOND_MS: Final = 1_000

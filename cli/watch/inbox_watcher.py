@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from passerelle.client.channel import ChannelClient
     from passerelle.client.items import Status as LinkStatus
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import Json, JsonObject
 
 STREAM: Final = "inbox"
 _TICK_S: Final = 1.0

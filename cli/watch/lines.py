@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from passerelle.core.codec import to_wire
-from passerelle.core.display import escape_line
-from passerelle.core.json import JsonObject
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.display import escape_line
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

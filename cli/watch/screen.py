@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from passerelle.cli.watch.lines import describe_progress
-from passerelle.core.display import escape_line
-from passerelle.core.status import ENDED, WAITING, Status
+from passerelle.core.task.status import ENDED, WAITING, Status
+from passerelle.core.wire.display import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.watch.board import Board
 from passerelle.cli.watch.link import Absence, open_link
 from passerelle.client.items import Event, Gap, Item, Live, Snapshot
-from passerelle.core.status import ENDED, Status
+from passerelle.core.task.status import ENDED, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from passerelle.client.channel import ChannelClient
     from passerelle.client.items import Status as LinkStatus
-    from passerelle.core.json import Json
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import Json
 
 _TICK_S: Final = 1.0
 _SEARCH_S: Final = 1.0

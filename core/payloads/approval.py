@@ -10,8 +10,8 @@ from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import record
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import record
 
 ActionKind: TypeAlias = Literal["permission", "input", "auth", "confirmation"]
 ActionType: TypeAlias = Literal[

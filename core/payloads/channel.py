@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 Transport: TypeAlias = Literal["ws", "sse", "webhook", "a2a", "stdio", "webpush"]
 PeerRole: TypeAlias = Literal["device", "ui", "peer", "worker"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias, get_args
 
 from passerelle.core.payloads.approval import OptionKind, Risk
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 DeviceState: TypeAlias = Literal["offered", "claimed", "proven", "active", "revoked"]
 KeyAlgorithm: TypeAlias = Literal["Ed25519", "ES256"]

@@ -8,7 +8,7 @@ from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
 from passerelle.core.payloads.approval import ActionType, GrantScope
 from passerelle.core.payloads.device import Device, DeviceAct
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 HookPoint: TypeAlias = Literal[
     "before_delegate", "on_permission_request", "before_deliver", "on_stop"

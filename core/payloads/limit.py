@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 LimitKind: TypeAlias = Literal["cost", "quota", "rate_limit", "budget", "concurrency", "policy"]
 Unit: TypeAlias = Literal["calls", "tokens", "bytes", "ms", "micros", "slots"]

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 
 @record

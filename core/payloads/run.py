@@ -6,9 +6,9 @@ from typing import ClassVar, Final, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
-from passerelle.core.json import JsonObject
-from passerelle.core.record import record
-from passerelle.core.status import PhaseName
+from passerelle.core.task.status import PhaseName
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
 
 
 @record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 
 @record

@@ -1,6 +1,6 @@
 """The life of a task and of its attempts (EVC-4, EXT-6, TEV-1…TEV-21).
 
-A payload that moves a task says so in the transition table of ``core/task.py``; ``status`` fields stand
+A payload that moves a task says so in the transition table of ``core/task/machine.py``; ``status`` fields stand
 only where one class can lead to several statuses.
 """
 
@@ -19,9 +19,9 @@ from passerelle.core.facts import (
     RetryPolicy,
     Worker,
 )
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import record
-from passerelle.core.status import Delivery, PhaseName, Status, Visibility
+from passerelle.core.task.status import Delivery, PhaseName, Status, Visibility
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import record
 
 
 @record

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
-from passerelle.core.json import JsonObject
-from passerelle.core.record import record
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
 
 ToolKind: TypeAlias = Literal[
     "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "delegate", "other"

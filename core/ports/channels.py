@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ports.due import DueRow
     from passerelle.core.ports.log import StreamRef
-    from passerelle.core.presence import Presence
+    from passerelle.core.session.presence import Presence
 
 
 AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_ahead"]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
 from passerelle.core.ids import Shard
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence

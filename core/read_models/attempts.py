@@ -7,8 +7,8 @@ from dataclasses import field
 from passerelle.core.facts import Ref
 from passerelle.core.read_models.mark import Mark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
-from passerelle.core.record import change, record
-from passerelle.core.task_record import Attempt, TaskRecord
+from passerelle.core.task.record import Attempt, TaskRecord
+from passerelle.core.wire.record import change, record
 
 
 @record

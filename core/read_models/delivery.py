@@ -12,9 +12,9 @@ from typing import Literal
 
 from passerelle.core.read_models.mark import Mark, not_applicable, unavailable, unknown
 from passerelle.core.read_models.task import name_task
-from passerelle.core.record import record
-from passerelle.core.status import ENDED, Delivery, Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Delivery, Status
+from passerelle.core.wire.record import record
 
 
 @record

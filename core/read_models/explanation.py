@@ -1,4 +1,6 @@
-"""Why a task went to its agent, why it waits, and what policy, limits and retries decided (VAL-8, VAL-9).
+"""What each class of facts says about why something is as it is: one row per class, and none for words of an agent.
+
+Why a task went to its agent, why it waits, and what policy, limits and retries decided (VAL-8, VAL-9).
 
 Each reason cites the facts that it is made of, by sequence and class; a topic without a fact is marked, and never
 filled in by guessing. Words of an agent are no reasons, but for those with which it refuses or fails.
@@ -6,18 +8,212 @@ filled in by guessing. Words of an agent are no reasons, but for those with whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import field
-from typing import Final
+from typing import Any, Final, Literal, TypeAlias
 
+from passerelle.core.errors import PeerRefused
 from passerelle.core.events import Event
-from passerelle.core.read_models.blocked import BlockedTask, list_blocked
+from passerelle.core.facts import Failure
+from passerelle.core.payloads import task as say
+from passerelle.core.payloads.approval import ActionRequired, ActionResolved, PermissionEvaluated
+from passerelle.core.payloads.conversation import TurnSubmitted
+from passerelle.core.payloads.governance import HookCompleted, HookFailed
+from passerelle.core.payloads.limit import (
+    CostEstimated,
+    CostRecorded,
+    QuotaBlocked,
+    QuotaLow,
+    RateLimitHit,
+)
+from passerelle.core.payloads.routing import (
+    CandidatesResolved,
+    FallbackApplied,
+    RoutingDecided,
+    RoutingNotPossible,
+    SingleCandidate,
+)
+from passerelle.core.payloads.run import RunStatus
 from passerelle.core.read_models.mark import Mark, not_applicable, unknown
-from passerelle.core.read_models.reasons import REASONS, Topic
 from passerelle.core.read_models.task import doubt_status, name_task
-from passerelle.core.record import record
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.read_models.tasks import BlockedTask, list_blocked
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.record import record
+
+Topic: TypeAlias = Literal["agent", "waiting", "messages", "policy", "limits", "retries", "end"]
+Told: TypeAlias = tuple[Topic, str, str]
+"""What it is about, a word for programs, a sentence for people."""
+
+
+_RAISED: Final = frozenset({"-32603"})
+"""What programs of agents that raise are said as; codes of an agent's own are no accident."""
+_SERVER_ERROR: Final = 500
+
+
+def _quote(error: Failure) -> str:
+    """What an agent said, with the code that it said it under."""
+    said = f"HTTP {error.http_status}" if error.http_status else f"code {error.native}"
+    return f"({said}): {error.message}"
+
+
+def _tell_message(said: RunStatus) -> Told | None:
+    """What became of a message to a task, where it did not go as its sender wished; other words are no reason."""
+    if said.refused is not None:
+        text = (
+            f"agent {said.refused.source!r} did not take a message {_quote(said.refused)}; "
+            "the task goes on without it, and what it waits for can be answered again"
+        )
+        return "messages", "refused", text
+    if said.stalled:
+        return "messages", "stalled", f"{said.text}; cancel it, or look at the agent"
+    return None
+
+
+def _explain_failure(error: Failure) -> str:
+    """An agent that raises has said so with an error; where it fails a task in good order, its words are enough."""
+    if error.code != PeerRefused.code:
+        return error.message
+    if error.native in _RAISED or (error.http_status or 0) >= _SERVER_ERROR:
+        return (
+            f"agent {error.source!r} broke over its work {_quote(error)}; its own log says why, "
+            "and the task can be tried again"
+        )
+    return (
+        f"agent {error.source!r} did not take the message {_quote(error)}; send it in another form"
+    )
+
+
+def _tell_no_route(said: RoutingNotPossible) -> Told:
+    named = ", ".join(f"{one.peer}: {one.why}" for one in said.excluded)
+    return "agent", said.reason, f"no agent fits; {named or 'there is none'}"
+
+
+def _tell_candidates(said: CandidatesResolved) -> Told:
+    text = f"{len(said.candidates)} fit, {len(said.excluded)} do not"
+    return "agent", "candidates", text
+
+
+def _tell_policy(said: PermissionEvaluated) -> Told:
+    by = f" by {', '.join(said.rules)}" if said.rules else ""
+    return "policy", said.decision, f"{said.source}{by}: {said.reason}"
+
+
+def _tell_hook(said: HookCompleted) -> Told:
+    why = f": {said.reason}" if said.reason else ""
+    return "policy", f"hook_{said.verdict}", f"hook {said.hook} at {said.point}{why}"
+
+
+def _tell_failed_hook(said: HookFailed) -> Told:
+    text = f"hook {said.hook} at {said.point} failed ({said.error.code}), taken as {said.applied}"
+    return "policy", "hook_failed", text
+
+
+def _tell_question(said: ActionRequired) -> Told:
+    asked = said.request
+    return "waiting", "action", f"{asked.kind} {asked.action_id}: {asked.title}"
+
+
+def _tell_answer(said: ActionResolved) -> Told:
+    made = said.decision
+    return "policy", made.outcome, f"{made.decided_by}, as {made.cause}"
+
+
+def _tell_retry(said: say.TaskRetrying) -> Told:
+    at = f", at {said.next_at}" if said.next_at else ""
+    return "retries", "retrying", f"attempt {said.ordinal}: {said.reason}{at}"
+
+
+def _tell_rate(said: RateLimitHit) -> Told:
+    again = "" if said.retry_after_ms is None else f", again in {said.retry_after_ms} ms"
+    return (
+        "limits",
+        "rate_limit",
+        f"{said.limited.kind} {said.limited.name}, said {said.source}{again}",
+    )
+
+
+def _tell_quota(said: QuotaLow | QuotaBlocked) -> Told:
+    code = "quota_low" if isinstance(said, QuotaLow) else "quota_blocked"
+    whom = f"{said.limited.kind} {said.limited.name}"
+    return "limits", code, f"{whom}: {said.used} of {said.limit} {said.unit} were used"
+
+
+def _tell_cost(said: CostEstimated | CostRecorded) -> Told:
+    code = "cost_estimated" if isinstance(said, CostEstimated) else "cost_recorded"
+    return "limits", code, f"{said.peer}: {said.amount_micros} millionths of {said.currency}"
+
+
+REASONS: Final[dict[type, Callable[[Any], Told | None]]] = {
+    say.TaskCreated: lambda said: ("agent", "named", f"the caller named {said.kind}"),
+    RoutingDecided: lambda said: (
+        "agent",
+        said.reason,
+        f"{said.peer}, out of {said.candidates}",
+    ),
+    SingleCandidate: lambda said: ("agent", "single_candidate", f"only {said.peer} fits"),
+    FallbackApplied: lambda said: (
+        "agent",
+        "fallback",
+        f"{said.to_peer} in place of {said.from_peer}: {said.cause}",
+    ),
+    RoutingNotPossible: _tell_no_route,
+    CandidatesResolved: _tell_candidates,
+    PermissionEvaluated: _tell_policy,
+    HookCompleted: _tell_hook,
+    HookFailed: _tell_failed_hook,
+    ActionRequired: _tell_question,
+    ActionResolved: _tell_answer,
+    say.TaskQueued: lambda said: ("waiting", "queued", f"{said.queue}: {said.reason}"),
+    TurnSubmitted: lambda said: ("messages", "kept", said.kept) if said.kept else None,
+    say.TaskWaiting: lambda said: (
+        "waiting",
+        said.waiting_for,
+        said.reason or f"waits for {said.waiting_for}",
+    ),
+    say.TaskBlocked: lambda said: (
+        "waiting",
+        said.blocker_kind,
+        f"{said.blocker}: {said.reason}",
+    ),
+    say.TaskPaused: lambda said: (
+        "waiting",
+        "paused",
+        f"by {said.actor}: {said.reason or 'without a reason'}",
+    ),
+    say.TaskResumed: lambda said: ("waiting", "resumed", said.reason),
+    say.TaskAttemptStarted: lambda said: (
+        "retries",
+        "attempt",
+        f"attempt {said.ordinal} at {said.worker.peer}: {said.reason}",
+    ),
+    say.TaskAttemptFailed: lambda said: (
+        "retries",
+        said.error.code,
+        f"the run ended as {said.status}: {_explain_failure(said.error)}",
+    ),
+    say.TaskRetrying: _tell_retry,
+    RateLimitHit: _tell_rate,
+    QuotaLow: _tell_quota,
+    QuotaBlocked: _tell_quota,
+    CostEstimated: _tell_cost,
+    CostRecorded: _tell_cost,
+    say.TaskFailed: lambda said: ("end", said.error.code, _explain_failure(said.error)),
+    RunStatus: _tell_message,
+    say.TaskTimedOut: lambda said: (
+        "end",
+        "timed_out",
+        f"the {said.limit} limit of {said.limit_ms} ms",
+    ),
+    say.TaskLost: lambda said: ("end", "lost", said.reason),
+    say.TaskCancelled: lambda said: ("end", "cancelled", f"by {said.actor} ({said.source})"),
+    say.TaskCompleted: lambda said: (
+        "end",
+        "completed",
+        f"the agent said {said.native_status}, and all is stored",
+    ),
+}
+
 
 _RETRIED: Final = 2
 

@@ -2,6 +2,8 @@
 
 A window is so many events, whatever they hold, so that reading it costs the same in an old session as in a young one.
 Only what belongs to the conversation becomes an item; its content is named by sequence, and shown as a preview.
+
+What of a conversation an agent was given (SNAP-6): each message as it came, since nothing is selected.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from dataclasses import field
 from typing import Final, Literal
 
 from passerelle.core.events import Event
+from passerelle.core.facts import Ref
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
-from passerelle.core.record import record
+from passerelle.core.read_models.task import name_task
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.record import record
 
 PREVIEW: Final = 500
 
@@ -98,3 +103,25 @@ def _item(
         text=text[:PREVIEW] if text is not None else None,
         ref=ref,
     )
+
+
+_NONE: Final[tuple[str, ...]] = ("summaries", "warnings", "missing")
+
+
+@record
+class ContextBoundary:
+    """The inputs of a task, by the places where they stand in the stream."""
+
+    task_id: str
+    sequence: int
+    selected: tuple[Ref, ...]
+    warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_context(task: TaskRecord) -> ContextBoundary:
+    """The boundary of a record."""
+    mark = not_applicable("messages go to the agent as they came: nothing is left out or summed up")
+    selected = tuple(Ref(sequence=sequence) for sequence in task.inputs)
+    return ContextBoundary(name_task(task), task.last, selected, marks=dict.fromkeys(_NONE, mark))

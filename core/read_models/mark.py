@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from passerelle.core.record import record
+from passerelle.core.wire.record import record
 
 
 class MarkState(StrEnum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.payloads.approval import ActionKind, Risk
 from passerelle.core.read_models.mark import Mark, not_applicable
-from passerelle.core.record import record
-from passerelle.core.thread import ThreadRecord
-from passerelle.core.times import format_ms
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.wire.record import record
+from passerelle.core.wire.times import format_ms
 
 
 @record

@@ -25,8 +25,8 @@ from passerelle.core.payloads.routing import (
 from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.read_models.mark import Mark, not_applicable, unknown
 from passerelle.core.read_models.task import name_task
-from passerelle.core.record import record
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.record import record
 
 T = TypeVar("T")
 

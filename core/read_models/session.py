@@ -7,9 +7,9 @@ from dataclasses import field
 
 from passerelle.core.read_models.history import HistoryWindow
 from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
-from passerelle.core.record import record
-from passerelle.core.session import SessionRecord
-from passerelle.core.thread import ThreadRecord, ThreadStatus
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord, ThreadStatus
+from passerelle.core.wire.record import record
 
 
 @record

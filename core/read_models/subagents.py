@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 
 from passerelle.core.read_models.mark import Mark, not_applicable, unknown
 from passerelle.core.read_models.task import name_task
-from passerelle.core.record import record
-from passerelle.core.status import Status
-from passerelle.core.task_record import Attempt, TaskRecord
+from passerelle.core.task.record import Attempt, TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import record
 
 Recoverability: TypeAlias = Literal["recoverable", "message_only"]
 

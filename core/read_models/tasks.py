@@ -1,20 +1,97 @@
-"""All tasks of a session at one look: sets, counts, graph, attempts, blockers, delivery (SNAP-5, SNAP-14…SNAP-19)."""
+"""Edges of tasks, from which the trees of parents and of dependencies can be made again (SNAP-16, GR-1…GR-10).
+
+Tasks that wait for somebody, and for whom (SNAP-18).
+
+All tasks of a session at one look: sets, counts, graph, attempts, blockers, delivery (SNAP-5, SNAP-14…SNAP-19).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import Final
+from typing import Final, Literal
 
 from passerelle.core.read_models.attempts import Attempts, list_attempts
-from passerelle.core.read_models.blocked import BlockedTask, list_blocked
 from passerelle.core.read_models.delivery import DeliveryState, show_delivery
-from passerelle.core.read_models.graph import TaskGraph, draw_graph
 from passerelle.core.read_models.mark import Mark, unavailable
 from passerelle.core.read_models.task import TaskLine, name_task, show_task
-from passerelle.core.record import record
-from passerelle.core.status import ENDED, WAITING, Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import Edge, TaskRecord
+from passerelle.core.task.status import ENDED, WAITING, Status
+from passerelle.core.wire.record import record
+
+
+@record
+class GraphEdge:
+    """An edge with the task that it leaves from. Ids are those of the local records, without an exposure."""
+
+    task_id: str
+    edge: Edge
+
+
+@record
+class TaskGraph:
+    """The edges of ``nodes``; an edge may lead to what is no node here: another session, an artifact, a context."""
+
+    nodes: tuple[str, ...]
+    edges: tuple[GraphEdge, ...]
+
+
+def draw_graph(tasks: Iterable[TaskRecord]) -> TaskGraph:
+    """The graph of the tasks, in their order. A parent that is known from birth is an edge like one linked later."""
+    listed = list(tasks)
+    edges = [GraphEdge(task.task_id, edge) for task in listed for edge in _list_edges(task)]
+    return TaskGraph(tuple(task.task_id for task in listed), tuple(edges))
+
+
+def _list_edges(task: TaskRecord) -> list[Edge]:
+    parent = task.parent_task_id
+    known = {(edge.kind, edge.target) for edge in task.relationships}
+    if parent is None or ("parent", parent) in known:
+        return [*task.relationships]
+    born = Edge(parent, "parent", parent, "open", task.created_at, task.created_at)
+    return [born, *task.relationships]
+
+
+@record
+class Blocker:
+    """What stands in the way: a question that is open, a task that is not done, or what the status says."""
+
+    kind: Literal["action", "dependency", "status"]
+    target: str
+    reason: str | None = None
+
+
+@record
+class BlockedTask:
+    """A task that makes no progress until its blockers are gone. ``actions`` are the questions to be answered."""
+
+    task_id: str
+    status: Status
+    since: str
+    blockers: tuple[Blocker, ...]
+    actions: tuple[str, ...] = ()
+
+
+def list_blocked(tasks: Iterable[TaskRecord]) -> tuple[BlockedTask, ...]:
+    """The tasks that wait, in their order."""
+    return tuple(
+        BlockedTask(name_task(task), task.status, task.status_at, blockers, task.open_actions)
+        for task in tasks
+        if task.status not in ENDED and (blockers := _find_blockers(task))
+    )
+
+
+def _find_blockers(task: TaskRecord) -> tuple[Blocker, ...]:
+    found = [Blocker("action", action, task.status_reason) for action in task.open_actions]
+    found += [
+        Blocker("dependency", edge.target, edge.reason)
+        for edge in task.relationships
+        if edge.kind == "blocked_by" and edge.status == "open"
+    ]
+    if not found and task.status in WAITING:
+        found.append(Blocker("status", task.status, task.status_reason))
+    return tuple(found)
+
 
 RECENT: Final = 20
 

@@ -1,4 +1,7 @@
-"""A thread as its readers need it: what goes on, what is asked, what went wrong (SNAP-2)."""
+"""Turns that wait for their thread (SNAP-4). A thread has no queue of its own: a turn starts when it is accepted.
+
+A thread as its readers need it: what goes on, what is asked, what went wrong (SNAP-2).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,33 @@ from dataclasses import field
 from typing import Final, Literal, TypeAlias
 
 from passerelle.core.facts import Failure
-from passerelle.core.read_models.blocked import BlockedTask, list_blocked
+from passerelle.core.read_models.artifacts import VersionChain, list_versions
 from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
-from passerelle.core.read_models.queue import QueueSnapshot, show_queue
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
-from passerelle.core.read_models.versions import VersionChain, list_versions
-from passerelle.core.record import record
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord, ThreadStatus
+from passerelle.core.read_models.tasks import BlockedTask, list_blocked
+from passerelle.core.session.thread import ThreadRecord, ThreadStatus
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.record import record
+
+_NONE: Final[tuple[str, ...]] = ("turns", "policy", "resumeState")
+
+
+@record
+class QueueSnapshot:
+    """The queue of a thread as it stands at ``sequence``."""
+
+    thread_id: str
+    sequence: int
+    turns: tuple[str, ...] = ()
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_queue(thread: ThreadRecord) -> QueueSnapshot:
+    """The queue of a thread: none, and marked as such, which is not the same as an empty one."""
+    mark = not_applicable("turns are not queued: each starts when it is accepted")
+    return QueueSnapshot(thread.thread_id, thread.last, (), dict.fromkeys(_NONE, mark))
+
 
 _INCIDENTS: Final = 20
 

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from passerelle.core import task as tasks
 from passerelle.core.batch import (
     Claim,
     DueChange,
@@ -37,8 +36,9 @@ from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import Alive
-from passerelle.core.status import ENDED
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
 from passerelle.runtime.common.joining import join_all
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import Terms, Written

@@ -17,7 +17,7 @@ import orjson
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, correlate
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.delegation.runs.draft import DecisionDraft, find_first
 from passerelle.delegation.runs.follow_strategy import FollowStrategy
 from passerelle.delegation.runs.peer_profile import read_behaviour
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.events import AnyPayload
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.callbacks import CallbackOffer
     from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
     from passerelle.delegation.runs.outputs import OutputPolicy

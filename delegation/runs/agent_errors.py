@@ -22,14 +22,14 @@ from passerelle.a2a_mapping.errors import ErrorKind, classify_native
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
-from passerelle.core import approval
-from passerelle.core.approval_commands import FailReturn
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import FailReturn
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.peer import Answered, Refused
-from passerelle.core.status import ENDED, WAITING, Status
+from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain, list_ids
 from passerelle.delegation.runs.results import apply_results, refuse_message
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from passerelle.core.facts import Failure
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Malformed, PeerOutcome
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.run import Run

@@ -26,10 +26,10 @@ from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.a2a_mapping.status_words import SILENT, read_words
 from passerelle.core.batch import EntityKind, PackedBatch
-from passerelle.core.generated import make_picker
-from passerelle.core.minting import RecordedIds, mint_together
+from passerelle.core.mint_log import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.times import format_ms
+from passerelle.core.wire.generated import make_picker
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import DescribedArtifact, describe
 from passerelle.delegation.runs.completion import is_silent
 from passerelle.delegation.runs.observation import observe, read_said
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.json import Json, JsonObject
-    from passerelle.core.minting import Asked
+    from passerelle.core.mint_log import Asked
     from passerelle.core.ports.chance import Ids
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.draft import RunContext
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.delegation.runs.templates import SampleTurn, TemplatedTurn

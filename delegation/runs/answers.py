@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
-from passerelle.core.record import value
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.record import value
 from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.runtime.records.accepted_turns import (
     check_owner,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.decision import Held
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_strategy import Timeouts

@@ -18,19 +18,19 @@ import orjson
 from passerelle.a2a_mapping.long_task import measure_artifact, write_artifact
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.preview import preview_parts
-from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import TooLarge
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure, Ref
 from passerelle.core.payloads.run import COPY, ArtifactChanged, OutputRedacted, OutputTruncated
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.ports.uploads import UPLOADED
-from passerelle.core.record import value
-from passerelle.core.status import Status
-from passerelle.core.task_commands import ObserveArtifact, WaitFor
-from passerelle.core.task_record import KEPT_ARTIFACTS, ArtifactRef
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.ports.blobs import UPLOADED
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import ObserveArtifact, WaitFor
+from passerelle.core.task.record import KEPT_ARTIFACTS, ArtifactRef
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import value
 from passerelle.delegation.runs.draft import AnswerProgress
 from passerelle.delegation.runs.failure import RunEnd, end_run
 from passerelle.delegation.runs.limits import enforce
@@ -40,9 +40,9 @@ from passerelle.runtime.records.spill import CAP, Spill
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import TaskRecord
-    from passerelle.core.thread import NamedArtifact
+    from passerelle.core.session.thread import NamedArtifact
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.runtime.records.spill import LongBlob
 

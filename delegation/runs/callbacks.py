@@ -21,15 +21,15 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
 from passerelle.core.ids import encode_base32, read_shard
 from passerelle.core.peer import Answered, Refused
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
 from passerelle.store.peers import Callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.writes import Writes
     from passerelle.store.peers import RedisCallbacks
 

@@ -31,16 +31,15 @@ from passerelle.a2a_mapping.frames import (
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, INPUT_REQUIRED, WORKING
-from passerelle.core import approval
-from passerelle.core import task as tasks
-from passerelle.core.approval_commands import OpenAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import OpenAction
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.events import Fact
 from passerelle.core.facts import Coverage, ErrorCategory, Failure
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskCancelled, TaskCompleted, TaskWaiting
-from passerelle.core.status import Delivery, Phase, Status
-from passerelle.core.task_commands import (
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import (
     CompleteTask,
     ConfirmCancel,
     Cover,
@@ -50,7 +49,8 @@ from passerelle.core.task_commands import (
     WaitFor,
     WithholdEnd,
 )
-from passerelle.core.times import format_ms
+from passerelle.core.task.status import Delivery, Phase, Status
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import list_all
 from passerelle.delegation.runs.draft import FACADE, DecisionDraft, find_action
 from passerelle.delegation.runs.failure import RunEnd, end_run
@@ -61,8 +61,8 @@ from passerelle.permission_bridge.requests import Asking
 from passerelle.permission_bridge.reviews import make_review
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import Request
+    from passerelle.core.wire.json import JsonObject
 
 _STEERED: Final = frozenset({Status.PAUSED, Status.BLOCKED})
 """Somebody has stopped the task: it ends when it goes on."""

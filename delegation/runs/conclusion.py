@@ -16,8 +16,8 @@ from passerelle.core.batch import (
     RunMove,
     TargetChange,
 )
-from passerelle.core.status import ENDED, UNDRIVEN
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, UNDRIVEN
 from passerelle.delegation.runs.failure import name_row
 from passerelle.delegation.runs.limits import drop_limits
 from passerelle.runtime.records.spill import CAP

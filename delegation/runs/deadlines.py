@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core import task as tasks
-from passerelle.core.approval_commands import Escalate, FailReturn
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.commands import Escalate, FailReturn
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
-from passerelle.core.status import ENDED, UNDRIVEN
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, UNDRIVEN
 from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.finish import time_out
 from passerelle.delegation.runs.limits import find_end
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.due import DueRow
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.inputs import Inputs
     from passerelle.delegation.runs.limits import TimeLimit

@@ -22,15 +22,15 @@ from passerelle.a2a_mapping.frames import (
 )
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.states import WORKING
-from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.payloads.run import ModelFailed, request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
-from passerelle.core.status import HELD, WAITING, Status
-from passerelle.core.task_commands import EndWait, SendInput, WaitFor
-from passerelle.core.times import format_ms, parse_ms
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import EndWait, SendInput, WaitFor
+from passerelle.core.task.status import HELD, WAITING, Status
+from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.delegation.runs.answer_templates import render_answer
 from passerelle.delegation.runs.failure import PeerRefusal, explain, list_tried
 from passerelle.delegation.runs.finish import confirm_cancel
@@ -41,9 +41,9 @@ from passerelle.delegation.runs.stream import follow_stream, judge_end
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError
 from passerelle.core.ids import read_shard
-from passerelle.core.ports.nudges import Nudge
-from passerelle.core.status import UNDRIVEN, Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.ports.signals import Nudge
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import UNDRIVEN, Status
 from passerelle.delegation.runs.active_run import ActiveRun, DriverDeps
 from passerelle.delegation.runs.active_runs import ActiveRuns, Commands
 from passerelle.delegation.runs.delivery import is_kept_back
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
-    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.ports.projections import IndexRow, Projections
-    from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
     from passerelle.delegation.runs.callbacks import Callbacks
     from passerelle.delegation.runs.open_text import OpenTexts

@@ -15,11 +15,9 @@ from passerelle.a2a_mapping.frames import make_message, make_status, status_fram
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at
 from passerelle.a2a_mapping.usage import read_usage
-from passerelle.core import approval
-from passerelle.core import task as tasks
-from passerelle.core import thread as threads
-from passerelle.core.approval_commands import CancelAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import CancelAction
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.events import Fact
@@ -28,10 +26,12 @@ from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.limit import CostRecorded
 from passerelle.core.payloads.run import ModelCompleted, ModelFailed, OutputRedacted
-from passerelle.core.task_commands import EndRun, FailRun, WaitFor
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
-from passerelle.core.times import format_ms, parse_ms
+from passerelle.core.session import thread as threads
+from passerelle.core.session.thread import EndTurn, FailTurn, ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import EndRun, FailRun, WaitFor
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
 from passerelle.delegation.runs.volume import (
     LARGE_BYTES,
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from passerelle.a2a_mapping.content import Chunk
-    from passerelle.core.approval_commands import CancelCause
+    from passerelle.core.approval.commands import CancelCause
     from passerelle.core.decision import Decision
     from passerelle.core.events import AnyPayload
     from passerelle.core.ids import Shard
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.run import RunStatus
-    from passerelle.core.task_commands import TaskCommand
-    from passerelle.core.task_record import ArtifactRef, Attempt
-    from passerelle.core.thread import NamedArtifact, ThreadCommand
+    from passerelle.core.session.thread import NamedArtifact, ThreadCommand
+    from passerelle.core.task.commands import TaskCommand
+    from passerelle.core.task.record import ArtifactRef, Attempt
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.hooks.consulting import Consulted
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.prices import Price

@@ -1,7 +1,8 @@
 """A run has ended badly: what becomes of its task is decided here, in the same append, whatever ended the run. Pure.
 
 The peer said so (``observation``), did not take the message, or cannot be reached (``finish``): all of them go through
-``end_run``. It asks the retry policy (``core/retry.py``), and adds what follows: another attempt at the same agent or
+``end_run``. It asks the retry policy (``core/task/retry.py``), and adds what follows: another attempt at the same
+agent or
 at the next one (ATT-13, ATT-14, ATT-16), or the end of the task. ``explain`` says why a peer did not take a message,
 once for the record and once for the caller; nothing of the peer leaks (A2A-12).
 
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Final, Literal, assert_never
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
 from passerelle.a2a_mapping.states import FAILED, WORKING
-from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerBusy, PeerUnavailable
 from passerelle.core.events import Fact
@@ -29,15 +29,16 @@ from passerelle.core.payloads.limit import Limited, RateLimitHit
 from passerelle.core.payloads.routing import FallbackApplied
 from passerelle.core.payloads.task import TaskRetrying
 from passerelle.core.peer import Malformed, Refused, Unknown, Unreached
-from passerelle.core.retry import Elsewhere, GiveUp, Tried, classify, decide
-from passerelle.core.status import Status
-from passerelle.core.task_commands import FailRun, FailTask, RetryTask
-from passerelle.core.times import format_ms
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import FailRun, FailTask, RetryTask
+from passerelle.core.task.retry import Elsewhere, GiveUp, Tried, classify, decide
+from passerelle.core.task.status import Status
+from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
-    from passerelle.core.retry import Again, Verdict
-    from passerelle.core.task_record import Attempt, TaskRecord
+    from passerelle.core.task.record import Attempt, TaskRecord
+    from passerelle.core.task.retry import Again, Verdict
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 
 

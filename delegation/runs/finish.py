@@ -16,9 +16,9 @@ from passerelle.a2a_mapping.states import CANCELED, FAILED
 from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_commands import ConfirmCancel, FailRun, FailTask, LoseTask, TimeOutTask
-from passerelle.core.times import parse_ms
+from passerelle.core.task.commands import ConfirmCancel, FailRun, FailTask, LoseTask, TimeOutTask
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
 from passerelle.delegation.runs.limits import explain_limit, read_limit
 from passerelle.runtime.records.failures import make_error

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from passerelle.core.task_record import Attempt
+    from passerelle.core.task.record import Attempt
 
 Mechanism: TypeAlias = Literal["subscription", "polling", "push"]
 

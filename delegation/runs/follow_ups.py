@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.members import object_at
-from passerelle.core import task as tasks
-from passerelle.core import thread as threads
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.codec import from_bytes
 from passerelle.core.commands import RespondAction, TurnAccepted
 from passerelle.core.errors import (
     CallerError,
@@ -32,12 +29,15 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.run import ModelRequested
-from passerelle.core.status import ENDED, WAITING
-from passerelle.core.task import scope_of
-from passerelle.core.task_commands import SendInput
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import EndTurn, SubmitMessage, ThreadRecord
-from passerelle.core.trace import read_trace
+from passerelle.core.session import thread as threads
+from passerelle.core.session.thread import EndTurn, SubmitMessage, ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import SendInput
+from passerelle.core.task.machine import scope_of
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, WAITING
+from passerelle.core.wire.codec import from_bytes
+from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.gate import SendCase, judge_send
 from passerelle.delegation.runs.inputs import name_row
 from passerelle.delegation.runs.remarks import advise, explain_kept, remark
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.gate import JudgedSend
     from passerelle.delegation.runs.inputs import Inputs

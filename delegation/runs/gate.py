@@ -29,18 +29,18 @@ from passerelle.a2a_mapping.dialects.presentation import list_request_parts
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.members import as_list, objects_at, texts_at
 from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
-from passerelle.core import approval
-from passerelle.core import task as tasks
-from passerelle.core.approval_commands import ConsumeAction, OpenAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import ConsumeAction, OpenAction
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import CallerError, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.status import WAITING, Status
-from passerelle.core.task_commands import EndWait, FailRun, FailTask, SendInput, WaitFor
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import EndWait, FailRun, FailTask, SendInput, WaitFor
+from passerelle.core.task.status import WAITING, Status
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.permission_bridge.answers.action_rows import open_rows
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.facts import Scope
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import Request
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.cases import Case

@@ -20,8 +20,8 @@ from passerelle.a2a_mapping.members import objects_at
 from passerelle.core.batch import DueChange, IdempotencyRow
 from passerelle.core.errors import Conflict, PasserelleError, StoreUnavailable
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached
-from passerelle.core.status import ENDED, HELD
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, HELD
 from passerelle.delegation.runs.delivery import back_off, judge_refusal
 from passerelle.delegation.runs.peer_calls import send_input
 from passerelle.delegation.runs.results import apply_input_outcome
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.ports.due import DueRow
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.dispatch import Dispatch
 

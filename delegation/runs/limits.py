@@ -15,19 +15,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
-from passerelle.core.constraints import find_excess, find_overspent, find_stranger, read_constraints
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.status import HELD, WORKING, Status
-from passerelle.core.task_commands import RequestCancel
-from passerelle.core.times import parse_ms
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import RequestCancel
+from passerelle.core.task.constraints import (
+    find_excess,
+    find_overspent,
+    find_stranger,
+    read_constraints,
+)
+from passerelle.core.task.status import HELD, WORKING, Status
+from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.constraints import Constraints
     from passerelle.core.facts import RetryPolicy
-    from passerelle.core.task_record import Attempt, TaskRecord
+    from passerelle.core.task.constraints import Constraints
+    from passerelle.core.task.record import Attempt, TaskRecord
     from passerelle.delegation.runs.draft import DecisionDraft
 
 TimeLimit: TypeAlias = Literal["total", "idle"]

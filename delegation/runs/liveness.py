@@ -18,19 +18,19 @@ from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import make_message, status_frame
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core import task as tasks
 from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.peer import Answered
-from passerelle.core.status import WORKING
-from passerelle.core.task_commands import ReportProgress
-from passerelle.core.times import parse_ms
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import ReportProgress
+from passerelle.core.task.status import WORKING
+from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
-    from passerelle.core.task_record import Attempt, TaskRecord
+    from passerelle.core.task.record import Attempt, TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.outbound import ask_for_news
 from passerelle.core.errors import StoreUnavailable, TooLarge
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.delegation.runs.delivery import (
     deliver,
     deliver_kept,
@@ -32,7 +32,7 @@ from passerelle.delegation.runs.stream import follow_stream, judge_end
 from passerelle.runtime.records.references import NOTHING
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.follow_strategy import Mechanism
     from passerelle.runtime.records.references import Referred

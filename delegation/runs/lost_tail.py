@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import UNDRIVEN
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import UNDRIVEN
 from passerelle.protocol.cursor import extend_chain
 
 if TYPE_CHECKING:

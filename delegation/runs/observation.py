@@ -44,7 +44,6 @@ from passerelle.a2a_mapping.states import (
     map_peer_state,
 )
 from passerelle.a2a_mapping.status_words import read_words
-from passerelle.core import task as tasks
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import derive_id, place
@@ -52,14 +51,15 @@ from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCancelled
-from passerelle.core.status import HELD, UNDRIVEN, WAITING, Status
-from passerelle.core.task_commands import (
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import (
     ConfirmCancel,
     FailRun,
     ObserveOutput,
     ObserveStatus,
 )
-from passerelle.core.times import format_ms
+from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import check_number, settle_artifact, settle_artifacts
 from passerelle.delegation.runs.completion import PEER_LOST_APPROVAL, complete, find_lost, measure
 from passerelle.delegation.runs.draft import DecisionDraft
@@ -68,7 +68,7 @@ from passerelle.delegation.runs.limits import enforce
 from passerelle.delegation.runs.repeats import is_dropped
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 def observe(draft: DecisionDraft, result: JsonObject) -> None:

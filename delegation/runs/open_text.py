@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import find_artifact, read_text
-from passerelle.core import task as tasks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import Event, Fact, encode_event
 from passerelle.core.payloads.run import ModelDelta
 from passerelle.core.ports.deltas import Delta
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.times import format_ms
+from passerelle.core.task import machine as tasks
+from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.content import Chunk

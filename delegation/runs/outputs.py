@@ -23,7 +23,7 @@ from yarl import URL
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import InvalidInput
-from passerelle.core.ports.uploads import UPLOADED
+from passerelle.core.ports.blobs import UPLOADED
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.screening import REFUSED_ERRNO, Screen
 from passerelle.webhooks.addresses import WebhookRules
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
     from aiohttp.abc import AbstractResolver
 
-    from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.ports.blobs import Uploads
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.webhooks.addresses import Address
 
 _WORDS: Final = frozenset({"text", "name", "description", "filename"})

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
 from passerelle.core.errors import TooLarge
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.delegation.runs.finish import confirm_cancel, fail, give_up, judge_liveness, lose
 from passerelle.delegation.runs.lost_tail import explain_lost
 from passerelle.delegation.runs.results import apply_results, revive_lost
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
 
 _TASK_NOT_FOUND: Final = -32001

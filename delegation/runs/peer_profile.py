@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import is_own_context
-from passerelle.core.record import value
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import value
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.volume import OutputLimits
 
 if TYPE_CHECKING:
     from passerelle.core.facts import Worker
-    from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import Attempt
+    from passerelle.core.task.record import Attempt
+    from passerelle.core.wire.json import JsonObject
 
 
 _PROOF: Final = frozenset({"keeps_context"})

@@ -18,7 +18,7 @@ from passerelle.core.errors import PeerUnavailable
 from passerelle.core.facts import RetryPolicy, Worker
 from passerelle.core.payloads.task import TaskAttemptStarted, TaskDependencyUpdated
 from passerelle.core.peer import PeerCard
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.permission_bridge.cases import InboundCall
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.runtime.common.carried import EXTENSIONS, TRACE
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import SubmitTurn, Wait
     from passerelle.core.ids import Shard
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.runtime import WarningRaised
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
-    from passerelle.core.task_record import ArtifactRef, TaskRecord
-    from passerelle.core.trace import Trace
+    from passerelle.core.task.record import ArtifactRef, TaskRecord
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.core.wire.trace import Trace
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.spending import Charge, Spending

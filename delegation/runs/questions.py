@@ -16,15 +16,15 @@ from passerelle.a2a_mapping.dialects.recalling import recall
 from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import map_peer_state
-from passerelle.core import approval
-from passerelle.core import task as tasks
-from passerelle.core.approval_commands import OpenAction, SettleAction, SupersedeAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import OpenAction, SettleAction, SupersedeAction
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.status import WAITING, Status
-from passerelle.core.task_commands import WaitFor
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import WaitFor
+from passerelle.core.task.status import WAITING, Status
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, find_action
 from passerelle.delegation.runs.observation import relabel_for
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
@@ -39,10 +39,10 @@ from passerelle.permission_bridge.subject import find_whole
 from passerelle.runtime.records.spill import keep_subject, write_notes
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.approval.prompt import PeerPrompt
     from passerelle.core.payloads.approval import RemotePause, Request
     from passerelle.core.payloads.run import RunStatus
-    from passerelle.core.prompt import PeerPrompt
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.spill import Note
 
 FIRST_REVISION: Final = 1

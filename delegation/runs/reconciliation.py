@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
-from passerelle.core import task as tasks
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.payloads.task import TaskDependencyUpdated
-from passerelle.core.ports.uploads import UPLOADED
-from passerelle.core.status import HELD, Delivery, Status
-from passerelle.core.task_commands import LinkTask, RecordDelivery
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.ports.blobs import UPLOADED
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import LinkTask, RecordDelivery
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import HELD, Delivery, Status
 from passerelle.delegation.runs.artifacts import (
     MOST_FILES,
     Copy,
@@ -38,8 +38,8 @@ from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
     from passerelle.core.decision import Decision
-    from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import ArtifactRef
+    from passerelle.core.task.record import ArtifactRef
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.run import Run
     from passerelle.runtime.records.writes import Writes

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Final, Literal
 from passerelle.a2a_mapping.content import is_remark, make_remark
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core import task as tasks
-from passerelle.core import thread as threads
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.status import Status
-from passerelle.core.task_commands import WaitFor
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import EndTurn, ThreadRecord
-from passerelle.core.times import format_ms
+from passerelle.core.session import thread as threads
+from passerelle.core.session.thread import EndTurn, ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import WaitFor
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.spill import Spill, show
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _SHOWN: Final = 3
 

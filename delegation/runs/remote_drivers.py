@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import read_shard
-from passerelle.core.status import UNDRIVEN
+from passerelle.core.task.status import UNDRIVEN
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import Terms
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.decision import Held
-    from passerelle.core.ports.nudges import Nudge, Nudges
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.ports.signals import Nudge, Nudges
+    from passerelle.core.task.record import TaskRecord
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.runtime.records.writes import Writes

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.difference import without_time
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES
-from passerelle.core.status import WORKING
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import WORKING
+from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft
 
 LONGEST_MS: Final = 10_000

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from passerelle.a2a_mapping.members import object_at
-from passerelle.core import task as tasks
-from passerelle.core.canonical import digest
 from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.run import ModelFailed, RunStatus
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.principal import Principal
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_commands import ObserveStatus
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import ObserveStatus
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.canonical import digest
 from passerelle.delegation.runs.draft import DecisionDraft
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain, explain_break
 from passerelle.delegation.runs.finish import fail
@@ -29,8 +29,8 @@ from passerelle.runtime.records.spill import write_notes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
 
 

@@ -21,9 +21,9 @@ from passerelle.core.errors import Draining, NotFound, RemoteError
 from passerelle.core.facts import ErrorCategory, Failure, Worker
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.payloads.task import TaskAttemptStarted
-from passerelle.core.status import Status
-from passerelle.core.task_commands import StartRun
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.commands import StartRun
+from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_owed
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits

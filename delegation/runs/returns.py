@@ -16,17 +16,17 @@ from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_message
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
-from passerelle.core import approval
-from passerelle.core.approval_commands import BeginReturn, FailReturn, FinishReturn
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import BeginReturn, FailReturn, FinishReturn
+from passerelle.core.approval.prompt import PeerPrompt, read_answer
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.peer import Answered, Closed, Refused, Unknown
-from passerelle.core.prompt import PeerPrompt, read_answer
-from passerelle.core.status import ENDED
-from passerelle.core.task import TABLE
-from passerelle.core.task_commands import RequestCancel, SendInput
+from passerelle.core.task.commands import RequestCancel, SendInput
+from passerelle.core.task.machine import TABLE
+from passerelle.core.task.status import ENDED
 from passerelle.delegation.runs.agent_errors import (
     ON_ITS_WAY,
     end_raised,
@@ -61,9 +61,9 @@ from passerelle.runtime.records.task_fields import Wishes
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_commands import ActionCommand
-    from passerelle.core.json import JsonObject
+    from passerelle.core.approval.commands import ActionCommand
     from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.returning import Sight

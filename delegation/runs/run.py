@@ -24,9 +24,9 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.standing import make_row
-from passerelle.core.status import HELD, UNDRIVEN, WAITING, Status
-from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
+from passerelle.core.index_changes import make_row
+from passerelle.core.task.record import KEPT_ARTIFACTS, TaskRecord
+from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.delegation.runs.conclusion import complete_terms, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
 from passerelle.delegation.runs.lost_tail import lacks, may_go_on
@@ -43,12 +43,11 @@ if TYPE_CHECKING:
     from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
-    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.projections import IndexRow
-    from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.delegation.runs.templates import AnswerTemplate, TemplatedAnswer, TemplatedTurn
     from passerelle.runtime.records.writes import Outdated, Refusal, Writes

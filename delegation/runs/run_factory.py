@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, StoreUnavailable
 from passerelle.core.ids import TaskId, parse_facade
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
 from passerelle.delegation.runs.active_run import ActiveRun, DriverDeps
 from passerelle.delegation.runs.callbacks import CallbackOffer
 from passerelle.delegation.runs.draft import RunContext, find_action
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.peer import Peer
-    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.projections import IndexRow, Projections
-    from passerelle.core.ports.uploads import Uploads
-    from passerelle.core.thread import NamedArtifact
+    from passerelle.core.session.thread import NamedArtifact
     from passerelle.delegation.runs.callbacks import Callbacks
     from passerelle.delegation.runs.open_text import OpenTexts
     from passerelle.delegation.runs.peer_profile import PeerTerms

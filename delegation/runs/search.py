@@ -20,9 +20,9 @@ from passerelle.core.events import decode_event
 from passerelle.core.ids import is_own_context
 from passerelle.core.peer import Answered, Malformed, Refused
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.delivery import deliver_again
 from passerelle.delegation.runs.draft import find_first
 from passerelle.delegation.runs.finish import end_unknown
@@ -30,8 +30,8 @@ from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.results import apply_results
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import Attempt
+    from passerelle.core.task.record import Attempt
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
 
 _LISTED_TASKS: Final = 1000

@@ -11,7 +11,7 @@ from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.delegation.runs.agent_errors import end_raised

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.runtime.records.pace import Pace
 from passerelle.runtime.records.shape_memory import ShapeMemory
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef, Incarnation
     from passerelle.core.decision import Decision
-    from passerelle.core.json import JsonObject
-    from passerelle.core.minting import Asked
+    from passerelle.core.mint_log import Asked
     from passerelle.core.ports.projections import IndexRow
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.runtime.records.places import Place
     from passerelle.runtime.records.spill import Spill

@@ -29,11 +29,11 @@ from passerelle.core.batch import (
 )
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
-from passerelle.core.generated import make_picker
 from passerelle.core.ids import CONTEXT_BITS, compose_context
-from passerelle.core.minting import RecordedIds, mint_together
-from passerelle.core.record import change
-from passerelle.core.times import format_ms
+from passerelle.core.mint_log import RecordedIds, mint_together
+from passerelle.core.wire.generated import make_picker
+from passerelle.core.wire.record import change
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.plan import Delegation
 from passerelle.delegation.runs.templates import Ordinals, SampleTurn, TemplatedTurn, TurnTemplate
 from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
-    from passerelle.core.trace import Trace
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.trace import Trace
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.places import Place
 

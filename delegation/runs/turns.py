@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 from passerelle.a2a_mapping.frames import make_status, task_frame
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.states import SUBMITTED
-from passerelle.core import session as sessions
-from passerelle.core import task as tasks
-from passerelle.core import thread as threads
 from passerelle.core.batch import (
     Conflict,
     Early,
@@ -25,23 +22,26 @@ from passerelle.core.batch import (
     RunMove,
     StaleEpoch,
 )
-from passerelle.core.codec import from_bytes
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose, read_shard
+from passerelle.core.index_changes import make_row
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated
-from passerelle.core.record import value
-from passerelle.core.session import OpenSession, SessionRecord
-from passerelle.core.standing import make_row
-from passerelle.core.status import Visibility
-from passerelle.core.task_commands import CreateTask, LinkTask, StartRun
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import OpenThread, ThreadRecord
-from passerelle.core.times import format_ms
+from passerelle.core.session import machine as sessions
+from passerelle.core.session import thread as threads
+from passerelle.core.session.machine import OpenSession, SessionRecord
+from passerelle.core.session.thread import OpenThread, ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import CreateTask, LinkTask, StartRun
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Visibility
+from passerelle.core.wire.codec import from_bytes
+from passerelle.core.wire.record import value
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.runtime.records.places import Place, list_places, mint_place
@@ -54,14 +54,14 @@ from passerelle.runtime.records.writes import MAX_TRIES, Refusal, Terms, Writes,
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from passerelle.core import task_requests
     from passerelle.core.batch import IdempotencyRow, Incarnation, TargetChange
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
+    from passerelle.core.task import requests as task_requests
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.plan import Delegation
     from passerelle.delegation.runs.templates import TemplatedTurn
     from passerelle.runtime.records.writes import Outdated, Unread

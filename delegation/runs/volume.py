@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from passerelle.a2a_mapping.long_task import measure_artifact
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.errors import ArtifactTooLarge
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 _MIB: Final = 1024 * 1024
 LARGE_BYTES: Final = _MIB

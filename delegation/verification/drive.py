@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_record import ActionRecord
-from passerelle.core.status import ENDED, HELD, Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, HELD, Status
 from passerelle.delegation.runs.limits import ROWS
 from passerelle.delegation.verification.report import Problem
 from passerelle.runtime.records.task_fields import LEASE, read_driver

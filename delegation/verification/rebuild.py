@@ -9,29 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core.approval_audience import list_readers
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.audience import list_readers
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import TaskId, expose, parse_facade
+from passerelle.core.index_changes import UNSEEN, find_part, is_open, list_rows
 from passerelle.core.machine import read_loaded
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.principal import Principal
 from passerelle.core.read_models.tasks import show_tasks
 from passerelle.core.read_models.thread import show_thread
-from passerelle.core.standing import UNSEEN, find_part, is_open, list_rows
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.verification.report import Problem
 from passerelle.runtime.records.lag import RELAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.projections import FeedRow, IndexRow
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.verification.stream import Look
     from passerelle.store.store import Store
 

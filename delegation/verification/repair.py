@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_audience import list_readers
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.audience import list_readers
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import TaskId, expose, parse_facade, place
+from passerelle.core.index_changes import UNSEEN, is_open
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.standing import UNSEEN, is_open
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.projections import fill_inbox, read_entity, sees_question
 from passerelle.delegation.verification.rebuild import (
     compare_rebuilt,

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import ALL_SHARDS, Shard, parse_facade, read_shard
+from passerelle.core.index_changes import SESSIONS, UNSEEN, find_part, make_row
 from passerelle.core.machine import read_loaded
-from passerelle.core.standing import SESSIONS, UNSEEN, find_part, make_row
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.delegation.verification.rebuild import read_owed
 from passerelle.delegation.verification.report import Problem
 from passerelle.runtime.common.joining import join_all

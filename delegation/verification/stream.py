@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_bytes
-from passerelle.core.edge_list import KEPT_EDGES, cut, join
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import OpaquePayload, VendorPayload, check_scope, decode_event
 from passerelle.core.machine import read_schema, replay, write_snapshot
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.edges import KEPT_EDGES, cut, join
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_bytes
 from passerelle.delegation.verification.report import Problem
 from passerelle.protocol.cursor import extend_chain, start_chain
 

@@ -20,9 +20,9 @@ from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.canonical import digest
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.times import format_ms
+from passerelle.core.wire.canonical import digest
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.times import format_ms
 from passerelle.demo.peers.serving import SampleAgent, open_updater, serve
 from passerelle.runtime.common.clock import SystemClock
 

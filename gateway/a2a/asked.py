@@ -17,14 +17,14 @@ from passerelle.a2a_mapping.v0_3.calls import METHODS, LegacyCall, read_call
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.version import CURRENT, LEGACY
 from passerelle.core.errors import UnknownMethod, VersionNotSupported
-from passerelle.core.near import find_near
-from passerelle.core.record import value
+from passerelle.core.wire.near import find_near
+from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.frame_forms import end_with_turn
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.version import Version
     from passerelle.channels.stream_frame import Frames
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _CURRENT_NAMES: Final = frozenset(method.value for method in Method)
 

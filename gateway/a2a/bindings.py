@@ -14,7 +14,7 @@ from passerelle.a2a_mapping.envelopes import render_rpc_error, render_status
 from passerelle.a2a_mapping.rpc import render_result
 from passerelle.a2a_mapping.v0_3.errors import render_legacy_status
 from passerelle.core.errors import UnknownMethod
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON
 from passerelle.gateway.a2a.reply import Reply, compose_error
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.rpc import RpcId
     from passerelle.core.errors import PasserelleError
-    from passerelle.core.json import Json
+    from passerelle.core.wire.json import Json
     from passerelle.gateway.a2a.incoming import Incoming
 
 _NO_STORE: Final = {"cache-control": "no-store"}

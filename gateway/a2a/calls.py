@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from passerelle.core.commands import Authenticator
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.offer import Offer

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.a2a_mapping.cards import Edge, Place
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.settings import Settings
     from passerelle.runtime.common.signing.signer import Signer
 

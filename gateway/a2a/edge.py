@@ -15,7 +15,7 @@ from passerelle.gateway.auth.credentials import API_KEY_HEADER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.settings import Settings
 
 EXTENSIONS: Final[tuple[JsonObject, ...]] = (

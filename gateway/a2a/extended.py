@@ -22,9 +22,9 @@ from passerelle.core.peer import Answered, Refused
 from passerelle.gateway.a2a.paths import AGENTS
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.cards import CardOptions
     from passerelle.gateway.a2a.operations import Call
 

@@ -20,7 +20,7 @@ from passerelle.core.errors import (
     Unauthenticated,
     UnknownMethod,
 )
-from passerelle.core.trace import read_trace
+from passerelle.core.wire.trace import read_trace
 from passerelle.gateway.a2a.bindings import (
     HttpBinding,
     LegacyHttpBinding,

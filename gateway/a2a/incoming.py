@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import ContentTypeNotSupported, TooLarge
-from passerelle.core.headers import read_fields
+from passerelle.core.wire.headers import read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -26,7 +26,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Draining, NotFound, UnsupportedOperation
 from passerelle.core.principal import Scope
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.limits.gate import UNBOUND
 from passerelle.runtime.limits.seats import StreamSeats
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.version import Version
     from passerelle.channels.stream_frame import Followed, Followers
     from passerelle.core.commands import Wait
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import ResultCallback
     from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs

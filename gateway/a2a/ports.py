@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.push import PushConfig
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.operations import Call
 
 

@@ -17,8 +17,8 @@ from passerelle.core.commands import (
 from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.push import PushConfig
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.operations import Call
 
 _INLINE: str = "configuration.taskPushNotificationConfig."

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.operations import Call
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.rpc import Method
     from passerelle.core.credentials import Credentials
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.incoming import Incoming
     from passerelle.gateway.a2a.paths import Spot, Target

@@ -13,14 +13,14 @@ import orjson
 import structlog
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.incoming import JSON
 
 if TYPE_CHECKING:
     from starlette.types import Send
 
     from passerelle.a2a_mapping.envelopes import ErrorAnswer
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.offer import Offer
     from passerelle.runtime.records.long_content import LongContent
 

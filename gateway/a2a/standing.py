@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import CallerError, NotFound, RemoteError, Unauthenticated
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.operations import SCOPES
 from passerelle.runtime.common.calls import require_operation, require_scope
 

@@ -19,7 +19,7 @@ import structlog
 from passerelle.a2a_mapping.inbound import read_send
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.asked import read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from passerelle.a2a_mapping.inbound import SendRequest
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.asked import Asked
     from passerelle.gateway.a2a.offer import Offer
     from passerelle.gateway.a2a.operations import Call, Operations, Turn, Whole

@@ -28,7 +28,7 @@ from passerelle.a2a_mapping.socket_frames import (
 )
 from passerelle.a2a_mapping.version import CURRENT, HEADER
 from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
-from passerelle.core.headers import REASON, find_repeated, read_fields
+from passerelle.core.wire.headers import REASON, find_repeated, read_fields
 from passerelle.gateway.a2a.paths import AGENTS, split_path
 from passerelle.gateway.a2a_socket.answer import SocketAnswer
 from passerelle.gateway.auth.credentials import API_KEY_HEADER

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from passerelle.core.commands import Authenticator
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.principal import OWNER
-from passerelle.core.record import change
+from passerelle.core.wire.record import change
 from passerelle.gateway.auth.keys import KeyRing
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from passerelle.core.device import name_list
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.ids import read_shard
 from passerelle.core.principal import Principal
+from passerelle.core.session.device import name_list
 from passerelle.gateway.connections import note_authenticated
 from passerelle.permission_bridge.devices.pairing import TOKEN_PREFIX, hash_token
 

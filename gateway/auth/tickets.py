@@ -11,10 +11,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
-from passerelle.core.record import record
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import record
 from passerelle.gateway.auth.keys import mint_token
 from passerelle.runtime.common.sealing import Sealer, make_sealer
 

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.face import FaceParts
     from passerelle.gateway.a2a.operations import Operations, Streaming
     from passerelle.gateway.a2a.visits import Visit

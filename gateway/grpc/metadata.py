@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.headers import REASON, find_repeated, join_fields
+from passerelle.core.wire.headers import REASON, find_repeated, join_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

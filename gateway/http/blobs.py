@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import Forbidden, InvalidInput, Limited
-from passerelle.core.ports.uploads import UPLOADED
+from passerelle.core.ports.blobs import UPLOADED
 from passerelle.core.principal import Scope
-from passerelle.core.record import record
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.record import record
 from passerelle.gateway.http.bodies import read_bytes
 from passerelle.runtime.common.calls import require_scope
 from passerelle.store.blobs import is_digest
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from passerelle.core.commands import Authenticator
-    from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.ports.blobs import Uploads
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.gateway.auth.credentials import CredentialReader

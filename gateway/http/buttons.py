@@ -12,9 +12,9 @@ from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from passerelle.core.codec import from_bytes
 from passerelle.core.principal import Scope
-from passerelle.core.record import record
+from passerelle.core.wire.codec import from_bytes
+from passerelle.core.wire.record import record
 from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.rpc import render_result
 from passerelle.permission_bridge.devices.action_tokens import TOKEN_LIMIT, make_answer

@@ -23,7 +23,7 @@ from passerelle.gateway.http.bodies import read_bytes
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.callbacks import CallbackEdge
 
 BODY_LIMIT_BYTES: Final = 1_048_576

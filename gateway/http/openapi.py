@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.stream_paths import describe_stream_paths
 from passerelle.gateway.http.v1 import (

@@ -12,9 +12,9 @@ from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from passerelle.core.codec import from_bytes, to_wire
 from passerelle.core.payloads.device import KeyAlgorithm
-from passerelle.core.record import record
+from passerelle.core.wire.codec import from_bytes, to_wire
+from passerelle.core.wire.record import record
 from passerelle.gateway.http.bodies import read_json
 
 if TYPE_CHECKING:

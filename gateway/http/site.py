@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from passerelle.core.errors import Forbidden, InvalidInput
-from passerelle.core.headers import REASON, find_repeated
+from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.gateway.http.problem import EXCEPTION_HANDLERS, FaultGuard, render_problem
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_rules import is_loopback

@@ -16,9 +16,9 @@ from passerelle.channels.inputs import Told
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.story import LinkStory, Over
 from passerelle.channels.telling import Telling
-from passerelle.core.codec import to_bytes
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import to_bytes
+from passerelle.core.wire.times import format_ms
 from passerelle.protocol.frames import Gap as GapFrame
 from passerelle.protocol.frames import Mode, Snapshot, Subscribe, Subscribed
 

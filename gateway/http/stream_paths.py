@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core.codec import wire_schema
+from passerelle.core.wire.codec import wire_schema
 from passerelle.gateway.http.blobs import PATH as BLOBS
 from passerelle.gateway.http.blobs import BlobTaken
 from passerelle.gateway.http.problem import MEDIA_TYPE
@@ -13,7 +13,7 @@ from passerelle.gateway.http.tickets import PATH as TICKETS
 from passerelle.gateway.http.tickets import TicketGiven, TicketParams
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _TEXT: Final[JsonObject] = {"type": "string"}
 _CURSOR: Final[JsonObject] = {

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from passerelle.channels.states import State, States
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.auth.credentials import CredentialReader
     from passerelle.gateway.http.stream_link import StreamLink, StreamLinks
 

@@ -9,9 +9,9 @@ from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from passerelle.core.codec import from_bytes, to_wire
 from passerelle.core.principal import Scope
-from passerelle.core.record import record
+from passerelle.core.wire.codec import from_bytes, to_wire
+from passerelle.core.wire.record import record
 from passerelle.gateway.auth.tickets import TICKET_MS
 from passerelle.gateway.http.bodies import read_json
 from passerelle.runtime.common.calls import require_scope

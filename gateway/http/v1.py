@@ -17,12 +17,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.a2a_mapping.body import read_object
-from passerelle.core.codec import wire_schema
 from passerelle.core.commands import Authenticator, CommandService
 from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.core.ids import Shard
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.chance import Ids
+from passerelle.core.wire.codec import wire_schema
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.a2a.extensions import read_metadata
 from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.auth.devices import find_list

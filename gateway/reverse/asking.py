@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.channels.reverse_asks import AgentAsk
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.face import FaceParts
     from passerelle.gateway.a2a.operations import Operations, Streaming
     from passerelle.gateway.a2a.visits import Visit

@@ -29,9 +29,9 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.peer import Unreached
-from passerelle.core.status import UNDRIVEN, Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import UNDRIVEN, Status
+from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain
 from passerelle.delegation.runs.inputs import ASK

@@ -17,8 +17,8 @@ from passerelle.core.peer import Malformed, Refused, Unknown
 from passerelle.peers.answers import INTERNAL_ERROR, MESSAGE_CHARS, list_given
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
+    from passerelle.core.wire.json import JsonObject
 
 OK: Final = HTTPStatus.OK
 _BY_REASON: Final = {

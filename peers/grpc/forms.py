@@ -15,7 +15,7 @@ from passerelle.peers.call import SENDS
 from passerelle.peers.grpc.methods import V0_3, V1, Row, Service
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.peers.call import Call, Operation
     from passerelle.peers.interface import Interface, Version
 

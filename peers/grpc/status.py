@@ -20,7 +20,7 @@ from passerelle.core.errors import Limited, RemoteError
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.version import Version
     from passerelle.core.errors import PasserelleError
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _RETRY_KEY: Final = "retry-after"

@@ -15,7 +15,7 @@ from passerelle.core.errors import InvalidAgentResponse, InvalidInput
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 M = TypeVar("M", bound="Message")
 _EXACT: Final = 2**53

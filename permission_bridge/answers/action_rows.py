@@ -11,7 +11,7 @@ from passerelle.core.batch import DueChange
 from passerelle.permission_bridge.granting import mint_grant
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.payloads.approval import Request
 
 EXPIRE: Final = "expire"

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.frames import make_status, status_frame
 from passerelle.a2a_mapping.states import WORKING
-from passerelle.core import approval
-from passerelle.core import task as tasks
-from passerelle.core.approval_audience import may_read
-from passerelle.core.approval_commands import Answer, Expire
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.audience import may_read
+from passerelle.core.approval.commands import Answer, Expire
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
-from passerelle.core.device import name_list
 from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.ids import TaskId, expose, place, read_shard
-from passerelle.core.status import WAITING
-from passerelle.core.task_commands import EndWait
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import format_ms
+from passerelle.core.session.device import name_list
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import EndWait
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import WAITING
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.answers.action_rows import close_rows
 from passerelle.permission_bridge.devices.assurance import Assured
 from passerelle.permission_bridge.devices.device_lists import refer
@@ -37,12 +37,12 @@ from passerelle.runtime.records.writes import Terms, Written
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from passerelle.core.approval_commands import ActionCommand
+    from passerelle.core.approval.commands import ActionCommand
     from passerelle.core.batch import Claim, IdempotencyRow
     from passerelle.core.commands import RespondAction
     from passerelle.core.decision import Decision, Held
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.native_answers import Decided
     from passerelle.permission_bridge.devices.assurance import Assurance
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.agent_name import find_base
-from passerelle.core.approval_audience import may_read
-from passerelle.core.approval_commands import RetryReturn, SeeAction
-from passerelle.core.attention_requests import (
+from passerelle.core.approval.audience import may_read
+from passerelle.core.approval.commands import RetryReturn, SeeAction
+from passerelle.core.approval.requests import (
     MutePeer,
     Mutes,
     NoteSeen,
@@ -19,14 +19,14 @@ from passerelle.core.attention_requests import (
     UnmutePeer,
 )
 from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.runtime.records.writes import Written
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_commands import ActionCommand
-    from passerelle.core.approval_record import ActionRecord
-    from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest
+    from passerelle.core.approval.commands import ActionCommand
+    from passerelle.core.approval.record import ActionRecord
+    from passerelle.core.approval.requests import AttentionAnswer, AttentionRequest
     from passerelle.core.principal import Principal
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.governing.run_access import RunAccess

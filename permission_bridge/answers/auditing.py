@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.audit_requests import Audit, AuditedFact, AuditProof
-from passerelle.core.codec import to_wire
+from passerelle.core.approval.requests import Audit, AuditedFact, AuditProof
 from passerelle.core.errors import NotFound
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.protocol.cursor import extend_chain, start_chain
 from passerelle.runtime.records.home import name_home
@@ -24,11 +24,11 @@ from passerelle.runtime.records.home import name_home
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.approval_record import ActionRecord
-    from passerelle.core.audit_requests import GetAudit
-    from passerelle.core.json import JsonObject
+    from passerelle.core.approval.record import ActionRecord
+    from passerelle.core.approval.requests import GetAudit
     from passerelle.core.ports.log import Entry, EventLog, Head
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
 
 _PAGE: Final = 512

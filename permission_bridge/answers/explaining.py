@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_audience import may_read
-from passerelle.core.codec import to_wire
+from passerelle.core.approval.audience import may_read
 from passerelle.core.errors import NotFound
 from passerelle.core.events import Event, decode_event, show_payload
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
-    from passerelle.core.policy_requests import ExplainAction
+    from passerelle.core.policy.requests import ExplainAction
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
 
 _BEFORE: Final = 32

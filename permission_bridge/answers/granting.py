@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
-from passerelle.core.grant import Grants, tell_mint, tell_revoke, tell_use
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.policy_requests import BypassSet, GrantRevoked
+from passerelle.core.policy.grant import Grants, tell_mint, tell_revoke, tell_use
+from passerelle.core.policy.requests import BypassSet, GrantRevoked
 from passerelle.core.principal import Principal
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.granting import mint_grant
 from passerelle.runtime.records.home import name_home, open_home
 from passerelle.runtime.records.once import make_once
@@ -29,11 +29,11 @@ from passerelle.runtime.records.writes import Terms, Written
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.batch import IdempotencyRow
     from passerelle.core.decision import Decision
-    from passerelle.core.json import Json, JsonObject
-    from passerelle.core.policy_requests import RevokeGrant, SetBypass
+    from passerelle.core.policy.requests import RevokeGrant, SetBypass
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.records.writes import Writes
 

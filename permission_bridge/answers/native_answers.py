@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.registry import read_native
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import ActionClosed, InvalidInput, StaleAnswer
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.a2a_mapping.dialects.native import NativeAnswer
-    from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.writes import Writes
 
 _WHERE: Final = "message.parts"

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, get_args
 
+from passerelle.core.approval.withdrawal import find_withdrawal
 from passerelle.core.errors import Forbidden
 from passerelle.core.ids import parse_facade
 from passerelle.core.payloads.approval import ClosingState
-from passerelle.core.withdrawal import find_withdrawal
 from passerelle.permission_bridge.risk import RISKS
 from passerelle.runtime.records.listing import read_token, write_token
 
 if TYPE_CHECKING:
     from passerelle.core.commands import ListActions
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import ListedState
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.vocabulary import WithdrawalReason
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
 

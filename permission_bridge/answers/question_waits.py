@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from passerelle.channels.hub import Hub
     from passerelle.channels.position import Position
     from passerelle.core.commands import GetAction
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
 
 

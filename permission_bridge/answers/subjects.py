@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.approval_audience import may_read
+from passerelle.core.approval.audience import may_read
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.canonical import canonicalize, digest
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import NotFound, StoreUnavailable, TooLarge
-from passerelle.core.policy_requests import ActionContent
+from passerelle.core.policy.requests import ActionContent
+from passerelle.core.wire.canonical import canonicalize, digest
+from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.answers.actions import find_record, has_asked
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
-    from passerelle.core.policy_requests import GetActionContent
+    from passerelle.core.policy.requests import GetActionContent
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
 
 LIMIT_BYTES: Final = 1024 * 1024

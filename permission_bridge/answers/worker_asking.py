@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from passerelle.core import approval
-from passerelle.core import task as tasks
-from passerelle.core.approval_audience import may_read
-from passerelle.core.approval_commands import CancelAction, ConsumeAction, OpenAction, SettleAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.audience import may_read
+from passerelle.core.approval.commands import CancelAction, ConsumeAction, OpenAction, SettleAction
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import (
@@ -28,11 +27,12 @@ from passerelle.core.errors import (
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.policy_requests import PermissionView
+from passerelle.core.policy.requests import PermissionView
 from passerelle.core.principal import Principal
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_commands import WaitFor
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import WaitFor
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
 from passerelle.permission_bridge.answers.actions import find_record, has_asked, is_asker
 from passerelle.permission_bridge.granting import make_offer
@@ -52,15 +52,15 @@ from passerelle.runtime.records.spill import Spill, keep_subject, write_notes
 from passerelle.runtime.records.writes import Terms, Written
 
 if TYPE_CHECKING:
+    from passerelle.core.approval.prompt import PeerPrompt
     from passerelle.core.batch import DueChange
     from passerelle.core.decision import Decision
-    from passerelle.core.policy_requests import (
+    from passerelle.core.policy.requests import (
         AskPermission,
         ResolvePermission,
         UsePermission,
         WithdrawPermission,
     )
-    from passerelle.core.prompt import PeerPrompt
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.cases import PeerAsks
     from passerelle.permission_bridge.governing.run_access import RunAccess

@@ -11,19 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import ConfigInvalid, CredentialExpired, Unauthenticated, UnknownOption
 from passerelle.core.payloads.device import reaches
-from passerelle.core.record import record
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import record
+from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.common.sealing import Sealer
 
 LIFE_MS: Final = 5 * 60_000

@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from passerelle.core.device import name_list
+from passerelle.core.approval.signed_decision import compose_decision
 from passerelle.core.errors import Forbidden
 from passerelle.core.payloads.approval import Signature
 from passerelle.core.payloads.device import EVERYTHING, DeviceRights, reaches
 from passerelle.core.principal import Principal
-from passerelle.core.signed_decision import compose_decision
+from passerelle.core.session.device import name_list
 from passerelle.permission_bridge.devices.device_keys import holds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.batch import EntityRef
     from passerelle.core.commands import RespondAction
     from passerelle.core.decision import Held
-    from passerelle.core.device import DeviceList
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.payloads.device import Device
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.session.device import DeviceList
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
 
 Demand: TypeAlias = Literal["paired", "always", "never"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.ids import place, read_shard
 from passerelle.permission_bridge.answers.action_rows import name_notice

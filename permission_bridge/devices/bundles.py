@@ -14,7 +14,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.devices.attempts import (
     AGAIN,
     REMINDER,
@@ -29,11 +29,11 @@ from passerelle.permission_bridge.risk import RISKS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.forwarding import Forwarding
     from passerelle.permission_bridge.devices.holding import Calm
     from passerelle.permission_bridge.devices.reaching import Reach

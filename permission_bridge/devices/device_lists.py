@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core import device as devices
-from passerelle.core import session as sessions
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.device import DeviceList, name_list
 from passerelle.core.errors import NotFound
 from passerelle.core.payloads.conversation import SessionCreated
-from passerelle.core.session import OpenSession
+from passerelle.core.session import device as devices
+from passerelle.core.session import machine as sessions
+from passerelle.core.session.device import DeviceList, name_list
+from passerelle.core.session.machine import OpenSession
 from passerelle.runtime.records.home import TITLE, name_home
 from passerelle.runtime.records.writes import Terms, Written
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import IdempotencyRow
     from passerelle.core.decision import Decision, Held
-    from passerelle.core.device import DeviceCommand
     from passerelle.core.principal import Principal
+    from passerelle.core.session.device import DeviceCommand
     from passerelle.runtime.records.writes import Writes
 
 

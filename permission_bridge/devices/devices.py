@@ -1,4 +1,4 @@
-"""What a principal can do about its devices: the commands of ``core/device_requests.py``."""
+"""What a principal can do about its devices: the commands of ``core/session/device_requests.py``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.approval_commands import WithdrawVotes
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.commands import WithdrawVotes
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
-from passerelle.core.device import Confirm, Rename, Revoke, derive_digits
-from passerelle.core.device_requests import (
+from passerelle.core.errors import CallerError, InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.event_type import EventType
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.session.device import Confirm, Rename, Revoke, derive_digits
+from passerelle.core.session.device_requests import (
     ConfirmDevice,
     DeviceChanged,
     DevicePaired,
@@ -25,23 +27,21 @@ from passerelle.core.device_requests import (
     RevokeDevice,
     SetDevicePush,
 )
-from passerelle.core.errors import CallerError, InvalidInput, NotFound, UnsupportedOperation
-from passerelle.core.event_type import EventType
-from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.times import format_ms, parse_ms
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.permission_bridge.devices.pairing import name_actor
 from passerelle.runtime.records.once import make_once
 
 if TYPE_CHECKING:
-    from passerelle.core.device import DeviceList
-    from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.device import Device
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Channels
     from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
+    from passerelle.core.session.device import DeviceList
+    from passerelle.core.session.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.devices.action_tokens import ActionTokens
     from passerelle.permission_bridge.devices.device_lists import DeviceLists

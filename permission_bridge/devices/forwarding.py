@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_audience import list_paired_readers
+from passerelle.core.approval.audience import list_paired_readers
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.principal import Principal
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.answers.action_rows import name_notice
 from passerelle.permission_bridge.devices.attempts import (
     AGAIN,
@@ -37,10 +37,10 @@ from passerelle.permission_bridge.forwarding import Target, record_forwarding
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.due import DueRow
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.action_tokens import ActionTokens
     from passerelle.permission_bridge.devices.attempts import Attempts
     from passerelle.permission_bridge.devices.holding import Calm, Holding

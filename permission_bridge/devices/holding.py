@@ -14,7 +14,7 @@ from passerelle.permission_bridge.quiet import find_quiet_end, is_grave
 from passerelle.store.pushes import HeldPush
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.permission_bridge.devices.reaching import Reach

@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from passerelle.core.device import (
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from passerelle.core.ids import encode_base32
+from passerelle.core.payloads.device import DeviceRights
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.session.device import (
     Claim,
     Offer,
     Prove,
     compose_proof,
     derive_digits,
 )
-from passerelle.core.device_requests import DevicePaired
-from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from passerelle.core.ids import encode_base32
-from passerelle.core.payloads.device import DeviceRights
-from passerelle.core.principal import Principal, Scope
-from passerelle.core.times import format_ms
+from passerelle.core.session.device_requests import DevicePaired
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.devices.device_keys import holds, read_key
 from passerelle.runtime.common.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.device import DeviceList
-    from passerelle.core.device_requests import PairDevice
     from passerelle.core.payloads.device import Device, KeyAlgorithm
     from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.core.session.device import DeviceList
+    from passerelle.core.session.device_requests import PairDevice
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
     from passerelle.permission_bridge.devices.entrance import Entrance
     from passerelle.runtime.records.once import Once

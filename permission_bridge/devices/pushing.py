@@ -13,8 +13,8 @@ from passerelle.permission_bridge.forwarding import Target
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.subscriptions import Subscription, Subscriptions
     from passerelle.permission_bridge.devices.web_push import WebPush
 

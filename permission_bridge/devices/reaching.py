@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.link_record import LinkRecord
-from passerelle.core.codec import from_bytes
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.codec import from_bytes
 from passerelle.webhooks.notifier import NEW, name_target
 
 if TYPE_CHECKING:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.codec import from_bytes, to_bytes
-from passerelle.core.device import SetPush, name_list
 from passerelle.core.errors import ConfigInvalid, InvalidInput, UnsupportedOperation
-from passerelle.core.record import record
+from passerelle.core.session.device import SetPush, name_list
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import record
 from passerelle.permission_bridge.devices.pairing import name_actor
 
 if TYPE_CHECKING:
     from passerelle.core.batch import IdempotencyRow
-    from passerelle.core.device import DeviceList
-    from passerelle.core.device_requests import SetDevicePush
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.session.device import DeviceList
+    from passerelle.core.session.device_requests import SetDevicePush
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
     from passerelle.runtime.common.sealing import Sealer
     from passerelle.runtime.records.once import Once

@@ -20,8 +20,8 @@ from passerelle.core.errors import InvalidInput
 from passerelle.webhooks.retries import Answered, Barred
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.subscriptions import Subscription
     from passerelle.runtime.common.sealing import Sealer
     from passerelle.store.sealed_values import RedisPushKeys

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core import approval
-from passerelle.core import task as tasks
-from passerelle.core.approval_commands import ConsumeAction, OpenAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import ConsumeAction, OpenAction
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.canonical import digest
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import Conflict, Forbidden, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id
-from passerelle.core.policy_requests import Subject
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.task_requests import RetryTask
+from passerelle.core.policy.requests import Subject
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import RetryTask
+from passerelle.core.wire.canonical import digest
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.cases import ControlCommand
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
@@ -35,9 +35,9 @@ from passerelle.runtime.records.writes import Terms
 if TYPE_CHECKING:
     from passerelle.core.commands import Command
     from passerelle.core.decision import Decision
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import ActionType
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.governing.run_access import RunAccess
     from passerelle.permission_bridge.policy import Evaluation

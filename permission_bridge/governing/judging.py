@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.core.codec import to_wire
 from passerelle.core.ids import Shard, parse_facade
-from passerelle.core.policy_requests import Judgement
+from passerelle.core.policy.requests import Judgement
+from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.cases import ControlCommand, InboundCall, OutboundDelegation
 from passerelle.permission_bridge.granting import NOWHERE, Where
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
@@ -16,10 +16,10 @@ from passerelle.permission_bridge.worker_asks import find_fault, make_prompt, re
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.json import JsonObject
-    from passerelle.core.policy_requests import EvaluatePermission
+    from passerelle.core.policy.requests import EvaluatePermission
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.granting import Granting
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.governing.run_access import Tagged

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
-from passerelle.core.edited_rules import EditedRules, tell_edit
 from passerelle.core.errors import (
     Forbidden,
     InvalidInput,
@@ -25,9 +23,11 @@ from passerelle.core.errors import (
 )
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.governance import PolicyChanged
-from passerelle.core.policy_requests import PolicySet, PolicyTried
+from passerelle.core.policy.edited_rules import EditedRules, tell_edit
+from passerelle.core.policy.requests import PolicySet, PolicyTried
 from passerelle.core.principal import OWNER
 from passerelle.core.principal import Scope as Right
+from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.policy_view import show_policy
 from passerelle.runtime.records.home import name_home, open_home
 from passerelle.runtime.records.once import make_once
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.decision import Decision
-    from passerelle.core.json import JsonObject
-    from passerelle.core.policy_requests import SetPolicy
-    from passerelle.core.ports.rule_news import RuleNews
+    from passerelle.core.policy.requests import SetPolicy
+    from passerelle.core.ports.signals import RuleNews
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.governing.rehearsing import Rehearsing
     from passerelle.permission_bridge.governing.rulebook import Rulebook
     from passerelle.permission_bridge.rules import Policy

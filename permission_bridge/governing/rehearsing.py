@@ -7,21 +7,21 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.codec import to_wire
 from passerelle.core.events import Event, decode_event
 from passerelle.core.payloads.approval import PermissionEvaluated
-from passerelle.core.policy_requests import PolicyTried, Tried
+from passerelle.core.policy.requests import PolicyTried, Tried
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import parse_ms
 from passerelle.permission_bridge.recorded_cases import judge_again
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
-    from passerelle.core.json import JsonObject
-    from passerelle.core.policy_requests import TryPolicy
+    from passerelle.core.policy.requests import TryPolicy
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.records.records import Records
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.core.edited_rules import UNEDITED
 from passerelle.core.errors import InvalidInput
+from passerelle.core.policy.edited_rules import UNEDITED
 from passerelle.permission_bridge.edited_rules import (
     distrust,
     lay,
@@ -18,8 +18,8 @@ from passerelle.permission_bridge.rules import DEFAULT_POLICY, UNCONDITIONAL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.edited_rules import EditedRules
     from passerelle.core.payloads.governance import StatedRule
+    from passerelle.core.policy.edited_rules import EditedRules
     from passerelle.permission_bridge.rules import Policy
 
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import Risk
-from passerelle.core.record import record
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
 
 
 @record

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 import orjson
 from aiohttp import ClientError, ClientTimeout
 
-from passerelle.core.codec import from_bytes, from_wire
 from passerelle.core.errors import ConfigInvalid, InvalidInput
 from passerelle.core.facts import ErrorCategory, Failure
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.codec import from_bytes, from_wire
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.sessions import PeerSessions
 from passerelle.permission_bridge.hooks.answer import HookAnswer
 

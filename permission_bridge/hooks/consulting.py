@@ -21,10 +21,10 @@ from passerelle.permission_bridge.policy import PolicyFacts, Said, evaluate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from passerelle.core.approval.prompt import PeerPrompt
     from passerelle.core.facts import Scope
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.core.prompt import PeerPrompt
     from passerelle.permission_bridge.answers.granting import Granting
     from passerelle.permission_bridge.cases import PeerAsks
     from passerelle.permission_bridge.hooks.hearing import Hooks

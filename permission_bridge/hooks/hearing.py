@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import orjson
 
-from passerelle.core.canonical import digest
 from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.wire.canonical import digest
 from passerelle.permission_bridge.policy import Said
 from passerelle.runtime.records.spill import Note
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.governance import HookPoint
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.hook_terms import HookTerms
     from passerelle.permission_bridge.hooks.answer import HookAnswer
     from passerelle.permission_bridge.hooks.calling import HookCaller

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from passerelle.a2a_mapping.extensions import UNDERSTOOD
-from passerelle.core.trace import SPAN_BITS, Trace
+from passerelle.core.wire.trace import SPAN_BITS, Trace
 from passerelle.runtime.common.secret import Secret
 
 TRACE: Final[ContextVar[Trace | None]] = ContextVar("trace", default=None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.errors import Limited
 from passerelle.core.payloads.limit import Limited as Bound
 from passerelle.core.payloads.limit import QuotaBlocked, QuotaLow
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.runtime.limits.account import Account
 from passerelle.runtime.limits.gate import find_name
 

@@ -19,7 +19,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from passerelle.core.trace import Trace, read_trace
+from passerelle.core.wire.trace import Trace, read_trace
 from passerelle.runtime.common.carried import CALLING, SERVED, TRACE
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.runtime.records.exposures import look_back
 from passerelle.runtime.records.failures import make_error
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.decision import Held
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
 
 
 def check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:

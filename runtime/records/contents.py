@@ -16,14 +16,14 @@ from passerelle.a2a_mapping.long_task import is_slim, slim_frame, write_slim_tas
 from passerelle.core.event_type import EventType
 from passerelle.core.events import FRAME, decode_event
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.long_json import LongJson, Slice
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.run import COPY, ArtifactChanged, RunStatus
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.record import change
-from passerelle.core.task_folds.relations import name_artifact
-from passerelle.core.task_record import KEPT_ARTIFACTS
-from passerelle.core.times import parse_ms
+from passerelle.core.task.folds.relations import name_artifact
+from passerelle.core.task.record import KEPT_ARTIFACTS
+from passerelle.core.wire.long_json import LongJson, Slice
+from passerelle.core.wire.record import change
+from passerelle.core.wire.times import parse_ms
 from passerelle.runtime.records.long_content import LongContent
 from passerelle.runtime.records.missing_content import MissingContent, mark_message, mark_task
 from passerelle.runtime.records.task_fields import (
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from passerelle.core.events import Event, Fact
     from passerelle.core.facts import Ref
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.log import Entry, EventLog
-    from passerelle.core.task_record import ArtifactRef, TaskRecord
+    from passerelle.core.task.record import ArtifactRef, TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.withholding import Withholding
 
 _PAGE: Final = 256

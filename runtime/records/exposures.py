@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.decision import Held
 from passerelle.core.facts import Failure
-from passerelle.core.record import change, record
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change, record
 from passerelle.runtime.records.task_fields import CONTENT
 
 

@@ -14,7 +14,7 @@ from passerelle.core.errors import (
 
 if TYPE_CHECKING:
     from passerelle.core.facts import Failure
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
 
 
 _BUSY_S: Final = 1

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.runtime.records.ownership import Owned, may_see
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core import session as sessions
 from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.conversation import SessionCreated
-from passerelle.core.session import OpenSession
+from passerelle.core.session import machine as sessions
+from passerelle.core.session.machine import OpenSession
 from passerelle.runtime.records.places import hash_key
 from passerelle.runtime.records.writes import Terms, Writes
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from passerelle.core.approval_audience import list_readers
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.audience import list_readers
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
 from passerelle.runtime.records.glimpse import read_id

@@ -18,10 +18,10 @@ from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED, REJECTED
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import parse_facade
-from passerelle.core.status import LISTED, TERMINAL
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import LISTED, TERMINAL
+from passerelle.core.wire.times import parse_ms
 from passerelle.runtime.common.joining import join_all
 from passerelle.runtime.records.exposures import look_back
 from passerelle.runtime.records.places import list_places
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import ListTasks
     from passerelle.core.decision import Held
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Part, Projections
     from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 

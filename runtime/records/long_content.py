@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 import orjson
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.long_json import LongJson, Slice
+from passerelle.core.wire.long_json import LongJson, Slice
 from passerelle.runtime.records.missing_content import MissingContent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.memory.room import Drawn
 
 Shape: TypeAlias = "Callable[[JsonObject], JsonObject]"

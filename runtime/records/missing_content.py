@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping import states
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
 
 MISSING: Final = "urn:passerelle:missing"
 """Key in the metadata of a part, and of its task: ``sha256`` of what is missing, or a list of such."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import IdempotencyRow
-from passerelle.core.codec import to_bytes
 from passerelle.core.errors import IdempotencyConflict
-from passerelle.core.session_requests import DescribeSession
+from passerelle.core.session.requests import DescribeSession
+from passerelle.core.wire.codec import to_bytes
 from passerelle.runtime.records.places import hash_key
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
 from passerelle.core.principal import Scope
-from passerelle.core.status import Visibility
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Visibility
 from passerelle.runtime.records.exposures import look_back
 
 if TYPE_CHECKING:

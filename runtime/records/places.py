@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard
 from passerelle.core.ids import place as shard_of
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids

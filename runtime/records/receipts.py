@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import IdempotencyRow
-from passerelle.core.codec import to_bytes
-from passerelle.core.record import record
+from passerelle.core.wire.codec import to_bytes
+from passerelle.core.wire.record import record
 from passerelle.runtime.records.places import hash_key
 
 if TYPE_CHECKING:

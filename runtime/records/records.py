@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
+from passerelle.core.index_changes import UNSEEN
 from passerelle.core.read_models.task import show_progress
-from passerelle.core.session import SessionRecord
-from passerelle.core.standing import UNSEEN
-from passerelle.core.status import LISTED
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import LISTED
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import parse_ms
 from passerelle.runtime.records.listing import read_token, write_token
 from passerelle.runtime.records.ownership import may_see
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from passerelle.core.decision import Held
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
-    from passerelle.core.task_requests import ListRecords
+    from passerelle.core.task.requests import ListRecords
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.lag import Lag
     from passerelle.runtime.records.writes import Writes
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.addressing import is_view_for_paired
+from passerelle.core.approval.paired_mark import is_view_for_paired
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade, read_shard
-from passerelle.core.read_models.recovery import choose_recovery, find_recovery
-from passerelle.core.session import SessionRecord
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.read_models.channels import choose_recovery, find_recovery
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,14 +15,14 @@ import orjson
 from passerelle.a2a_mapping.members import texts_at
 from passerelle.a2a_mapping.outbound import quote_artifacts
 from passerelle.core.errors import InvalidInput, NotFound
-from passerelle.core.thread import NamedArtifact
+from passerelle.core.session.thread import NamedArtifact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
-    from passerelle.core.task_record import ArtifactRef, TaskRecord
+    from passerelle.core.task.record import ArtifactRef, TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Owned, Ownership
 

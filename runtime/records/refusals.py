@@ -18,7 +18,7 @@ from passerelle.core.payloads.approval import ChannelPermissionReturned
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
     from passerelle.core.decision import Decision
     from passerelle.core.errors import CallerError
     from passerelle.core.principal import Principal

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.events import AnyPayload
     from passerelle.core.facts import Scope
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 SUBJECT: Final = "subject"
 """Name of the reference to all of what a question is about."""

@@ -10,8 +10,8 @@ from passerelle.core.batch import Incarnation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.json import Json, JsonObject
-    from passerelle.core.task_record import ArtifactRef, TaskRecord
+    from passerelle.core.task.record import ArtifactRef, TaskRecord
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.withholding import Withholding
 
 OWNER: Final = "own"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.approval.record import ActionRecord
 
 _MOST: Final = 16_384
 

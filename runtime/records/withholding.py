@@ -14,15 +14,15 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.errors import ConfigInvalid
-from passerelle.core.record import value
+from passerelle.core.wire.record import value
 from passerelle.runtime.common.sealing import KEY_BYTES, Sealer, make_sealer
 from passerelle.runtime.records.words import read_options
 
 if TYPE_CHECKING:
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.ids import Shard
-    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.blobs import Copies
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.common.sealing import Draw
 
 WITHHELD: Final = "withheld"

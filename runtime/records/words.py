@@ -10,8 +10,8 @@ import orjson
 from passerelle.a2a_mapping.members import objects_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
 from passerelle.core.payloads.conversation import TurnSubmitted
-from passerelle.core.record import value
-from passerelle.core.thread import SubmitMessage
+from passerelle.core.session.thread import SubmitMessage
+from passerelle.core.wire.record import value
 from passerelle.runtime.records.spill import Spill, hold
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.facts import Scope
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 TITLE_LENGTH: Final = 80
 _OBJECTIVE_LENGTH: Final = 2000

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, assert_never, get_args
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import (
     Again,
     Appended,
@@ -29,11 +29,11 @@ from passerelle.core.decision import Decision, Held
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import IdempotencyConflict, StoreUnavailable
 from passerelle.core.ids import place
+from passerelle.core.index_changes import derive_standing
 from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.record import value
-from passerelle.core.standing import derive_standing
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.record import value
 from passerelle.runtime.records.glimpse import Glimpse
 from passerelle.runtime.records.whereabouts import Whereabouts
 
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
         TargetChange,
     )
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
+    from passerelle.core.index_changes import Standing
     from passerelle.core.machine import Record
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.ports.log import EventLog
     from passerelle.core.ports.projections import FeedTail
-    from passerelle.core.standing import Standing
+    from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
 
 T = TypeVar("T")

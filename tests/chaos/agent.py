@@ -23,7 +23,7 @@ from typing import Final, cast
 import orjson
 from aiohttp import web
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.support.scripted_peer import ScriptedPeer, make_card
 from tests.support.scripted_tasks import TERMINAL, RemoteTask, Script, Transcript, Turn
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.runtime.common.clock import SystemClock
 from tests.chaos.approvals_pauses import read_pause
 from tests.chaos.approvals_plan import HELD_BACK, OWN, WORDS, Death, Errand
@@ -17,7 +17,7 @@ from tests.support.scripted_behaviours import go_on
 from tests.support.scripted_peer import ScriptedPeer
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.support.scripted_tasks import Turn
 
 AGENT: Final = "asker"

@@ -29,7 +29,7 @@ from tests.support.tcp_proxy import Cut
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.chaos.approvals_phone import Pushes
     from tests.chaos.approvals_snares import Snare
 

@@ -15,7 +15,7 @@ from tests.support.raw_channel import RawChannel, open_channel
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.chaos.approvals_site import ApprovalSite
     from tests.support.raw_channel import ServerFrame
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 from tests.chaos.approvals_plan import Death
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.chaos.approvals_plan import Errand
 
 _VECTORS: Final = Path(__file__).parents[1] / "vectors" / "dialects.json"

@@ -15,7 +15,7 @@ import orjson
 from tests.support.paired_device import PairedDevice
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

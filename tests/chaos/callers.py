@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from tests.chaos.plan import Errand, Way
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.chaos.site import Site
 
 Answer = dict[str, Any]

@@ -28,7 +28,7 @@ import httpx
 import yaml
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.chaos.plan import GATEWAYS, LASTING
 from tests.chaos.site import KEY, AgentProcess

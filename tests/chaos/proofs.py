@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.status import ENDED, Status
+from passerelle.core.task.status import ENDED, Status
 from tests.chaos.plan import SDK, Action
 from tests.chaos.takeovers import prove_take_overs
 from tests.chaos.verdict import Verdict
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.chaos.callers import Told
     from tests.chaos.records import Records
     from tests.chaos.site import Site

@@ -12,8 +12,8 @@ from passerelle.core.batch import EntityKind
 from passerelle.core.events import decode_event
 from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.store.store import Store, StoreSettings
 from tests.support.proof import read_stream
 

@@ -23,7 +23,7 @@ from tests.chaos.site import ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 AGENT: Final = "light"
 LIMIT: Final = 16

@@ -13,7 +13,7 @@ from tests.chaos.plan import GATEWAYS, Way
 from tests.chaos.site import KEY
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.demo.devices import Device
     from tests.chaos.callers import Caller, Told
     from tests.chaos.proofs import Truth

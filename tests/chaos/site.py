@@ -22,7 +22,7 @@ import httpx
 import yaml
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.store.engine_binary import find_engine
 from tests.chaos.plan import GATEWAYS, LASTING, SDK

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from passerelle.core.status import ENDED
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import ENDED
+from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.duties.leases import LEASE_MS
 from tests.chaos.plan import GATEWAYS
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
     from tests.chaos.records import Records
     from tests.chaos.site import Death, Site
     from tests.chaos.traps import Hold

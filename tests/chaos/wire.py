@@ -12,7 +12,7 @@ import httptools
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.chaos.plan import GATEWAYS
 from tests.chaos.traps import LABEL, Request, Trap, Traps
 from tests.support.tcp_proxy import CHUNK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.ids import derive_shard
-from passerelle.core.ports.nudges import Nudge
+from passerelle.core.ports.signals import Nudge
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store

@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.core.ids import Shard
 from passerelle.core.ports.channels import LinkNews, PresenceMoved
-from passerelle.core.presence import Presence
+from passerelle.core.session.presence import Presence
 from passerelle.core.vocabulary import PresenceState
 from passerelle.store import keys
 from passerelle.store.channels import PRESENCE_KEEP_MS, RedisPresences

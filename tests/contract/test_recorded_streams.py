@@ -9,9 +9,9 @@ from typing import Final, cast
 
 import pytest
 
-from passerelle.core.codec import to_wire
-from passerelle.core.json import Json
-from passerelle.core.status import ENDED, WAITING
+from passerelle.core.task.status import ENDED, WAITING
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.json import Json
 from passerelle.peers.config import PeerConfig
 from tests.support.engine import Server
 from tests.support.house import House, open_house

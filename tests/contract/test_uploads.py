@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from passerelle.core.ids import Shard, derive_shard
+from passerelle.core.ports.blobs import Uploaded
 from passerelle.core.ports.due import DueRow
-from passerelle.core.ports.uploads import Uploaded
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.connection import pack
 from passerelle.store.store import Store

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from passerelle.cli.exit_status import ExitStatus
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.support.command import run_command
 from tests.support.paired_device import PairedDevice

@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 
 from passerelle.client.channel import ChannelClient
 from passerelle.core.event_type import EventType
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.demo.devices import Device, open_device
 from passerelle.demo.network import open_network
 from passerelle.demo.processes import GatewayProcess

@@ -11,8 +11,8 @@ from typing import Final, cast
 import orjson
 import pytest
 
-from passerelle.core.json import JsonObject
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import parse_ms
 from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import Server, ask, run_server

@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 import pytest
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 from passerelle.demo.processes import GatewayProcess
 from passerelle.runtime.records.spill import CAP
 from tests.support.processes import Caller, read_entries, read_stored

@@ -19,7 +19,7 @@ from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.hub import Hub
 from passerelle.cli.main import app
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.connection_settings import ConnectionMetrics
 from passerelle.gateway.connections import ConnectionTable

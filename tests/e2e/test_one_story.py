@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from passerelle.client.channel import ChannelClient
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.http.v1 import OPERATIONS
 from tests.support.command import run_command

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.support.asking import ask_leave
 from tests.support.processes import Answer, Caller, read_stored

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.support.processes import AGENT, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer

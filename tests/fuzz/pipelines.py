@@ -17,7 +17,7 @@ from tests.memory.site import QUIET, write_call, write_message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from tests.memory.site import Site
 
 WHOLE_WITHIN_S: Final = 30.0

@@ -11,8 +11,8 @@ import pytest
 from passerelle.a2a_mapping.cards import Edge
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.commands import ListAgents
-from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from tests.support.scripted_peer import ScriptedPeer

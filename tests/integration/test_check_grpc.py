@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.cli.check import CheckReport, run_check
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings_source import Sources
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.scripted_peer import ScriptedPeer

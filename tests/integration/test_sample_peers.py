@@ -15,8 +15,8 @@ import pytest
 
 from passerelle.a2a_mapping.dialects.pause import Reply
 from passerelle.a2a_mapping.dialects.registry import detect, encode
-from passerelle.core.json import JsonObject
-from passerelle.core.prompt import PeerAnswer
+from passerelle.core.approval.prompt import PeerAnswer
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.peers.report import Pace, read_pace
 
 # A whole answer, as a test reads it: keys that are missing fail the test by themselves.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Unknown, Unreached
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.standing_metrics import watch_agents
 from passerelle.peers.breaker import FAILURES
 from passerelle.peers.config import PeerConfig

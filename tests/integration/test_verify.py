@@ -23,10 +23,10 @@ from passerelle.core.errors import ConfigInvalid, DirectoryInUse, NotFound
 from passerelle.core.events import EncodedEvent, Event, Fact, VendorPayload, encode_event
 from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.verification.rebuild import find_difference
 from passerelle.delegation.verification.report import VerifyReport

@@ -30,7 +30,7 @@ from starlette.applications import Starlette
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 QUESTION: Final[JsonObject] = {
     "action_id": "pay-1",

@@ -11,7 +11,7 @@ from typing import Final, cast
 import pytest
 from aiohttp import web
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import JAVASCRIPT, PYTHON_0_3, require
 from tests.interop.puppets import Puppet, open_puppet, run_agent

@@ -16,7 +16,7 @@ from typing import Final, cast
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.interop.environments import ADK, HERE, JAVASCRIPT, PYTHON_0_3, find_node
 
 _WITHIN_S: Final = 20.0

@@ -10,7 +10,7 @@ from typing import Final, cast
 import httpx
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import ADK, PYTHON_0_3, require
 from tests.interop.puppets import run_agent

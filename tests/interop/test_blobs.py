@@ -18,7 +18,7 @@ from obstore.store import MemoryStore, S3Store
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard, place
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.store.blobs import BlobStore, open_blobs, open_copies
 from tests.interop.environments import S3, require
 from tests.support.engine import (

@@ -18,7 +18,7 @@ from tests.support.scripted_peer import make_card
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 NAME: Final = "abundant"
 _KB: Final = 1024

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import aiohttp
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.memory.site import MB, Site, write_message
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json
+    from passerelle.core.wire.json import Json
 
 Abuse: TypeAlias = Callable[[Site], Awaitable[None]]
 _REFUSED_WITHIN_S: Final = 2.0

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 MB: Final = 1_000_000
 QUIET: Final = "quiet"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.runtime.common.clock import SystemClock
 from tests.races.plan import LIFE_MS, OPTIONS, Story
 from tests.support.scripted_peer import ScriptedPeer
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.support.scripted_tasks import Turn
 
 NAME: Final = "cashier"

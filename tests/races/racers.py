@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 Outcome: TypeAlias = Literal["won", "replayed", "lost", "refused"]
 

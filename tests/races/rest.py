@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.status import ENDED
+from passerelle.core.task.status import ENDED
 from passerelle.delegation.duties.due import VISIBILITY_MS
 from tests.chaos.records import open_records
 from tests.chaos.store_view import StoreView
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task.record import TaskRecord
 
 _RESTS_S: Final = 25.0
 """More than the time in which an act that was missed comes due again."""

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import orjson
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.support.engine import ask
 
 FOLDER: Final = Path(__file__).parent

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.keys import SCHEMA
 from tests.integration.callers.rig import Instance, run_rig

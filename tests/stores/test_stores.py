@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.cli.verify import verify_store
 from passerelle.core.errors import ConfigInvalid
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import Instance, Rig, open_rig

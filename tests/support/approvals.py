@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, field, replace
 
-from passerelle.core.approval import decide, evolve
-from passerelle.core.approval_commands import ActionCommand, Answer, OpenAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.commands import ActionCommand, Answer, OpenAction
+from passerelle.core.approval.machine import decide, evolve
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard, compose_id
 from passerelle.core.payloads.approval import Option, Origin, RemotePause, Request
 from passerelle.core.principal import Principal
 from passerelle.core.principal import Scope as Right
-from passerelle.core.times import format_ms
+from passerelle.core.wire.times import format_ms
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from passerelle.a2a_mapping.extensions import PERMISSION
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.scripted_tasks import Script, Turn
 
 SUBJECT: Final[JsonObject] = {

@@ -7,10 +7,10 @@ from typing import cast
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.events import Event, decode_event
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.rpc import call
 from passerelle.runtime.common.calls import Caller
 from tests.support.house import ADA, House

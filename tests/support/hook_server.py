@@ -10,7 +10,7 @@ from aiohttp import web
 from tests.support.loopback_server import LoopbackServer
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 @dataclass

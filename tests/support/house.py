@@ -37,13 +37,13 @@ from passerelle.core.commands import (
 from passerelle.core.events import Event, decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS, Shard, place
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import Entry
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.deadlines import Deadlines
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.outputs import OutputPolicy

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import SETTING, Child
 from passerelle.store.engine_process import die_with_parent
 

@@ -14,7 +14,7 @@ from typing import Final, cast
 import orjson
 from aiohttp import web
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.loopback_server import end_runner
 
 _TASK: Final = "old-task-1"

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from passerelle.core.canonical import canonicalize
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.device import KeyAlgorithm
+from passerelle.core.wire.canonical import canonicalize
+from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.common.clock import SystemClock
 
 

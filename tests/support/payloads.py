@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 from hypothesis import strategies as st
 from pydantic.alias_generators import to_camel
 
-from passerelle.core.codec import to_wire
 from passerelle.core.facts import Scope
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.json import Json, JsonObject
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import httpx
 import orjson
 import yaml
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.auth.owner import OWNER_FILE

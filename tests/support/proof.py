@@ -8,8 +8,8 @@ from passerelle.core import machine
 from passerelle.core.batch import Loaded
 from passerelle.core.events import Event, VendorPayload, check_scope, decode_event
 from passerelle.core.ports.log import Entry, EventLog, StreamKind, StreamRef
-from passerelle.core.status import ENDED
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
 from passerelle.runtime.records.contents import Contents
 
 SNAPSHOT_CAP: Final = 16 * 1024

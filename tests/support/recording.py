@@ -19,7 +19,7 @@ import httpx
 import orjson
 from aiohttp import web
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.support.loopback_server import end_runner
 from tests.support.sdk_agent import run_sdk_agent
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 import orjson
 from aiohttp import web
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.scripted_tasks import (
     Drop,
     End,

@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 from tests.support.scripted_tasks import TERMINAL, Script, Turn
 
 BIG_ARTIFACT_CHARS: Final = 1_000_000

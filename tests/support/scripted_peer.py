@@ -37,7 +37,7 @@ from typing import Literal, Self, cast
 import orjson
 from aiohttp import web
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.loopback_server import end_runner
 from tests.support.scripted_answers import answer_stream, answer_unary, send_error, send_result
 from tests.support.scripted_behaviours import BEHAVIOURS, echo, go_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import cast
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.scripted_tasks import RemoteTask
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from passerelle.core.commands import Command, Query, Result
-from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 
 
 @dataclass

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Final, cast
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 
 _ID: Final = re.compile(
     r"\b(?:[a-z]{2,5}_[0-3][0-9a-f][0-9a-z]{26}|msg-[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from passerelle.core import task as tasks
 from passerelle.core.errors import CallerError
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import (
@@ -20,8 +19,8 @@ from passerelle.core.facts import (
 )
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
-from passerelle.core.status import Delivery, Status
-from passerelle.core.task_commands import (
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import (
     AcceptTask,
     ArchiveTask,
     BlockTask,
@@ -55,9 +54,10 @@ from passerelle.core.task_commands import (
     WaitFor,
     WithholdEnd,
 )
-from passerelle.core.task_fold import evolve
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import format_ms
+from passerelle.core.task.fold import evolve
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Delivery, Status
+from passerelle.core.wire.times import format_ms
 
 SCOPE = Scope("se_1", "th_1", "turn_1", "task_1")
 FAILURE = Failure("peer_failed", ErrorCategory.PEER, "it broke")

@@ -10,7 +10,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     import httpx
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 @dataclass

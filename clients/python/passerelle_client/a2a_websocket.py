@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from a2a.client import ClientConfig
     from a2a.types import AgentCard
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 __all__ = ["BINDING", "SUBPROTOCOL", "SocketTransport", "bind_headers", "open_websocket"]
 

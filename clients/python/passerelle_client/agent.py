@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from passerelle.client.link import Link
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.frames import ServerFrame
 
 __all__ = ["AnswersCut", "CallRefused", "ChannelStopped", "Reply", "ReverseAgent", "UnknownOutcome"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from passerelle.client.asgi_app import Exchange, InProcess, Outcome
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.reverse_frames import AgentCall, AnswerFrame
 
 _SPARE_BYTES: Final = 1_024

@@ -15,7 +15,7 @@ from passerelle.client.items import (
 )
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 def compose_answer(

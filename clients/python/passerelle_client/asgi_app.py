@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
 
-from passerelle.core.sse import SseParser
+from passerelle.core.wire.sse import SseParser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 Message: TypeAlias = "MutableMapping[str, Any]"
 App: TypeAlias = Callable[

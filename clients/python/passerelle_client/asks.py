@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.client.link import Link
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 _SPARE_BYTES: Final = 4_096
 """Of a frame, for what stands around its content."""

@@ -10,7 +10,7 @@ from passerelle.client.items import CallRefused, UnknownOutcome
 from passerelle.protocol.frames import Answer, Call, Failure
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 
 @dataclass(slots=True)

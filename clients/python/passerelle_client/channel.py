@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from types import TracebackType
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.vocabulary import PresenceState, WithdrawalReason
+    from passerelle.core.wire.json import JsonObject
 
 __all__ = [
     "CallRefused",

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from passerelle.client.keeper import LinkKeeper
     from passerelle.client.link import Link
-    from passerelle.core.json import JsonObject
     from passerelle.core.vocabulary import WithdrawalReason
+    from passerelle.core.wire.json import JsonObject
 
 _ACK_EVERY_S: Final = 1.0
 

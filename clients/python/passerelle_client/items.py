@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.cursor import GapReason
 
 Acknowledge: TypeAlias = Callable[[str, str], None]

@@ -14,7 +14,7 @@ from passerelle.client.items import CallRefused, UnknownOutcome
 
 if TYPE_CHECKING:
     from passerelle.client.dialer import Identity
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _CHANNEL: Final = "/v1/channel"
 _WITHIN_S: Final = 120.0

@@ -15,15 +15,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from passerelle.core.canonical import canonicalize
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.wire.canonical import canonicalize
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.common.signing.segments import encode_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 SigningAlgorithm: TypeAlias = Literal["ES256", "EdDSA"]
 _Private: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey

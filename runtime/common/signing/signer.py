@@ -14,7 +14,7 @@ import orjson
 from passerelle.runtime.common.signing.segments import encode_segment
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.common.signing.keys import SigningKey
 
 JWKS_PATH: Final = "/.well-known/jwks.json"

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from passerelle.core.errors import InvalidAgentResponse, PeerUnavailable
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Peer, Refused, Unreached
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import say

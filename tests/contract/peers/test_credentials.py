@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Closed, Refused, Unreached
-from passerelle.core.trace import Trace
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.trace import Trace
 from passerelle.peers.config import PeerConfig, Tls
 from passerelle.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
 from passerelle.runtime.common.carried import AUTHORIZATION, EXTENSIONS, TRACE, carry_on

@@ -25,9 +25,9 @@ from a2a.types import (
     a2a_pb2_grpc,
 )
 
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Answered, Peer, Refused, Unknown, Unreached
-from passerelle.core.trace import read_trace
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.trace import read_trace
 from passerelle.peers.config import PeerConfig, Tls
 from passerelle.peers.credential import Bearer
 from passerelle.runtime.common.carried import TRACE

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from passerelle.core.json import Json
 from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
+from passerelle.core.wire.json import Json
 from passerelle.peers.breaker import FAILURES, PAUSE_MS
 from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import (
     Answered,
     Closed,
@@ -19,7 +18,8 @@ from passerelle.core.peer import (
     Unknown,
     Unreached,
 )
-from passerelle.core.trace import read_trace
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.trace import read_trace
 from passerelle.peers.assembly import Connections, make_peer
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.credential import Bearer

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Answered, Closed, Peer, Refused, StreamOutcome, Unknown
+from passerelle.core.wire.json import JsonObject
 
 pytestmark = pytest.mark.anyio
 

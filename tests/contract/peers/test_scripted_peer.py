@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Answered, Closed, Peer, Refused, Unknown
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import (

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.core.errors import InvalidAgentResponse
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.signatures import CardTrust, SignaturePolicy

@@ -12,8 +12,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Peer, StreamOutcome, Unknown
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.breaker import FAILURES
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry

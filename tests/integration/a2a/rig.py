@@ -17,9 +17,9 @@ from passerelle.channels.hub import Hub, HubSettings
 from passerelle.control.service import Service
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.principal import Scope
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.extended import PeerExtendedCards

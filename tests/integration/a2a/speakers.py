@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.objects import read_task
 from passerelle.a2a_mapping.v0_3.responses import read_response
 from passerelle.a2a_mapping.version import Version
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.grpc.methods import SERVICES
 from passerelle.peers.grpc.status import DETAILS_KEY, parse_status
 from tests.integration.a2a.rig import OWNER, read_events

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import structlog
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.face import FaceSettings
 from passerelle.runtime.observability.logs import configure_logs
 from tests.integration.a2a.rig import CLIENTS, OWNER, Rig, run_rig

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.integration.a2a.rig import Rig
 from tests.integration.a2a.test_follow_ups import stop_streaming
 from tests.support.engine import ask

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.grpc.face import GrpcFace
 from passerelle.gateway.grpc.server import start_grpc
 from tests.integration.a2a.rig import OWNER, Rig

@@ -13,7 +13,7 @@ import grpc.aio
 import httpx
 import pytest
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 from passerelle.gateway.a2a.face import FaceSettings
 from passerelle.gateway.a2a.incoming import FREE_BYTES
 from passerelle.gateway.grpc.face import GrpcFace

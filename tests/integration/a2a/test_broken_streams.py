@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import orjson
 import pytest
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.peers.config import PeerConfig
 from tests.integration.a2a.rig import PATIENCE, Rig

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.integration.a2a.speakers import Speaker

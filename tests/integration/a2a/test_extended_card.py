@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.cards import CardOptions
 from passerelle.gateway.a2a.edge import OPEN_EDGE
 from passerelle.gateway.a2a.face import FaceSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.a2a_mapping.extensions import KAGENT_HITL, PERMISSION
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 from tests.integration.a2a.rig import Rig
 from tests.support.scripted_peer import make_card
 

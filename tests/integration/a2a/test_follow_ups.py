@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 import orjson
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import Rig
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn

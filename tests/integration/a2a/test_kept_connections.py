@@ -26,7 +26,7 @@ from tests.integration.a2a.rig import OWNER
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.a2a.face import Face
     from tests.integration.a2a.rig import Rig
 

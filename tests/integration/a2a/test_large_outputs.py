@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import LARGE_BYTES, OutputLimits
 from passerelle.runtime.records.missing_content import MISSING

@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import OWNER, Answer, Rig
 from tests.support.scripted_tasks import Turn
 

@@ -11,7 +11,7 @@ from tests.integration.a2a.test_bindings_agree import read_only, speakers
 from tests.support.asking import ask_leave
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from tests.integration.a2a.rig import Rig
     from tests.integration.a2a.speakers import Speaker
 

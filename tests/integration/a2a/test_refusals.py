@@ -8,7 +8,7 @@ from typing import Final
 import httpx
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.face import BODY_LIMIT_BYTES
 from tests.integration.a2a.rig import Rig
 

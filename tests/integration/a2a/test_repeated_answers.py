@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.integration.a2a.rig import Rig
     from tests.support.scripted_tasks import Turn
 

@@ -17,7 +17,7 @@ from a2a.utils.errors import (
 )
 
 from passerelle.a2a_mapping.members import objects_at, text_at
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import OWNER, Rig
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ import pytest
 
 from passerelle.core.commands import GetRecord
 from passerelle.core.ids import read_shard
-from passerelle.core.json import JsonObject
 from passerelle.core.principal import OWNER
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from tests.integration.a2a.rig import Answer, Rig
 from tests.support.scripted_tasks import Turn

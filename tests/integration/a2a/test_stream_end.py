@@ -18,7 +18,7 @@ from tests.integration.a2a.test_follow_ups import stop_streaming
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio

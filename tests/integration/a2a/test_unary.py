@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import orjson
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.unary import UnaryCalls
 from passerelle.runtime.observability.correlation import REQUEST

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import Rig
 from tests.integration.a2a.speakers import Speaker
 from tests.integration.a2a.test_bindings_agree import speakers

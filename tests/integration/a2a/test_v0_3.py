@@ -16,7 +16,7 @@ from a2a.types import a2a_pb2 as a2a
 from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
 
 from passerelle.a2a_mapping.extensions import PERMISSION, RESUME
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import OWNER, Answer, Event, Rig, read_events
 
 pytestmark = pytest.mark.anyio

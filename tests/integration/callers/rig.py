@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 import httpx
 import orjson
 
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.face import Face
 from passerelle.gateway.assembly import Gateway, open_gateway
 from passerelle.gateway.auth.access import Access

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pytest
 
-from passerelle.core.canonical import canonicalize
+from passerelle.core.wire.canonical import canonicalize
 from passerelle.permission_bridge.answers.subjects import LIMIT_BYTES
 from passerelle.permission_bridge.views import compute_digest
 from tests.integration.callers.test_policy_verbs import run
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from tests.support.worker_program import Worker
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.integration.callers.rig import Instance, Rig
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from tests.support.raw_channel import open_channel
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from tests.integration.callers.rig import Answer, Instance, Rig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("TEV-5")]

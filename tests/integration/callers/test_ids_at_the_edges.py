@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 from structlog.testing import capture_logs
 
-from passerelle.core.codec import wire_schema
 from passerelle.core.principal import Scope
+from passerelle.core.wire.codec import wire_schema
 from passerelle.gateway.http.v1 import OPERATIONS, Operation
 from passerelle.gateway.rpc import CALLS
 from tests.integration.devices.asking import bearer
@@ -18,7 +18,7 @@ from tests.support.raw_channel import open_channel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from tests.integration.callers.rig import Instance, Rig
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,10 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.status import ENDED, Status
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.callers.test_lost_tail import check_repaired, read_record
 from tests.integration.devices.asking import (

@@ -16,8 +16,8 @@ from passerelle.cli.verify import verify_store
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
 from passerelle.delegation.runs.dispatch import Dispatch
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig

@@ -15,7 +15,7 @@ import pytest
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.integration.callers.rig import Instance, open_rig
 from tests.integration.callers.test_lost_tail import (
     ADA,

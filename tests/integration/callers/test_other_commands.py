@@ -10,7 +10,7 @@ from tests.integration.devices.asking import PEOPLE, asks, bearer, list_pending
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.integration.callers.rig import Instance, Rig
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from passerelle.cli.exit_status import find_exit_status
 from passerelle.cli.main import app
-from passerelle.core.approval_commands import FailReturn
+from passerelle.core.approval.commands import FailReturn
 from passerelle.core.errors import PasserelleError
 from tests.integration.delegation.test_policy import asks
 from tests.support.waiting import wait_until

@@ -21,7 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from passerelle.cli.check import run_check
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings_source import Sources
 from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.runtime.common.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.core.trace import read_trace
+from passerelle.core.wire.trace import read_trace
 from passerelle.gateway.span_export import open_spans
 from tests.support.collector import Collector
 from tests.support.waiting import wait_until

@@ -10,13 +10,13 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade
 from passerelle.core.principal import Principal
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
 from passerelle.runtime.records.home import name_home
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.integration.callers.rig import Instance, Rig
     from tests.support.scripted_tasks import Turn
 

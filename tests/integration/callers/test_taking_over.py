@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.taking_over import take_over
 from tests.integration.callers.rig import describe

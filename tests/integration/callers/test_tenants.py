@@ -17,7 +17,7 @@ from passerelle.gateway.grpc.server import start_grpc
 from passerelle.peers.grpc.methods import V1
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from tests.integration.callers.rig import Answer, Instance, Rig
 
 pytestmark = pytest.mark.anyio

@@ -47,11 +47,11 @@ from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import STEM_LETTERS, Shard, compose_id, encode_base32, place
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.deltas import Delta, OpenText
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.vocabulary import WithdrawalReason
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.prompt_server import PromptServer
 from passerelle.protocol.cursor import GapReason

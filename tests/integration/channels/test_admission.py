@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.store.store import Store
 from tests.integration.channels.rig import Rig, serve
 from tests.integration.channels.test_connection import HELLO, hear, hear_close, raw, tell

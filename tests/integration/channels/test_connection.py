@@ -29,9 +29,9 @@ from passerelle.core.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import SERVER_ONLY_TYPES, SUBPROTOCOL
 from passerelle.store.store import Store
 from tests.integration.channels.rig import (

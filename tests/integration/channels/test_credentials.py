@@ -15,8 +15,8 @@ from passerelle.client.channel import ChannelClient
 from passerelle.client.items import Connected
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import Unauthenticated
-from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.auth.tickets import Tickets
 from passerelle.store import keys
 from passerelle.store.store import Store

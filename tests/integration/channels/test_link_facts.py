@@ -16,10 +16,10 @@ from passerelle.channels.links import ROW, LinkFacts
 from passerelle.core.batch import Incarnation
 from passerelle.core.events import decode_event
 from passerelle.core.ids import Shard
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.channel import ChannelConnected
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.delegation.duties.leases import choose_duties
 from passerelle.runtime.records.home import Home, name_home

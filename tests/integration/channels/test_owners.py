@@ -8,9 +8,9 @@ import pytest
 
 from passerelle.channels.admission import Admission, admit
 from passerelle.channels.limits import Limits
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Hello
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, BOB, Rig, serve

@@ -14,9 +14,9 @@ from websockets.typing import Subprotocol
 
 from passerelle.channels.limits import Limits
 from passerelle.core.ids import place
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.presence import Presence
+from passerelle.core.session.presence import Presence
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.store.channels import RedisPresences
 from passerelle.store.store import Store

@@ -10,9 +10,9 @@ from typing import Final
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import JsonObject
 from passerelle.core.read_models.task import QUIET_MS
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.desk import Desk
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn

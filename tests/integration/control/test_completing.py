@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from passerelle.core.errors import UnsupportedOperation
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.gateway.settings_outputs import OutputSettings, read_output_terms
 from tests.support.desk import Desk
 from tests.support.file_server import File, FileServer

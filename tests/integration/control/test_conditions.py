@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.errors import InvalidInput, UnsupportedOperation
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.desk import Desk
 from tests.support.scripted_tasks import Turn
 

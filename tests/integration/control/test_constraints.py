@@ -6,10 +6,10 @@ import pytest
 
 from passerelle.core.errors import Forbidden, InvalidInput
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.task import TaskCancelled
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.integration.control.stories import ask_leave, is_known
 from tests.support.desk import Desk
 from tests.support.scripted_behaviours import silent

@@ -9,17 +9,17 @@ import pytest
 from passerelle.channels.cursor_check import end_of
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import BadCursor, NotFound, StreamGap
-from passerelle.core.json import JsonObject
-from passerelle.core.link_requests import (
+from passerelle.core.payloads.channel import Resumption
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.principal import Principal
+from passerelle.core.session.device_requests import (
     AckEvents,
     ChannelReconnected,
     EventsAcked,
     GetChannels,
     ReconnectChannel,
 )
-from passerelle.core.payloads.channel import Resumption
-from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.cursor import parse_cursor
 from passerelle.runtime.records.recoveries import Recoveries
 from tests.support.house import ADA, BOB, House

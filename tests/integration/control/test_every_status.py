@@ -12,7 +12,7 @@ import pytest
 
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads.task import TaskPayload
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.integration.control.stories import BESIDES, STORIES, Story
 from tests.support.desk import Desk
 from tests.support.ledger import LEDGER, load

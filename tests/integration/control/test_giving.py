@@ -13,7 +13,7 @@ from passerelle.channels.services import parse_stream_name
 from passerelle.cli.verify import verify_store
 from passerelle.control import giving
 from passerelle.control.channel_access import ServiceAccess
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListTasks
 from passerelle.core.errors import (
@@ -24,17 +24,17 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     VersionMismatch,
 )
+from passerelle.core.index_changes import UNSEEN
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.standing import UNSEEN
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("TEV-5")]
 

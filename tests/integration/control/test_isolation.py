@@ -9,8 +9,8 @@ import pytest
 
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import derive_shard
-from passerelle.core.json import Json
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import Json
 from tests.support.desk import Desk, task_id_of
 from tests.support.house import ADA
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from passerelle.core.event_type import EventType
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.rpc import CALLS
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until

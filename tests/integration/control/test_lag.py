@@ -9,7 +9,7 @@ import structlog
 
 from passerelle.cli.verbs.task_text import list_tasks
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.delegation.duties.relay import Relay
 from passerelle.runtime.records.lag import BEHIND_MS
 from tests.support.desk import Desk

@@ -9,7 +9,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.status import ENDED, Status
+from passerelle.core.task.status import ENDED, Status
 from tests.support.desk import Desk
 from tests.support.house import House, task_of
 from tests.support.scripted_tasks import Turn

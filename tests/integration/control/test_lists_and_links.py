@@ -8,10 +8,10 @@ import pytest
 
 from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.due import DueRow
-from passerelle.core.session import SessionRecord
-from passerelle.core.status import Status
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.desk import Desk
 from tests.support.house import BOB
 from tests.support.waiting import wait_until

@@ -8,8 +8,8 @@ import pytest
 
 from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from passerelle.core.errors import PeerUnavailable, VersionMismatch
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.desk import Desk
 
 pytestmark = pytest.mark.anyio

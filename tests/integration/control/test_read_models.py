@@ -12,22 +12,22 @@ import pytest
 from passerelle.cli.verify import verify_store
 from passerelle.control.models import LOOKED_AT
 from passerelle.core import machine
-from passerelle.core import task as tasks
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.codec import to_wire
 from passerelle.core.commands import TaskModel
 from passerelle.core.decision import Decision
 from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.read_models.task import QUIET_MS
 from passerelle.core.read_models.thread import show_thread
-from passerelle.core.status import ENDED, WAITING, Status
-from passerelle.core.task_commands import ReportProgress
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import ReportProgress
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, WAITING, Status
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.rpc import CALLS
 from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store.retention import Archived, Trimmed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.desk import Desk
 from tests.support.scripted_tasks import Turn
 

@@ -19,10 +19,10 @@ from passerelle.core.errors import (
     VersionMismatch,
 )
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.cursor import Cursor
 from tests.support.desk import Desk
 from tests.support.house import ADA, House

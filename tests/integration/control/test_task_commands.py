@@ -17,9 +17,9 @@ from passerelle.core.errors import (
     VersionMismatch,
 )
 from passerelle.core.facts import Bounds
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.task import TaskCreated, TaskProgress, TaskUpdated
-from passerelle.core.status import Phase, Status
+from passerelle.core.task.status import Phase, Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.desk import Desk, task_id_of
 from tests.support.house import ADA, BOB
 from tests.support.scripted_peer import HttpAnswer

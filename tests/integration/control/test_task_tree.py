@@ -16,8 +16,8 @@ from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from tests.integration.control.stories import is_known
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until

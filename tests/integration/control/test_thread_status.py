@@ -11,8 +11,8 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.payloads.run import ArtifactChanged
-from passerelle.core.status import Status
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import Status
+from passerelle.core.wire.times import parse_ms
 from tests.support.desk import Desk
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

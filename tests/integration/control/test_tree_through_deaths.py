@@ -16,9 +16,9 @@ import pytest
 from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.due import DueRow
-from passerelle.core.status import ENDED, Status
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.desk import Desk, task_id_of
 from tests.support.house import House
 from tests.support.scripted_tasks import Turn

@@ -11,7 +11,7 @@ from passerelle.core.commands import GetTask, ListTasks
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.status import Status, Visibility
+from passerelle.core.task.status import Status, Visibility
 from passerelle.gateway.rpc import call
 from passerelle.runtime.common.calls import Caller
 from tests.support.desk import Desk

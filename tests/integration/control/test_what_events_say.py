@@ -25,8 +25,8 @@ from passerelle.core.payloads.task import (
     TaskTimedOut,
     TaskWaiting,
 )
-from passerelle.core.status import Status
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import Status
+from passerelle.core.wire.times import parse_ms
 from tests.integration.control.stories import STORIES
 from tests.support.house import ADA
 from tests.support.waiting import wait_until

@@ -9,10 +9,10 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import ACCEPTANCE
 from passerelle.core.errors import InvalidInput, PeerUnavailable, UnsupportedOperation
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.task import TaskCompleted
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.house import House
 from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.peers.whole_answer import FREE_BYTES
 from passerelle.runtime.memory.budget import Budget, Lack
 from passerelle.runtime.memory.room import DEFAULT_BYTES, MemoryRoom

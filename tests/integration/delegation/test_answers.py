@@ -9,8 +9,8 @@ import pytest
 
 from passerelle.core.commands import GetRecord, GetTask, ListTasks
 from passerelle.core.errors import InvalidAgentResponse, NotFound, PeerRefused, PeerUnavailable
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn

@@ -7,8 +7,8 @@ import pytest
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import NotFound
 from passerelle.core.event_type import EventType
-from passerelle.core.status import Status
-from passerelle.core.task_record import Attempt
+from passerelle.core.task.record import Attempt
+from passerelle.core.task.status import Status
 from tests.support.house import House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

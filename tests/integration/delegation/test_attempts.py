@@ -11,11 +11,11 @@ import pytest
 from passerelle.core.commands import GetRecord, GetTaskModel, TurnAccepted
 from passerelle.core.errors import PeerRefused, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.routing import FallbackApplied
 from passerelle.core.payloads.task import TaskRetrying
-from passerelle.core.status import Status
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import parse_ms
 from tests.support.house import ADA, House
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn

@@ -11,11 +11,11 @@ import pytest
 from passerelle.core.batch import Claim
 from passerelle.core.commands import GetRecord
 from passerelle.core.errors import Conflict
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import StreamOutcome
 from passerelle.core.ports.chance import Clock
-from passerelle.core.record import change
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import change
 from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.loop import drive
 from passerelle.delegation.runs.returns import return_answers

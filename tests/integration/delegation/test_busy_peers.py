@@ -12,13 +12,13 @@ from passerelle.core.commands import SubmitTurn, TurnAccepted, Wait
 from passerelle.core.decision import Decision
 from passerelle.core.errors import PeerBusy, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.limit import Limited, RateLimitHit
 from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.status import Status
-from passerelle.core.task import decide
-from passerelle.core.task_commands import RequestCancel
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.commands import RequestCancel
+from passerelle.core.task.machine import decide
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.writes import Terms
 from tests.integration.delegation.test_endings import state_of
 from tests.support.house import ADA, House, task_of

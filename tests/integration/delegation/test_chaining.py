@@ -10,8 +10,8 @@ from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.commands import GetAction
 from passerelle.core.errors import ActionClosed, StaleAnswer
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.asking import ask_leave, read_answer
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Turn

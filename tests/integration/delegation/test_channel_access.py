@@ -11,8 +11,8 @@ from passerelle.channels.services import StreamName
 from passerelle.control.channel_access import ServiceAccess, ServiceSnapshots
 from passerelle.control.service import Service
 from passerelle.core.errors import Forbidden, NotFound
-from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import NotFound
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs import active_runs as commands
 from passerelle.delegation.runs.active_runs import ActiveRuns
 from tests.support.house import ADA, House, task_of

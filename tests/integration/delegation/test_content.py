@@ -12,11 +12,11 @@ from passerelle.core import machine
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.events import Fact, VendorPayload
 from passerelle.core.ids import place
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.status import Status
-from passerelle.core.task import scope_of
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.machine import scope_of
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.draft import DecisionDraft
 from tests.support.house import House, task_of
 from tests.support.scripted_behaviours import BIG_ARTIFACT_CHARS, BIG_INTEGER, BIG_STATUS_CHARS

@@ -10,10 +10,10 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef, Incarnation
 from passerelle.core.commands import ListTasks
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
-from passerelle.core.json import JsonObject
-from passerelle.core.session import SessionRecord
-from passerelle.core.status import Status
-from passerelle.core.thread import ThreadRecord, ThreadStatus
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord, ThreadStatus
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

@@ -12,8 +12,8 @@ from passerelle.core.batch import Batch
 from passerelle.core.commands import GetAction, GetRecord
 from passerelle.core.errors import NotCancelable, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_calls import poll_task
 from tests.support.house import ADA, House
 from tests.support.scripted_peer import HttpAnswer

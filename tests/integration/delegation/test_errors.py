@@ -8,8 +8,8 @@ import pytest
 
 from passerelle.core.errors import PasserelleError
 from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.support.house import House
 from tests.support.scripted_peer import HttpAnswer

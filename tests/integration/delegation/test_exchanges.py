@@ -8,7 +8,7 @@ from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import PasserelleError
 from passerelle.core.facts import ErrorCategory
 from passerelle.core.payloads.run import ModelCompleted, ModelFailed, ModelRequested
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.house import House
 
 pytestmark = pytest.mark.anyio

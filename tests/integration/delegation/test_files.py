@@ -14,16 +14,16 @@ from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.core.events import Event
 from passerelle.core.facts import Ref
 from passerelle.core.ids import place
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.run import (
     ArtifactChanged,
     OutputExpired,
     OutputRedacted,
     OutputTruncated,
 )
-from passerelle.core.status import Status
-from passerelle.core.task_record import KEPT_ARTIFACTS
-from passerelle.core.task_requests import CompleteTask
+from passerelle.core.task.record import KEPT_ARTIFACTS
+from passerelle.core.task.requests import CompleteTask
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings_outputs import OutputSettings, read_output_terms
 from tests.support.file_server import File, FileServer
 from tests.support.house import ADA, BOB, House

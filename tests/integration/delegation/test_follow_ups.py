@@ -11,12 +11,12 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.cli.verbs.task_text import describe_reasons
-from passerelle.core.codec import to_wire
 from passerelle.core.commands import GetAction, TurnAccepted, Wait
 from passerelle.core.errors import PeerRefused
-from passerelle.core.json import JsonObject
 from passerelle.core.read_models.explanation import Explanation, explain_task
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.config import PeerConfig
 from tests.integration.delegation.test_native_answers import ask, call, confirm
 from tests.support.asking import ask_leave

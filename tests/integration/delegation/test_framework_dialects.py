@@ -10,9 +10,9 @@ from typing import Final, cast
 import pytest
 
 from passerelle.core.batch import Batch
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import ActionResolved
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.asking import ask_leave
 from tests.support.house import House
 from tests.support.scripted_tasks import Script, Turn

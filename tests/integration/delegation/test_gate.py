@@ -13,7 +13,7 @@ from passerelle.core.errors import Forbidden
 from passerelle.core.payloads.approval import ActionRequired, PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms
@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.rules import Policy
     from tests.support.house import House
     from tests.support.scripted_tasks import Turn

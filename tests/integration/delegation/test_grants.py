@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import Forbidden, IdempotencyConflict, NotFound, UnsupportedOperation
 from passerelle.core.events import decode_event
-from passerelle.core.grant import Grants
 from passerelle.core.payloads.approval import ActionResolved, PermissionEvaluated
-from passerelle.core.policy_requests import (
+from passerelle.core.policy.grant import Grants
+from passerelle.core.policy.requests import (
     BypassSet,
     GetPermissions,
     GrantRevoked,
@@ -22,7 +22,7 @@ from passerelle.core.policy_requests import (
     RevokeGrant,
     SetBypass,
 )
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.permission_bridge.rules import GrantTerms, Rule, make_policy
 from passerelle.runtime.records.home import name_home
 from tests.integration.delegation.test_policy import asks, read_answer
@@ -30,7 +30,7 @@ from tests.support.house import ADA, BOB
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
-    from passerelle.core.json import JsonObject
+    from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.granting import Granting
     from tests.support.house import House
 

@@ -10,8 +10,8 @@ import pytest
 from passerelle.a2a_mapping.errors import ExtensionRequired
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.commands import TurnAccepted
-from passerelle.core.json import Json
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json
 from passerelle.runtime.common.carried import carry_on
 from tests.support.house import House
 from tests.support.scripted_peer import make_card

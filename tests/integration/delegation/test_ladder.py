@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from passerelle.core.commands import TurnAccepted
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskAttemptStarted
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.house import House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

@@ -12,8 +12,8 @@ import pytest
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.batch import EntityRef, Loaded
 from passerelle.core.commands import ListTasks
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import Entry, StreamRef
+from passerelle.core.wire.json import JsonObject
 from tests.support.faults import FaultyLog
 from tests.support.house import ADA, House
 

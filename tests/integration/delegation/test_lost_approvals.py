@@ -8,9 +8,9 @@ from typing import Final, cast
 
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.asking import ask_leave
 from tests.support.house import House
 from tests.support.scripted_tasks import Turn

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from passerelle.a2a_mapping.members import object_at
-from passerelle.core import task as tasks
 from passerelle.core.batch import EntityRef
 from passerelle.core.decision import Decision
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.draft import DecisionDraft
 from passerelle.runtime.records.writes import Terms, Written

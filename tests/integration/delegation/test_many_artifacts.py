@@ -12,11 +12,11 @@ from passerelle.core.batch import Batch
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.events import Event
 from passerelle.core.ids import place
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.task import TaskCompleted
-from passerelle.core.status import Status
-from passerelle.core.task_record import KEPT_ARTIFACTS
+from passerelle.core.task.record import KEPT_ARTIFACTS
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs import artifacts
 from tests.support.desk import Desk
 from tests.support.house import House, task_of

@@ -11,10 +11,10 @@ import pytest
 from passerelle.a2a_mapping.extensions import APPROVAL
 from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.errors import ActionClosed, CallerError
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionResolved, AudienceStep, Quorum
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from tests.integration.delegation.test_framework_dialects import VECTORS, play

@@ -13,9 +13,9 @@ from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.batch import Batch
 from passerelle.core.commands import GetAction
 from passerelle.core.errors import ActionClosed, Forbidden, StaleAnswer
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.status import Status
-from passerelle.core.times import format_ms
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.views import compute_digest
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.asking import ask_leave, read_answer

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.peers.config import PeerConfig
 from tests.support.house import House
 from tests.support.sdk_agent import run_sdk_agent

@@ -10,7 +10,7 @@ from passerelle.core.batch import Incarnation
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.ports.deltas import Delta
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.house import House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
-from passerelle.core.attention_requests import ReturnAgain, ReturnOwed
+from passerelle.core.approval.requests import ReturnAgain, ReturnOwed
 from passerelle.core.batch import Batch, Incarnation
 from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.errors import NotFound, UnsupportedOperation
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import change
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import change
 from passerelle.delegation.runs.run import Run
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_tasks import Turn

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionResolved, PermissionEvaluated
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Effect, Rule, make_policy
 from tests.support.house import House

@@ -10,10 +10,10 @@ import pytest
 
 from passerelle.core.commands import ActionAnswered, GetAction, ListTasks
 from passerelle.core.errors import ActionClosed, CallerError, Forbidden, NotFound
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested
 from passerelle.core.principal import Scope
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_behaviours import ask
 from tests.support.scripted_tasks import Turn

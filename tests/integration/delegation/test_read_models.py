@@ -14,7 +14,7 @@ from passerelle.core.commands import (
     TaskModel,
     TurnAccepted,
 )
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from passerelle.core.batch import Incarnation
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.integration.delegation.test_endings import joined, state_of
 from tests.support.house import House
 from tests.support.waiting import wait_until

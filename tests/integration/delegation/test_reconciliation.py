@@ -12,12 +12,12 @@ from passerelle.a2a_mapping.extensions import CORRELATION
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.record import change
-from passerelle.core.status import Status
-from passerelle.core.task import scope_of
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.machine import scope_of
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import change
 from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.delegation.runs.run import Run
 from passerelle.runtime.records.writes import Terms, Written

@@ -7,8 +7,8 @@ import pytest
 from passerelle.core import machine
 from passerelle.core.batch import EntityKind
 from passerelle.core.events import Event
-from passerelle.core.status import Phase, Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Phase, Status
 from tests.support.desk import Desk
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Turn

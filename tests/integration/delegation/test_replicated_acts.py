@@ -11,7 +11,7 @@ import structlog
 
 from passerelle.core.commands import GetAction
 from passerelle.core.ids import Shard
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from passerelle.runtime.common.replica_watch import ReplicaWatch, describe_replicas
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.replicas import RedisReplicas

@@ -11,10 +11,10 @@ import pytest
 from passerelle.core.commands import TurnAccepted, Wait
 from passerelle.core.events import Event
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.task import TaskProgress, TaskTimedOut
-from passerelle.core.status import Status
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import parse_ms
 from tests.support.desk import Desk
 from tests.support.house import House
 from tests.support.waiting import wait_until

@@ -10,8 +10,8 @@ import pytest
 from passerelle.core.batch import Batch
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.status import Status
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import Status
+from passerelle.core.wire.times import parse_ms
 from tests.support.house import House
 
 pytestmark = pytest.mark.anyio

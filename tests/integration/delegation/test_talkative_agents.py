@@ -14,8 +14,8 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.batch import Batch
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.event_type import EventType
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.volume import OutputLimits
 from tests.support.engine import Server

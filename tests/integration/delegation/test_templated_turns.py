@@ -13,14 +13,14 @@ import pytest
 from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.ids import ORDINALS
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import PeerCard
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
-from passerelle.core.trace import Trace
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.trace import Trace
 from passerelle.delegation.runs import answer_templates, templates, turn_templates
 from passerelle.delegation.runs.answer_templates import render_sample_answer, sample_result
 from passerelle.delegation.runs.plan import Delegation
@@ -258,7 +258,7 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
 async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("passerelle.core.minting.ORDINALS", ORDINALS[:8])
+    monkeypatch.setattr("passerelle.core.mint_log.ORDINALS", ORDINALS[:8])
     filled = list[bool]()
     open_turn = TemplatedTurns.open
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.commands import SubmitTurn, TurnAccepted
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
 

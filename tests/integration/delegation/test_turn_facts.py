@@ -9,7 +9,7 @@ from passerelle.core.errors import PasserelleError
 from passerelle.core.events import Event
 from passerelle.core.payloads.conversation import ThreadStarted, ThreadUpdated
 from passerelle.core.payloads.runtime import SnapshotUpdated
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.house import House
 from tests.support.waiting import wait_until
 

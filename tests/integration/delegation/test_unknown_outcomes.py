@@ -12,11 +12,11 @@ from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.decision import Decision
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
-from passerelle.core.task import decide
-from passerelle.core.task_commands import UpdateTask
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.commands import UpdateTask
+from passerelle.core.task.machine import decide
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.writes import Terms
 from tests.integration.delegation.test_endings import joined
 from tests.support.faults import Moment

@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from passerelle.core.commands import GetTaskModel, GetThread, TurnAccepted
-from passerelle.core.json import JsonObject
-from passerelle.core.status import Status
-from passerelle.core.task_record import ArtifactRef
-from passerelle.core.thread import KEPT_NAMES
+from passerelle.core.session.thread import KEPT_NAMES
+from passerelle.core.task.record import ArtifactRef
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until

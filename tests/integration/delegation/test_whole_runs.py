@@ -12,7 +12,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.events import Event, check_scope, required_ids
 from passerelle.core.facts import Scope
 from passerelle.core.ids import place
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
 from tests.support.house import House
 
 pytestmark = pytest.mark.anyio

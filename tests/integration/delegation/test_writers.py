@@ -14,13 +14,13 @@ from passerelle.core.commands import ListTasks
 from passerelle.core.decision import Decision
 from passerelle.core.errors import IdempotencyConflict, InvalidInput
 from passerelle.core.events import Fact
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import Status
-from passerelle.core.task import decide, scope_of
-from passerelle.core.task_commands import UpdateTask
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.commands import UpdateTask
+from passerelle.core.task.machine import decide, scope_of
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.writes import Terms, Written
 from tests.support.house import ADA, House, task_of
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ from typing import cast
 import httpx
 import orjson
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.support.waiting import wait_until
 

@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.cli.verify import verify_store
 from passerelle.core.ids import place
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.store import keys
 from passerelle.store.pushes import HeldPush
 from tests.integration.callers.rig import Instance, Rig

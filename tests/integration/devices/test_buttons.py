@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.cli.verify import verify_store
 from passerelle.core.errors import CredentialExpired, Unauthenticated
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.permission_bridge.devices.action_tokens import LIFE_MS, ActionTokens
 from passerelle.runtime.common.clock import StoppedClock, SystemIds
 from passerelle.runtime.common.sealing import make_sealer

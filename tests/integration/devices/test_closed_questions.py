@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import (
     ADA,

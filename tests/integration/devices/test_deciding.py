@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from passerelle.cli.verify import verify_store
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import (
     ADA,

@@ -13,11 +13,11 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_shard
-from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.task_requests import PauseTask, ResumeTask
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import PauseTask, ResumeTask
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.store import keys

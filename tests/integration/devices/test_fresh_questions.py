@@ -11,9 +11,9 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.duties.relay import Relay
 from passerelle.gateway.late_duties import LateDuties
 from tests.integration.callers.rig import Instance, Rig

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, make_answer
 from tests.support.raw_channel import RawChannel, ServerFrame, open_channel

@@ -14,9 +14,9 @@ from typing import Final
 
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig

@@ -11,11 +11,11 @@ import pytest
 from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
 from passerelle.core.event_type import EventType
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.task_requests import FailTask
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import FailTask
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.delegation.test_talkative_agents import MANY, talk
 from tests.integration.devices.asking import ADA

@@ -5,7 +5,7 @@ from typing import cast
 
 import httpx
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
 from tests.support.waiting import wait_until

@@ -8,12 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from passerelle.core import approval
-from passerelle.core import session as sessions
-from passerelle.core import task as tasks
-from passerelle.core import thread as threads
-from passerelle.core.approval_commands import Answer, OpenAction
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import Answer, OpenAction
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import (
     DueChange,
     EntityKind,
@@ -36,9 +33,12 @@ from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskAttemptStarted, TaskCreated
 from passerelle.core.principal import Principal
 from passerelle.core.principal import Scope as Right
-from passerelle.core.session import OpenSession
-from passerelle.core.status import Status
-from passerelle.core.task_commands import (
+from passerelle.core.session import machine as sessions
+from passerelle.core.session import thread as threads
+from passerelle.core.session.machine import OpenSession
+from passerelle.core.session.thread import EndTurn, OpenThread, SubmitMessage, ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import (
     CreateTask,
     FailRun,
     FailTask,
@@ -46,8 +46,8 @@ from passerelle.core.task_commands import (
     StartRun,
     TaskCommand,
 )
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import EndTurn, OpenThread, SubmitMessage, ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.records.writes import Refusal, Terms, Writes, Written
 from passerelle.store.store import Store

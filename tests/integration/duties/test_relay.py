@@ -14,7 +14,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.log import Entry, StreamKind, StreamRef
 from passerelle.core.principal import Principal
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances

@@ -17,8 +17,8 @@ from passerelle.core.payloads.run import RunStatus
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import Alive, LeaseWish
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.status import Status
-from passerelle.core.task_commands import ObserveStatus
+from passerelle.core.task.commands import ObserveStatus
+from passerelle.core.task.status import Status
 from passerelle.delegation.duties.takeover import TakeOver
 from passerelle.runtime.records.writes import Body, Refusal, Writes, Written
 from passerelle.store.due import LEASE_BACK_MS

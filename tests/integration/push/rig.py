@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 import httpx
 
 from passerelle.core.ids import ALL_SHARDS
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Scope
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.assembly import Gateway, open_gateway
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from passerelle.core.ids import place
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.callbacks import PER_SECOND
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.runtime.common.clock import SystemIds

@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 
 from passerelle.client.agent import ReverseAgent
 from passerelle.client.asgi_app import App
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.integration.callers.rig import Rig as Callers
 from tests.integration.callers.rig import run_rig as run_callers

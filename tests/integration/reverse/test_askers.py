@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import NAME, Rig
 from tests.integration.reverse.test_rights import open_raw

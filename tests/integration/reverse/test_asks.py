@@ -22,7 +22,7 @@ from passerelle.client.agent import (
     ReverseAgent,
     UnknownOutcome,
 )
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.integration.devices.asking import BOB, bearer, list_pending
 from tests.integration.reverse.rig import ASKER, NAME, Answer, Caller, Rig, read_texts

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from passerelle.client.items import ChannelStopped
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.reverse.local import Served
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import NAME, Answer, Caller, Rig, read_texts

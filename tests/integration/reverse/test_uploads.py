@@ -19,7 +19,7 @@ from a2a.types import Message, Part, Task, TaskState, TaskStatus
 
 from passerelle.client.agent import CallRefused, ReverseAgent
 from passerelle.client.asgi_app import App
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import ASKER, KEY, NAME, Answer, Caller, Rig, find_url
 from tests.support.sdk_agent import SdkExecutor, build_card, make_app

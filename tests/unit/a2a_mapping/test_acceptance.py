@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.a2a_mapping.acceptance import MOST_BYTES, MOST_CONDITIONS, judge, read_conditions
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 IMAGE: JsonObject = {"mediaType": "image/png", "raw": "eA=="}
 TASK: JsonObject = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.a2a_mapping.callback import read_task_id
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 
 @pytest.mark.parametrize(

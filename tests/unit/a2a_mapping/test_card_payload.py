@@ -16,7 +16,7 @@ from google.protobuf.json_format import ParseDict
 from passerelle.a2a_mapping.card_payload import CARD, Kind, list_payloads, render_payload
 from passerelle.a2a_mapping.cards import Edge, Place, rewrite_card
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 FREE = {"google.protobuf.Struct", "google.protobuf.Value"}
 REQUIRED = 2

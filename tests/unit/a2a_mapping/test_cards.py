@@ -17,7 +17,7 @@ from passerelle.a2a_mapping.cards import (
 )
 from passerelle.a2a_mapping.extensions import KAGENT_HITL, PERMISSION
 from passerelle.a2a_mapping.origins import read_origin, replace_origins
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import list_texts
 
 CARD_URL = "http://peer.internal:9001/.well-known/agent-card.json"

@@ -25,7 +25,7 @@ from passerelle.a2a_mapping.history import (
     same_message,
 )
 from passerelle.a2a_mapping.members import as_list, objects_at
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import combine, reply, say
 
 IDS = ("t", "c")

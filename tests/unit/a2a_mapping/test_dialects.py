@@ -24,10 +24,10 @@ from passerelle.a2a_mapping.dialects.presentation import (
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.identity import make_relabel
+from passerelle.core.approval.prompt import PeerAnswer
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import Option, OptionKind, Origin, Request
-from passerelle.core.prompt import PeerAnswer
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import combine
 
 OPTIONS: list[Json] = [

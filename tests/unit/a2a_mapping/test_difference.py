@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.content import find_artifact, fold
 from passerelle.a2a_mapping.difference import list_differences
 from passerelle.a2a_mapping.frames import artifact_frame, status_frame, task_frame
 from passerelle.a2a_mapping.members import object_at, objects_at
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import combine, reply
 
 IDS = ("t", "c")

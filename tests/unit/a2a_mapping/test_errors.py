@@ -32,7 +32,7 @@ from passerelle.a2a_mapping.peer_errors import (
 )
 from passerelle.a2a_mapping.v0_3.errors import TYPES
 from passerelle.core import errors
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 _IDS = make_relabel("task_2f0017", "ctx_2f0018", {"remote-0001": "task_2f0017"})
 

@@ -19,7 +19,7 @@ from passerelle.a2a_mapping.frames import (
     task_frame,
 )
 from passerelle.a2a_mapping.states import FAILED, WORKING
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 IDS = ("task_here", "ctx_here")
 TIME = "2026-01-01T00:00:00.000Z"

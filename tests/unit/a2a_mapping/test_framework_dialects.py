@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
 from passerelle.a2a_mapping.dialects.registry import DIALECTS, detect, encode
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.prompt import PeerAnswer, PeerPrompt
+from passerelle.core.approval.prompt import PeerAnswer, PeerPrompt
+from passerelle.core.wire.json import Json, JsonObject
 
 VECTORS: Final = cast(
     "list[JsonObject]",

@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.replies import (
     StatusReply,
     TaskReply,
 )
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import list_texts
 
 REMOTE_TASK = "MARK-task-7f3a"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.inbound import read_list, read_query, read_send, read_task
 from passerelle.core.errors import InvalidInput, PasserelleError
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import combine
 
 

@@ -9,9 +9,9 @@ from passerelle.a2a_mapping.dialects.pause import Reply
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.extensions import KAGENT_HITL, KAGENT_USAGE
 from passerelle.a2a_mapping.usage import Usage, read_usage
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.prompt import PeerAnswer
-from passerelle.core.response_schema import check_content, check_schema
+from passerelle.core.approval.prompt import PeerAnswer
+from passerelle.core.approval.response_schema import check_content, check_schema
+from passerelle.core.wire.json import Json, JsonObject
 
 QUESTIONS: list[Json] = [
     {"question": "Which database?", "choices": ["PostgreSQL", "MySQL"], "multiple": False},

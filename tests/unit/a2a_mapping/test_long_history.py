@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.history import (
     merge_history,
     same_message,
 )
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.support.counting import count_calls
 from tests.unit.a2a_mapping.samples import reply, say
 

@@ -17,8 +17,8 @@ from passerelle.a2a_mapping.long_task import (
     write_slim_task,
     write_task,
 )
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.long_json import Slice
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.long_json import Slice
 
 _LEAVES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5)
 _JSON = st.recursive(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.preview import PREVIEW_CHARS, preview_frame
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from tests.support.payloads import JSON
 
 LONG = "word " * 100

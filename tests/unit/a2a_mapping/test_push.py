@@ -12,8 +12,8 @@ from passerelle.a2a_mapping.push import (
     render_config,
 )
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import JsonObject
 from passerelle.core.push import PushConfig
+from passerelle.core.wire.json import JsonObject
 
 URL = "https://example.com/hook"
 WHOLE: JsonObject = {

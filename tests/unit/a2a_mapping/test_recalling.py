@@ -13,9 +13,9 @@ import pytest
 from passerelle.a2a_mapping.dialects.recalling import recall
 from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.a2a_mapping.replies import ArtifactReply, StatusReply, TaskReply, read_reply
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import RemotePause
 from passerelle.core.peer import Answered
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.jsonrpc import JsonRpc
 
 SEEN: Final = cast(

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.replies import (
     read_reply,
     read_task_reply,
 )
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 TASK: JsonObject = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
 STATUS: JsonObject = {"taskId": "t", "status": {"state": "TASK_STATE_DONE"}}

@@ -17,7 +17,7 @@ from passerelle.a2a_mapping.socket_frames import (
     write_end,
     write_item,
 )
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 EVENT = b'{"jsonrpc":"2.0","id":7,"result":{"task":{}}}'
 

@@ -17,7 +17,7 @@ from passerelle.a2a_mapping.states import (
     map_peer_state,
     map_status,
 )
-from passerelle.core.status import TERMINAL, Status
+from passerelle.core.task.status import TERMINAL, Status
 
 
 @pytest.mark.requirement("A2A-7", "ST-21")

@@ -19,7 +19,7 @@ from passerelle.core.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.closing import CloseCode, fit_reason, is_retryable
 
 CLASSES = [

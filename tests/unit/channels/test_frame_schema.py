@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from passerelle.channels.asyncapi import render_asyncapi, render_frame_schema
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import ClientFrame, Failure, Refusal, ServerFrame
 from passerelle.protocol.wire import (

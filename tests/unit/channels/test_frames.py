@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.channels.cursor_check import Linked, build_event
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import Entry
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frames import (
     SERVER_ONLY_TYPES,

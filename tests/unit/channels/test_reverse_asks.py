@@ -13,8 +13,8 @@ import pytest
 from passerelle.channels.outbox import Outbox
 from passerelle.channels.reverse_asks import MAX_CALL_CHARS, AgentAsk, AskingSide
 from passerelle.core.errors import NotFound
-from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
 from passerelle.protocol.pieces import PIECE_CHARS
 from passerelle.protocol.reverse_frames import (

@@ -16,7 +16,7 @@ from passerelle.channels.reverse_link import (
     OpenCall,
     Refused,
 )
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Refusal
 from passerelle.protocol.pieces import PIECE_CHARS
 from passerelle.protocol.reverse_frames import (

@@ -14,9 +14,9 @@ from passerelle.channels.states import State, States
 from passerelle.channels.views import PlainView, TaskView
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.ids import Shard, compose_id
-from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from passerelle.channels.views import (
     read_task,
     shows,
 )
-from passerelle.core.addressing import mark_for_paired
+from passerelle.core.approval.paired_mark import mark_for_paired
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ports.log import Entry
 from tests.unit.channels.history import envelope

@@ -10,7 +10,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from passerelle.client.a2a_websocket import SUBPROTOCOL, SocketTransport
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 pytestmark = pytest.mark.anyio
 

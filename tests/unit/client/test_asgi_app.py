@@ -20,7 +20,7 @@ from passerelle.client.asgi_app import (
     live,
     read_own_card,
 )
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 pytestmark = pytest.mark.anyio
 

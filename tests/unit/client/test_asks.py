@@ -11,7 +11,7 @@ import pytest
 from passerelle.client.asks import Asks, Reply
 from passerelle.client.items import AnswersCut, CallRefused, ChannelStopped, Stopped
 from passerelle.client.link import Link
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Call, ClientFrame, Failure
 from passerelle.protocol.reverse_frames import (

@@ -107,7 +107,7 @@ def test_wheel_ships_what_clients_import_and_nothing_else_of_the_gateway() -> No
 
 def test_imports_are_renamed_and_lines_stay() -> None:
     text = '"""passerelle.client"""\nfrom passerelle.client.items import (\n    Event,\n)\n'
-    text += "from passerelle.clientele import x\nfrom passerelle.core.json import Json\n"
+    text += "from passerelle.clientele import x\nfrom passerelle.core.wire.json import Json\n"
     assert load_build_hook().rename_imports(text) == (
         '"""passerelle.client"""\nfrom passerelle_client.items import (\n    Event,\n)\n'
         "from passerelle_client.clientele import x\nfrom passerelle_client.core.json import Json\n"

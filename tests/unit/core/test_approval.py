@@ -6,16 +6,7 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 
-from passerelle.core.approval import (
-    TABLE,
-    decide,
-    evolve,
-    find_not_after,
-    find_replay,
-    folds_action,
-    render_table,
-)
-from passerelle.core.approval_commands import (
+from passerelle.core.approval.commands import (
     ActionCommand,
     Answer,
     BeginReturn,
@@ -32,8 +23,17 @@ from passerelle.core.approval_commands import (
     SupersedeAction,
     WithdrawVotes,
 )
-from passerelle.core.approval_guards import MAX_LIFETIME_MS
-from passerelle.core.approval_record import ActionRecord, ActionState, ReturnState
+from passerelle.core.approval.guards import MAX_LIFETIME_MS
+from passerelle.core.approval.machine import (
+    TABLE,
+    decide,
+    evolve,
+    find_not_after,
+    find_replay,
+    folds_action,
+    render_table,
+)
+from passerelle.core.approval.record import ActionRecord, ActionState, ReturnState
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,

@@ -12,8 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from passerelle.core.approval import decide, evolve
-from passerelle.core.approval_commands import (
+from passerelle.core.approval.commands import (
     ActionCommand,
     BeginReturn,
     CancelAction,
@@ -24,11 +23,12 @@ from passerelle.core.approval_commands import (
     SettleAction,
     SupersedeAction,
 )
-from passerelle.core.approval_record import ActionRecord
-from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.approval.machine import decide, evolve
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import ActionClosed, CallerError, StaleAnswer
 from passerelle.core.events import decode_event, encode_event
 from passerelle.core.payloads.approval import ActionResolved, PermissionResolved
+from passerelle.core.wire.codec import from_bytes, to_bytes
 from tests.support.approvals import (
     HOUR_MS,
     NOW_MS,

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from passerelle.core.approval import decide, evolve
-from passerelle.core.approval_audience import list_paired_readers, may_read
-from passerelle.core.approval_commands import Escalate, Expire, WithdrawVotes
-from passerelle.core.approval_record import ActionRecord
-from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.approval.audience import list_paired_readers, may_read
+from passerelle.core.approval.commands import Escalate, Expire, WithdrawVotes
+from passerelle.core.approval.machine import decide, evolve
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound
 from passerelle.core.payloads.approval import AudienceStep, Option, Quorum, Signature
 from passerelle.core.payloads.device import DeviceRights
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.wire.codec import from_bytes, to_bytes
 from tests.support.approvals import (
     ALLOW,
     HOUR_MS,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.canonical import canonicalize, digest
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json
+from passerelle.core.wire.canonical import canonicalize, digest
+from passerelle.core.wire.json import Json
 
 _json: st.SearchStrategy[Json] = st.recursive(
     st.none()

@@ -8,10 +8,10 @@ import orjson
 import pytest
 from hypothesis import given
 
-from passerelle.core.codec import from_bytes, from_wire, to_bytes, to_wire, wire_schema
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import record
+from passerelle.core.wire.codec import from_bytes, from_wire, to_bytes, to_wire, wire_schema
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import record
 from tests.support.payloads import JSON, JSON_OBJECTS, values
 
 

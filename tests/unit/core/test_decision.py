@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core import task as tasks
 from passerelle.core.batch import (
     ABSENT,
     Batch,
@@ -28,9 +27,10 @@ from passerelle.core.payloads.conversation import ThreadStarted
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCompleted
-from passerelle.core.status import Delivery
-from passerelle.core.task_commands import CreateTask, StartRun, TaskCommand, UpdateTask
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import CreateTask, StartRun, TaskCommand, UpdateTask
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Delivery
 from tests.support.counted_ids import START_MS, CountedIds
 from tests.support.task_commands import COMMANDS, CREATED, STARTED
 

@@ -7,9 +7,9 @@ from typing import Literal
 import pytest
 
 from passerelle.core.read_models.delivery import Receiver, show_delivery
-from passerelle.core.record import change
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
 from tests.support.payloads import sample
 
 OPEN = change(

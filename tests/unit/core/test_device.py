@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from passerelle.core.codec import from_bytes, to_bytes
-from passerelle.core.device import (
+from passerelle.core.errors import CallerError, InvalidInput, NotFound
+from passerelle.core.events import Event
+from passerelle.core.payloads.device import DeviceKey, DeviceRights
+from passerelle.core.principal import Principal
+from passerelle.core.session.device import (
     CODE_MS,
     CONFIRM_MS,
     MOST,
@@ -23,11 +26,8 @@ from passerelle.core.device import (
     derive_digits,
     evolve,
 )
-from passerelle.core.errors import CallerError, InvalidInput, NotFound
-from passerelle.core.events import Event
-from passerelle.core.payloads.device import DeviceKey, DeviceRights
-from passerelle.core.principal import Principal
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.times import format_ms
 from tests.support.approvals import NOW_MS, make_id
 
 ADA = Principal("ada", kind="person")

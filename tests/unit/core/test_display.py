@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.display import escape_line, escape_text, escape_value
+from passerelle.core.wire.display import escape_line, escape_text, escape_value
 
 
 @given(st.text())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from passerelle.core.codec import to_bytes
-from passerelle.core.edge_list import KEPT_EDGES, cut, join, list_changes
-from passerelle.core.record import change
-from passerelle.core.task_record import Edge, TaskRecord
+from passerelle.core.task.edges import KEPT_EDGES, cut, join, list_changes
+from passerelle.core.task.record import Edge, TaskRecord
+from passerelle.core.wire.codec import to_bytes
+from passerelle.core.wire.record import change
 from tests.support.payloads import sample
 
 TASK = sample(TaskRecord)

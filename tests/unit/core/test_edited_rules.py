@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.codec import from_bytes, to_bytes
-from passerelle.core.edited_rules import UNEDITED, EditedRules, evolve, folds_rules, tell_edit
 from passerelle.core.errors import VersionMismatch
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
 from passerelle.core.machine import find_targets, replay
 from passerelle.core.payloads.governance import PolicyChanged, StatedRule
-from passerelle.core.times import format_ms
+from passerelle.core.policy.edited_rules import (
+    UNEDITED,
+    EditedRules,
+    evolve,
+    folds_rules,
+    tell_edit,
+)
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.times import format_ms
 from tests.support.approvals import NOW_MS, make_id
 
 HOME = make_id("se")

@@ -21,11 +21,11 @@ from passerelle.core.events import (
     encode_event,
 )
 from passerelle.core.facts import Ref, Scope
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads import PAYLOADS, Payload
 from passerelle.core.payloads.conversation import TurnStarted
 from passerelle.core.payloads.task import TaskAccepted, TaskCreated, TaskProgress, TaskUpdated
-from passerelle.core.times import format_ms
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import format_ms
 from tests.support.payloads import FULL_SCOPE, JSON_OBJECTS, sample, values
 
 TURN = {"session_id", "thread_id", "turn_id"}

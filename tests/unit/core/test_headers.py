@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.headers import SINGLE, find_repeated, join_fields, read_fields
+from passerelle.core.wire.headers import SINGLE, find_repeated, join_fields, read_fields
 
 
 @pytest.mark.parametrize("name", sorted(SINGLE))

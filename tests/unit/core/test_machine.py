@@ -22,9 +22,9 @@ from passerelle.core.machine import (
 )
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
 from passerelle.core.payloads.task import TaskAttemptStarted
-from passerelle.core.task_commands import StartRun, TaskCommand
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import format_ms
+from passerelle.core.task.commands import StartRun, TaskCommand
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.times import format_ms
 from tests.support.approvals import SCOPE as ASKED
 from tests.support.approvals import Stream, make_answer
 from tests.support.task_commands import COMMANDS, SCOPE, STARTED, make_story

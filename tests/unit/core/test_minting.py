@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.ids import ORDINALS, REMOTE_CONTEXT, Shard, place
-from passerelle.core.minting import RecordedIds, form_number, mint_together
+from passerelle.core.mint_log import RecordedIds, form_number, mint_together
 from tests.support.counted_ids import START_MS, CountedIds
 
 SHARD, ELSEWHERE = Shard(7), Shard(8)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from passerelle.core.near import find_near
+from passerelle.core.wire.near import find_near
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic.alias_generators import to_camel
 
-from passerelle.core.codec import from_wire, to_bytes, to_wire, wire_schema
 from passerelle.core.errors import InvalidInput
 from passerelle.core.event_type import EventType
 from passerelle.core.events import FRAME
 from passerelle.core.payloads import PAYLOADS, Payload
+from passerelle.core.wire.codec import from_wire, to_bytes, to_wire, wire_schema
 from tests.support.payloads import required_members, sample, values, wrong_wires
 
 KINDS = sorted(PAYLOADS.values(), key=lambda kind: kind.type)

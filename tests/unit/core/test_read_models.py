@@ -28,27 +28,22 @@ from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.read_models.artifacts import list_artifacts
 from passerelle.core.read_models.attempts import list_attempts
-from passerelle.core.read_models.blocked import list_blocked
-from passerelle.core.read_models.context import show_context
 from passerelle.core.read_models.delivery import show_delivery
-from passerelle.core.read_models.explanation import explain_task
-from passerelle.core.read_models.graph import draw_graph
-from passerelle.core.read_models.history import show_history
+from passerelle.core.read_models.explanation import REASONS, explain_task
+from passerelle.core.read_models.history import show_context, show_history
 from passerelle.core.read_models.mark import MarkState
-from passerelle.core.read_models.objects import show_objects
-from passerelle.core.read_models.reasons import REASONS
 from passerelle.core.read_models.routing import CostState, LimitState, show_routing
 from passerelle.core.read_models.session import show_session
 from passerelle.core.read_models.subagents import list_subagents
-from passerelle.core.read_models.task import QUIET_MS, show_task
-from passerelle.core.read_models.tasks import show_tasks
+from passerelle.core.read_models.task import QUIET_MS, show_objects, show_task
+from passerelle.core.read_models.tasks import draw_graph, list_blocked, show_tasks
 from passerelle.core.read_models.thread import show_thread
-from passerelle.core.record import change
-from passerelle.core.session import SessionRecord
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import ThreadRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
+from passerelle.core.wire.times import parse_ms
 from tests.support.payloads import FULL_SCOPE, sample
 
 TASK = change(

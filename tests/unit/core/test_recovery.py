@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 
 from passerelle.core.payloads.channel import Recovery
-from passerelle.core.read_models.recovery import ORDER, choose_recovery, find_recovery
+from passerelle.core.read_models.channels import ORDER, choose_recovery, find_recovery
 from passerelle.core.read_models.task import QUIET_MS
-from passerelle.core.record import change
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.record import change
+from passerelle.core.wire.times import parse_ms
 from tests.support.payloads import sample
 
 SEEN = "2026-11-21T00:00:00.000Z"

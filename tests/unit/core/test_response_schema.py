@@ -4,9 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passerelle.core.approval.response_schema import (
+    TEXT_SCHEMA,
+    check_content,
+    check_schema,
+    is_blank,
+)
 from passerelle.core.errors import InvalidContent, InvalidInput
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.response_schema import TEXT_SCHEMA, check_content, check_schema, is_blank
+from passerelle.core.wire.json import Json, JsonObject
 
 FORM: JsonObject = {
     "type": "object",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy
-from passerelle.core.retry import (
+from passerelle.core.task.retry import (
     IN_DOUBT,
     RETRIED,
     Again,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
 from passerelle.core.payloads.task import TaskUpdated
-from passerelle.core.session import (
+from passerelle.core.session.machine import (
     DescribeSession,
     OpenSession,
     SessionCommand,
@@ -19,7 +17,9 @@ from passerelle.core.session import (
     decide,
     evolve,
 )
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import format_ms
 
 OPEN = OpenSession("se_1", SessionCreated("pr_1", "default", "ada"))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.sse import SseParser
+from passerelle.core.wire.sse import SseParser
 
 LIMIT = 1000
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef, OpenChange
+from passerelle.core.index_changes import UNSEEN, Standing, derive_standing, find_part, is_open
 from passerelle.core.machine import Record
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
-from passerelle.core.standing import UNSEEN, Standing, derive_standing, find_part, is_open
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_commands import FailTask, StartRun, TaskCommand, UpdateTask
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.task.commands import FailTask, StartRun, TaskCommand, UpdateTask
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.times import parse_ms
 from tests.support.approvals import Stream, make_answer
 from tests.support.task_commands import COMMANDS, FAILURE, STARTED, make_story
 

@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passerelle.core import task as tasks
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import (
     CallerError,
     InvalidInput,
@@ -16,10 +14,8 @@ from passerelle.core.errors import (
 from passerelle.core.events import Event, decode_event, encode_event
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
-from passerelle.core.record import change
-from passerelle.core.status import ENDED, TERMINAL, Delivery, Status
-from passerelle.core.task import SAME, TABLE, decide
-from passerelle.core.task_commands import (
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import (
     AcceptTask,
     ArchiveTask,
     CompleteTask,
@@ -38,8 +34,12 @@ from passerelle.core.task_commands import (
     TaskCommand,
     WaitFor,
 )
-from passerelle.core.task_fold import evolve
-from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
+from passerelle.core.task.fold import evolve
+from passerelle.core.task.machine import SAME, TABLE, decide
+from passerelle.core.task.record import KEPT_ARTIFACTS, TaskRecord
+from passerelle.core.task.status import ENDED, TERMINAL, Delivery, Status
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change
 from tests.support.task_commands import (
     ARTIFACT,
     COMMANDS,

@@ -9,8 +9,7 @@ from passerelle.core.facts import Ref, Scope
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
 from passerelle.core.payloads.run import ModelRequested, RunStatus
 from passerelle.core.payloads.task import TaskCompleted
-from passerelle.core.status import Delivery, Status
-from passerelle.core.task_commands import (
+from passerelle.core.task.commands import (
     EndRun,
     FailRun,
     ObserveArtifact,
@@ -18,9 +17,10 @@ from passerelle.core.task_commands import (
     SendInput,
     StartRun,
 )
-from passerelle.core.task_fold import evolve, folds_task
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import format_ms
+from passerelle.core.task.fold import evolve, folds_task
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Delivery, Status
+from passerelle.core.wire.times import format_ms
 from tests.support.task_commands import ARTIFACT, FAILURE, SCOPE, STARTED, Story, make_story
 
 RUN = Scope("se_1", "th_1", "turn_1", "task_1", "run_1")

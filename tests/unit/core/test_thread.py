@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import CallerError, InvalidInput, NotFound
 from passerelle.core.events import Event, Fact, decode_event, encode_event
 from passerelle.core.facts import ErrorCategory, Failure, Scope
@@ -16,7 +15,7 @@ from passerelle.core.payloads.conversation import (
     TurnCompleted,
     TurnSubmitted,
 )
-from passerelle.core.thread import (
+from passerelle.core.session.thread import (
     TABLE,
     EndTurn,
     FailTurn,
@@ -28,7 +27,8 @@ from passerelle.core.thread import (
     decide,
     evolve,
 )
-from passerelle.core.times import format_ms
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.times import format_ms
 from tests.support.task_commands import STARTED
 
 OPEN = OpenThread("se_1", "th_1", ThreadStarted("ctx_1", "pr_1", "default", "ada"))

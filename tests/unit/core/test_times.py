@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.times import format_ms, parse_ms
+from passerelle.core.wire.times import format_ms, parse_ms
 
 YEAR_1000, YEAR_9999 = -30_610_224_000_000, 253_402_300_799_999
 MOMENTS = st.integers(YEAR_1000, YEAR_9999)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.conversation import TurnCompleted
-from passerelle.core.trace import (
+from passerelle.core.wire.trace import (
     SPAN_BITS,
     SPAN_ID,
     STATE_LIMIT,

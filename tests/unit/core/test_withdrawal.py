@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from passerelle.core.approval.withdrawal import find_withdrawal
 from passerelle.core.payloads.approval import AudienceStep
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.vocabulary import WithdrawalReason
-from passerelle.core.withdrawal import find_withdrawal
 from tests.support.approvals import OWNER, Stream, make_request
 
 BOTH = frozenset({Scope.READ_APPROVALS, Scope.DECIDE})

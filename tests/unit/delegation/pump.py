@@ -10,24 +10,24 @@ from typing import cast
 
 import orjson
 
-from passerelle.core import session as sessions
-from passerelle.core import task as tasks
-from passerelle.core import thread as threads
-from passerelle.core.approval_record import ActionRecord
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.decision import NOTHING, Decision, Held
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard, compose_id
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
 from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.session import OpenSession
-from passerelle.core.status import Status
-from passerelle.core.task_commands import CreateTask, RequestCancel, StartRun
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
+from passerelle.core.session import machine as sessions
+from passerelle.core.session import thread as threads
+from passerelle.core.session.machine import OpenSession
+from passerelle.core.session.thread import OpenThread, SubmitMessage, ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import CreateTask, RequestCancel, StartRun
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 from passerelle.delegation.runs.observation import observe
 from passerelle.delegation.runs.questions import open_questions

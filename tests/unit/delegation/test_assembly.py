@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.members import objects_at
 from passerelle.core.events import Event
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.machine import write_snapshot
 from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.delegation.pump import artifact, make_running, status
 
 

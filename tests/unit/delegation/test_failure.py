@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from passerelle.a2a_mapping.envelopes import ERROR_INFO
-from passerelle.core.codec import from_wire, to_wire
 from passerelle.core.errors import InvalidAgentResponse, PeerRefused, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, Failure
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Malformed, Refused, Unreached
+from passerelle.core.wire.codec import from_wire, to_wire
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.failure import explain
 from passerelle.runtime.records.failures import explain_failure, make_error
 from tests.unit.delegation.pump import CONTEXT, REMOTE, TASK, Pump, make_running

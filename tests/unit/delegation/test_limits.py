@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.record import change
-from passerelle.core.status import Status
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import format_ms
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
+from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.limits import (
     drop_limits,
     explain_limit,

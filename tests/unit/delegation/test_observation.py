@@ -14,12 +14,12 @@ from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.states import PEER_STATES
 from passerelle.core.events import Event
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.machine import write_snapshot
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCancelled
-from passerelle.core.status import ENDED, Status
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.delegation.pump import (
     CONTEXT,
     OURS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
 from tests.support.payloads import JSON
 

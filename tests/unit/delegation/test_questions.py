@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
-from passerelle.core import approval
-from passerelle.core.approval_commands import Answer
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import Answer
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.status import Status
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.delegation.pump import REMOTE, Pump, make_running, status, task
 
 

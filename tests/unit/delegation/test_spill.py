@@ -10,9 +10,9 @@ import pytest
 
 from passerelle.core.events import FRAME, Fact, encode_event
 from passerelle.core.facts import Scope
-from passerelle.core.json import JsonObject
 from passerelle.core.machine import write_snapshot
 from passerelle.core.payloads.run import ArtifactChanged, OutputSpilled, RunStatus
+from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.spill import CAP, Spill, hold, show
 from tests.unit.delegation.pump import Pump, artifact, make_running, message, status, task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.errors import ArtifactTooLarge
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.volume import (
     Growth,
     OutputLimits,

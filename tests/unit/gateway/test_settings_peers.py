@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
 from passerelle.peers.config import PeerConfig, Tls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Malformed, PeerOutcome, Refused, Unknown
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.answers import judge_send
 from passerelle.peers.grpc.answers import read_end
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.call import Call, Operation
 from passerelle.peers.http_json import HttpJson
 from passerelle.peers.interface import Interface

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.peers.interface import (
     PREFERENCE,
     Choice,

@@ -18,7 +18,7 @@ from jwt import PyJWK
 
 from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.core.errors import PeerUnavailable
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.signatures import CardJudge, CardTrust, SignaturePolicy, Verdict
 from passerelle.runtime.common.signing.keys import SigningKey, mint_signing_key, read_signing_key
 from passerelle.runtime.common.signing.segments import encode_segment

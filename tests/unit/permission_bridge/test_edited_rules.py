@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from passerelle.core.edited_rules import RULE_LIMIT, SCHEMA, EditedRules
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.approval import Quorum
 from passerelle.core.payloads.governance import StatedRule
-from passerelle.core.times import format_ms
+from passerelle.core.policy.edited_rules import RULE_LIMIT, SCHEMA, EditedRules
+from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.approvers import Tier, make_step
 from passerelle.permission_bridge.cases import (
     About,

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from passerelle.core.payloads.approval import Risk
-from passerelle.core.times import parse_ms
+from passerelle.core.wire.times import parse_ms
 from passerelle.permission_bridge.quiet import QuietHours, find_quiet_end, is_grave
 
 BERLIN = ZoneInfo("Europe/Berlin")

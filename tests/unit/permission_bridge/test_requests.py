@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.approval import decide
-from passerelle.core.approval_commands import OpenAction
-from passerelle.core.approval_guards import MAX_LIFETIME_MS
+from passerelle.core.approval.commands import OpenAction
+from passerelle.core.approval.guards import MAX_LIFETIME_MS
+from passerelle.core.approval.machine import decide
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.approval.response_schema import TEXT_SCHEMA
 from passerelle.core.events import Event, encode_event
-from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionKind, Option, Request, Risk
-from passerelle.core.prompt import PeerPrompt
-from passerelle.core.response_schema import TEXT_SCHEMA
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.cases import PeerAsks
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking, make_request

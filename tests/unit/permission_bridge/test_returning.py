@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.approval_commands import BeginReturn, FailReturn, RetryReturn
+from passerelle.core.approval.commands import BeginReturn, FailReturn, RetryReturn
 from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown, Unreached
 from passerelle.permission_bridge.returning import (
     Attempts,

@@ -5,10 +5,10 @@ import pytest
 from passerelle.a2a_mapping.dialects.pause import Reply
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.extensions import PERMISSION
-from passerelle.core.approval_commands import Expire
-from passerelle.core.approval_record import ActionRecord
-from passerelle.core.json import Json, JsonObject
-from passerelle.core.prompt import PeerPrompt, read_answer
+from passerelle.core.approval.commands import Expire
+from passerelle.core.approval.prompt import PeerPrompt, read_answer
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.cases import PeerAsks
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking, make_request

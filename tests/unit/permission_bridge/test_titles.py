@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.approval_guards import TITLE_LIMIT
+from passerelle.core.approval.guards import TITLE_LIMIT
+from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import ActionKind, ActionType
-from passerelle.core.prompt import PeerPrompt
 from passerelle.permission_bridge.titles import make_title, quote
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json
+    from passerelle.core.wire.json import Json
 
 PAY = PeerPrompt(
     dialect="",

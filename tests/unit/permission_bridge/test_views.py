@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from passerelle.core.approval_commands import BeginReturn, FailReturn, SupersedeAction
+from passerelle.core.approval.commands import BeginReturn, FailReturn, SupersedeAction
 from passerelle.core.errors import InvalidInput
 from passerelle.permission_bridge.views import compute_digest, render_decision, render_view
 from tests.support.approvals import HOUR_MS, NOW_MS, PAUSE, SCOPE, Stream, make_answer, make_id

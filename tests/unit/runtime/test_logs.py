@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from passerelle.core.trace import read_trace
+from passerelle.core.wire.trace import read_trace
 from passerelle.runtime.common.carried import TRACE
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret

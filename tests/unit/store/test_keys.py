@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, compose_id
+from passerelle.core.index_changes import SESSIONS, UNSEEN
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import PARTS
-from passerelle.core.standing import SESSIONS, UNSEEN
 from passerelle.store import keys
 from passerelle.store.topology import slot_of
 

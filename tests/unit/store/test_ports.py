@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from passerelle.core.ports.blobs import Blobs
+from passerelle.core.ports.blobs import Blobs, Uploads
 from passerelle.core.ports.channels import Acks, Channels, Presences
 from passerelle.core.ports.due import DueRows
 from passerelle.core.ports.leases import Leases
 from passerelle.core.ports.log import EventLog, Hints
 from passerelle.core.ports.projections import Projections
-from passerelle.core.ports.uploads import Uploads
 from passerelle.store.acks import RedisAcks
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.channels import RedisChannels, RedisPresences

@@ -4,9 +4,9 @@ import json
 import re
 from typing import Any, cast
 
-from passerelle.core.codec import to_wire
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads import PAYLOADS
+from passerelle.core.wire.codec import to_wire
 from tests.support.payloads import sample
 from tools.event_docs import read_row, render_events
 from tools.event_schema import render_event_schema

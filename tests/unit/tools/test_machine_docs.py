@@ -2,8 +2,11 @@
 
 import re
 
-from passerelle.core import approval, session, task, thread
-from passerelle.core.status import Status
+from passerelle.core.approval import machine as approval
+from passerelle.core.session import machine as session
+from passerelle.core.session import thread
+from passerelle.core.task import machine as task
+from passerelle.core.task.status import Status
 from tools.machine_docs import render_state_machine
 
 TEXT = render_state_machine()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from pydantic import BaseModel
 
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 
 def _dump(model: BaseModel) -> JsonObject:

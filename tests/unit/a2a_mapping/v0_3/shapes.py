@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.v0_3.forms import UNSPECIFIED
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 # What stands at a member: lists of objects are no lists of values to a type checker, so it is not told more.
 Part: TypeAlias = st.SearchStrategy[Any]

@@ -10,7 +10,7 @@ from passerelle.a2a_mapping.v0_3.calls import METHODS, NAMES, read_call, write_p
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.responses import ends_stream, write_response
 from passerelle.core.errors import NotFound
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 BIG = 2**53 + 1
 

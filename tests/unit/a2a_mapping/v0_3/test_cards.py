@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.card_shapes import Shape, choose_shape, shape_card
 from passerelle.a2a_mapping.cards import Edge, Place, rewrite_card
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.cards import is_legacy, lift_card, lower_card
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 OLD: JsonObject = {
     "name": "Old",

@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.v0_3.calls import read_call, write_params
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.push import read_task_config, write_task_config
 from passerelle.a2a_mapping.v0_3.responses import read_response, write_response
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.v0_3 import oracle, shapes
 
 FEW = settings(max_examples=60, deadline=None)

@@ -12,20 +12,20 @@ from rich.console import Console
 from passerelle.cli.watch.board import KEPT_ENDED, RATE_OVER_MS, Board
 from passerelle.cli.watch.lines import Lines
 from passerelle.cli.watch.screen import Screen
-from passerelle.core.codec import to_wire
 from passerelle.core.events import encode_event
 from passerelle.core.facts import ErrorCategory, Failure, Scope
-from passerelle.core.json import JsonObject
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.read_models.task import QUIET_MS
-from passerelle.core.status import Status
-from passerelle.core.task_commands import (
+from passerelle.core.task.commands import (
     CreateTask,
     FailTask,
     ReportProgress,
     StartRun,
 )
-from passerelle.core.times import parse_ms
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import parse_ms
 from tests.support.task_commands import CREATED, STARTED, Story, make_story
 
 NOW_MS: Final = 1_000_000

@@ -3,7 +3,7 @@
 import pytest
 
 from passerelle.cli.watch.inbox import Act, Decide, Inbox, Quit
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 
 
 def question(number: int = 1, risk: str = "medium", kind: str = "permission") -> JsonObject:

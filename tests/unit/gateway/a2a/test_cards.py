@@ -10,8 +10,8 @@ from jwt import PyJWK
 from structlog.testing import capture_logs
 
 from passerelle.a2a_mapping.cards import Edge, Place
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import PeerCard
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.cards import CardOptions, Cards, make_card_options, shorten
 from passerelle.gateway.a2a.edge import KEY_EDGE, OPEN_EDGE
 from passerelle.gateway.a2a.reply import Reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION, list_required
-from passerelle.core.json import Json, JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.incoming import Incoming
 

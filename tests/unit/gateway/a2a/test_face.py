@@ -13,9 +13,9 @@ from passerelle.channels.stream_end import StreamEnd
 from passerelle.channels.stream_frame import Followed, Frames, StreamFrame
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.json import JsonObject
 from passerelle.core.peer import Peer
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.active_runs import ResultCallback
 from passerelle.gateway.a2a.face import FaceParts, make_face
 from passerelle.gateway.a2a.operations import Turn

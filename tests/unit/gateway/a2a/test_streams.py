@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from passerelle.channels.stream_frame import Frames, StreamFrame
 from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.long_json import LongJson, Slice
+from passerelle.core.wire.long_json import LongJson, Slice
 from passerelle.gateway.a2a.bindings import Binding, HttpBinding, RpcBinding
 from passerelle.gateway.a2a.streams import COMMENT, EventStream
 from passerelle.runtime.records.long_content import CHUNK_BYTES, LongContent

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 from httpx import ASGITransport, AsyncClient
 
-from passerelle.core.json import Json
+from passerelle.core.wire.json import Json
 from passerelle.gateway.auth.authenticator import OpenAuthenticator
 from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.openapi import make_openapi_route, render_openapi

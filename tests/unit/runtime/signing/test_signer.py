@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.core.json import JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_rules import find_contradictions
 from passerelle.gateway.settings_secrets import load_signer

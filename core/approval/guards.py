@@ -1,0 +1,276 @@
+"""What must hold before a question is opened or an answer counts: each guard raises one typed error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.approval.audience import asks, may_decide, may_read
+from passerelle.core.approval.response_schema import check_content, check_schema, is_blank
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidContent,
+    InvalidInput,
+    NotFound,
+    StaleAnswer,
+    UnknownOption,
+    UnsupportedOperation,
+)
+from passerelle.core.events import check_scope
+from passerelle.core.ids import read_shard
+from passerelle.core.payloads.approval import Option
+from passerelle.core.payloads.device import NEGATIVE, reaches
+from passerelle.core.principal import PrincipalKind, Scope
+from passerelle.core.wire.canonical import canonicalize
+
+if TYPE_CHECKING:
+    from passerelle.core.approval.commands import Answer, ConsumeAction, OpenAction
+    from passerelle.core.approval.record import ActionRecord
+    from passerelle.core.payloads.approval import Request
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+
+TITLE_LIMIT: Final = 120
+COMMENT_LIMIT: Final = 2000
+CONTENT_LIMIT_BYTES: Final = 8192
+DECISION_ID_LIMIT: Final = 128
+MAX_LIFETIME_MS: Final = 30 * 24 * 3_600_000
+
+_WORDS: Final = frozenset({"input", "auth"})
+"""Kinds of questions that a message to the task is an answer to."""
+_MESSAGE: Final = Option("message", "Write to the agent", "answer")
+"""What a message to the task is to a request for an authorization that offers no answer: never on offer, since nobody
+but who owns the task may write to its agent."""
+_DECIDERS: Final[frozenset[PrincipalKind]] = frozenset({"person", "service"})
+
+
+def check_opening(command: OpenAction) -> None:
+    """Refuses a question that nobody could answer, or that would never end.
+
+    Raises:
+        InvalidInput: naming the field.
+    """
+    request = command.request
+    if read_shard(request.action_id) is None:
+        raise InvalidInput("actionId", "is not an id of ours")
+    check_scope("permission.requested", command.scope)
+    if not 0 < len(request.title) <= TITLE_LIMIT or not request.title.isprintable():
+        raise InvalidInput("title", f"must be one line of 1 to {TITLE_LIMIT} characters")
+    if not request.owner:
+        raise InvalidInput("owner", "somebody must be able to decide")
+    if not request.digest:
+        raise InvalidInput("digest", "an answer needs something to be bound to")
+    if not 0 < request.expires_ms - request.created_ms <= MAX_LIFETIME_MS:
+        raise InvalidInput("expiresMs", "must be after createdMs, and within 30 days of it")
+    if request.on_timeout == "keep_waiting" and request.kind != "input":
+        raise InvalidInput("onTimeout", "keep_waiting is for questions of kind input")
+    _check_options(request)
+    _check_audience(request)
+
+
+def check_audience(record: ActionRecord, answer: Answer) -> None:
+    """Only its audience decides, and only as a person or a service that holds the right.
+
+    An agent's credential never decides, whatever its scopes say, nor does the one that this very question comes from:
+    it is the asking side. Words are no decision: who owns a task may answer a question of kind input or auth by writing
+    to the task, as in any A2A conversation (ST-6).
+
+    Raises:
+        NotFound: the question of others looks like none.
+        Forbidden: the credential does not carry the right, or its principal may look and not decide.
+    """
+    who, request = answer.who, record.request
+    if answer.turn_id is None and asks(record, who):
+        raise Forbidden("whoever asks never decides", why="asker")
+    if answer.is_host:
+        _check_host(record, who)
+        return
+    if not may_read(record, who):
+        raise NotFound("action", request.action_id)
+    if request.kind in _WORDS and answer.turn_id is not None and who.key == request.owner:
+        return
+    if who.kind not in _DECIDERS:
+        raise Forbidden(f"a credential of kind {who.kind} never decides", kind=who.kind)
+    if Scope.DECIDE not in who.scopes:
+        raise Forbidden(f"the credential lacks {Scope.DECIDE}", scope=Scope.DECIDE)
+    if not may_decide(record, who):
+        is_self = who.id == request.principal and not request.quorum.allow_self
+        why = "self_approval" if is_self else "not_in_audience"
+        raise Forbidden("this question is for others to decide", why=why)
+
+
+def _check_host(record: ActionRecord, who: Principal) -> None:
+    """A host's policy decides what one person may, for every owner of its tenant; never what several must."""
+    request = record.request
+    if who.tenant != request.tenant:
+        raise NotFound("action", request.action_id)
+    if who.kind not in _DECIDERS or Scope.HOST not in who.scopes:
+        raise Forbidden(f"the credential lacks {Scope.HOST}", scope=Scope.HOST)
+    if request.quorum.need > 1 or request.audience:
+        raise Forbidden("this question is for others to decide", why="not_in_audience")
+
+
+def check_right(record: ActionRecord, answer: Answer, option: Option) -> None:
+    """A yes from high risk on takes a right of its own. A no never does, and words that answer a question are no yes.
+
+    Raises:
+        Forbidden: the credential does not carry it.
+    """
+    says_yes = option.kind not in NEGATIVE and answer.turn_id is None and not answer.is_host
+    is_grave = not reaches("medium", record.request.risk)
+    if says_yes and is_grave and Scope.DECIDE_HIGH not in answer.who.scopes:
+        raise Forbidden(
+            f"a yes at {record.request.risk} risk takes {Scope.DECIDE_HIGH}",
+            scope=Scope.DECIDE_HIGH,
+        )
+
+
+def check_device(record: ActionRecord, answer: Answer, option: Option) -> None:
+    """What the device of an answer may say, and whether it had to sign.
+
+    A no needs no signature: to stop something must not fail for want of a key.
+
+    Raises:
+        Forbidden: the device is narrowed to less, or a yes of this risk comes without its signature.
+    """
+    if not answer.rights.allow(option.kind, record.request.risk):
+        raise Forbidden("this device may not choose this", why="device_scope")
+    if answer.must_sign and answer.signature is None and option.kind not in NEGATIVE:
+        raise Forbidden(
+            f"a yes at {record.request.risk} risk takes the signature of a device",
+            why="signature_required",
+        )
+
+
+def check_binding(record: ActionRecord, answer: Answer) -> None:
+    """The answer must be to what stands here now, not to an earlier state of it.
+
+    Raises:
+        StaleAnswer: another revision, or another digest.
+        InvalidInput: ``rev`` is no number.
+    """
+    if isinstance(answer.rev, bool):
+        raise InvalidInput("rev", "must be a whole number")
+    if answer.rev != record.rev:
+        raise StaleAnswer("stale_revision", "rev")
+    if answer.digest != record.request.digest:
+        raise StaleAnswer("digest_mismatch", "digest")
+
+
+def check_use(record: ActionRecord, command: ConsumeAction, now_ms: int) -> None:
+    """What was allowed must be what runs, once, in time, and with no rule against it by now.
+
+    Raises:
+        StaleAnswer: something else is about to be done.
+        UnsupportedOperation: it was used before, its time is over, or policy denies it by now.
+    """
+    if record.request.remote is not None:
+        raise UnsupportedOperation(
+            "its answer goes to an agent, which acts on it", state=record.state
+        )
+    if command.digest != record.request.digest:
+        raise StaleAnswer("digest_mismatch", "digest")
+    if record.consumed_at is not None:
+        raise UnsupportedOperation("it was used already", usedAt=record.consumed_at)
+    if now_ms >= record.request.expires_ms:
+        raise UnsupportedOperation("its time is over", state=record.state)
+    if command.evaluation.decision == "deny":
+        raise UnsupportedOperation(f"policy denies it by now: {command.evaluation.reason}")
+
+
+def choose_option(record: ActionRecord, answer: Answer) -> Option:
+    """The option that an answer names; without a name, the one that takes an answer.
+
+    A message of who owns the task answers a request for an authorization without any.
+
+    Raises:
+        UnknownOption: the question does not offer it.
+    """
+    if answer.option_id is not None:
+        option = record.find_option(answer.option_id)
+        if option is None:
+            raise UnknownOption("optionId", "is not one of the options")
+        return option
+    answering = [option for option in record.request.options if option.kind == "answer"]
+    if not answering and answer.turn_id is not None and record.request.kind == "auth":
+        return _MESSAGE
+    if len(answering) != 1 or answer.content is None:
+        raise UnknownOption("optionId", "must name one of the options")
+    return answering[0]
+
+
+def check_words(record: ActionRecord, answer: Answer, option: Option) -> None:
+    """What was said beside the option: ids, comment, content.
+
+    Raises:
+        InvalidInput: the decision id or the comment is out of bounds.
+        InvalidContent: the content is missing, blank, unasked for, or not what the schema wants.
+    """
+    if not 0 < len(answer.decision_id) <= DECISION_ID_LIMIT:
+        raise InvalidInput("decisionId", f"must have 1 to {DECISION_ID_LIMIT} characters")
+    # What is sent to the peer for a decision named after a turn is that turn's message.
+    names_turn = answer.decision_id.startswith("turn_")
+    if names_turn != (answer.turn_id is not None) or answer.turn_id not in {
+        None,
+        answer.decision_id,
+    }:
+        raise InvalidInput(
+            "decisionId", "only an answer that came as a turn has the id of its turn"
+        )
+    if names_turn and (option.kind != "answer" or record.request.kind not in _WORDS):
+        raise InvalidInput("optionId", "a message answers questions in words, and nothing else")
+    if answer.comment is not None and len(answer.comment) > COMMENT_LIMIT:
+        raise InvalidInput("comment", f"must have at most {COMMENT_LIMIT} characters")
+    if option.kind == "answer":
+        # A message goes to the agent as it is, which judges it as it would without us; the content only shows it.
+        if not names_turn:
+            _check_content(answer.content, record.request.response_schema)
+            _check_size(answer.content)
+    elif answer.content is not None:
+        raise InvalidContent("content", f"the option {option.option_id} takes none")
+    if answer.native is not None:
+        _check_size(answer.native)
+
+
+def _check_content(content: JsonObject | None, schema: JsonObject | None) -> None:
+    if content is None or is_blank(content):
+        raise InvalidContent("content", "an empty answer answers nothing")
+    if schema is not None:
+        check_content(schema, content)
+
+
+def _check_size(content: JsonObject | None) -> None:
+    try:
+        size = len(canonicalize(content))
+    except InvalidInput as error:
+        raise InvalidContent("content", error.reason) from None
+    if size > CONTENT_LIMIT_BYTES:
+        raise InvalidContent("content", f"has more than {CONTENT_LIMIT_BYTES} bytes")
+
+
+def _check_audience(request: Request) -> None:
+    quorum = request.quorum
+    if quorum.need > 1 and request.kind not in {"permission", "confirmation"}:
+        raise InvalidInput("quorum", "words have one author")
+    named = {name for step in request.audience for name in step.principals} or {request.principal}
+    able = named if quorum.allow_self else named - {request.principal}
+    if len(able) < max(quorum.need, 1):
+        raise InvalidInput("audience", f"{quorum.need} must agree, and {len(able)} may decide")
+    starts = [step.after_ms for step in request.audience]
+    if starts != sorted(starts) or starts[:1] not in ([], [0]):
+        raise InvalidInput("audience", "its steps begin with the opening, one after the other")
+
+
+def _check_options(request: Request) -> None:
+    names = [option.option_id for option in request.options]
+    if not names or len(set(names)) != len(names) or not all(names):
+        raise InvalidInput("options", "must have distinct, non-empty ids, and be at least one")
+    wants_words = request.kind in {"input", "auth"}
+    for option in request.options:
+        if (option.kind == "answer" and not wants_words) or (
+            option.kind.startswith("allow_") and wants_words
+        ):
+            raise InvalidInput(
+                "options", f"{option.kind} does not fit a question of {request.kind}"
+            )
+    if request.response_schema is not None:
+        check_schema(request.response_schema)

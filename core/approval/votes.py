@@ -1,0 +1,109 @@
+"""More than one principal decides: votes, and when they are enough.
+
+A vote belongs to a principal, whatever the device it came from, so two devices of one person are one vote. A later vote
+of the same principal takes the place of the earlier one. Votes of devices that were revoked since do not count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.core.errors import UnsupportedOperation
+from passerelle.core.events import Fact
+from passerelle.core.payloads.approval import ChannelPermissionReturned, Vote
+from passerelle.core.payloads.device import NEGATIVE
+from passerelle.core.wire.times import format_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.approval.commands import Answer, WithdrawVotes
+    from passerelle.core.approval.record import ActionRecord
+    from passerelle.core.payloads.approval import Option
+
+
+def make_vote(answer: Answer, option: Option, now_ms: int) -> Vote:
+    """The vote that a valid answer is."""
+    who = answer.who
+    return Vote(
+        principal=who.id,
+        option_id=option.option_id,
+        decision_id=answer.decision_id,
+        agrees=option.kind not in NEGATIVE,
+        at=format_ms(now_ms),
+        device=who.device,
+        device_name=who.device_name or who.device,
+        comment=answer.comment,
+        signature=answer.signature,
+    )
+
+
+def closes(record: ActionRecord, vote: Vote, void: frozenset[str]) -> bool:
+    """Whether a vote brings the decision: it is a veto, or one of enough of its kind for the same option."""
+    quorum = record.request.quorum
+    if not vote.agrees and quorum.veto:
+        return True
+    others = [
+        one
+        for one in record.votes
+        if one.principal != vote.principal and one.device not in void and one.agrees is vote.agrees
+    ]
+    # Two who agree to different things have not agreed.
+    same = [one for one in others if not vote.agrees or one.option_id == vote.option_id]
+    return len(same) + 1 >= quorum.need
+
+
+def is_cast(record: ActionRecord, vote: Vote) -> bool:
+    """Whether this very vote stands already: the repeat of a message says nothing new."""
+    return any(
+        (one.decision_id, one.principal, one.option_id)
+        == (vote.decision_id, vote.principal, vote.option_id)
+        for one in record.votes
+    )
+
+
+def tell_vote(record: ActionRecord, vote: Vote) -> Fact:
+    """A vote that is counted and closes nothing."""
+    said = ChannelPermissionReturned(
+        direction="answer",
+        source="answer",
+        accepted=True,
+        outcome="counted",
+        channel_id=vote.device,
+        vote=vote,
+    )
+    return Fact(record.scope, said)
+
+
+def withdraw(record: ActionRecord, command: WithdrawVotes) -> list[Fact]:
+    """The votes of devices that decide no more, taken back one by one.
+
+    Raises:
+        UnsupportedOperation: none of them has voted here.
+    """
+    gone = [vote for vote in record.votes if vote.device in command.devices]
+    if not gone:
+        raise UnsupportedOperation("no vote of this device stands here")
+    return [
+        Fact(
+            record.scope,
+            ChannelPermissionReturned(
+                direction="answer",
+                source="system",
+                accepted=False,
+                outcome="withdrawn",
+                channel_id=vote.device,
+                reason="device_revoked",
+                vote=vote,
+            ),
+        )
+        for vote in gone
+    ]
+
+
+def fold_vote(votes: tuple[Vote, ...], said: ChannelPermissionReturned) -> tuple[Vote, ...]:
+    """The votes after a fact."""
+    vote = said.vote
+    if vote is None:
+        return votes
+    if said.outcome == "withdrawn":
+        return tuple(one for one in votes if one.decision_id != vote.decision_id)
+    return (*(one for one in votes if one.principal != vote.principal), vote)

@@ -1,0 +1,154 @@
+"""What follows from a change of records: open things, lists of tasks, and whether projections must look at the events.
+
+None of it is decided by a caller. It is read off the records before and after, so no write path can forget it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.approval.machine import ActionRecord
+from passerelle.core.batch import OpenChange
+from passerelle.core.event_type import EventType
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.ports.projections import IndexRow
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, LISTED, TERMINAL, Status
+from passerelle.core.wire.times import parse_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from passerelle.core.batch import EntityRef
+    from passerelle.core.machine import Record
+    from passerelle.core.ports.projections import Part
+
+
+_ENDS: Final[Mapping[Status, Part]] = {
+    Status.COMPLETED: "completed",
+    Status.CANCELLED: "canceled",
+}
+LINK_EVENTS: Final = frozenset(
+    {
+        EventType.CHANNEL_CONNECTED,
+        EventType.CHANNEL_DISCONNECTED,
+        EventType.CHANNEL_RESUMED,
+        EventType.CHANNEL_MESSAGE,
+    }
+)
+"""Facts of a principal's links, which its inbox has too."""
+_LOOKED_AT: Final = LINK_EVENTS | {
+    EventType.CHANNEL_PERMISSION_FORWARDED,
+    EventType.CHANNEL_PERMISSION_RETURNED,
+}
+"""What a projection wants though it changes no record."""
+_LISTED: Final = frozenset(Status) - {Status.ARCHIVED}
+
+UNSEEN: Final = ""
+"""The list of an owner's tasks that callers over A2A do not see: the one of no agent."""
+SESSIONS: Final = "~sessions"
+"""The list of an owner's sessions that have a title."""
+_UNSEEN_ENDS: Final = TERMINAL - {Status.COMPLETED}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The derived parts of a batch."""
+
+    opened: tuple[OpenChange, ...]
+    task_times: tuple[tuple[str, int], ...]
+    index: tuple[IndexRow, ...]
+    feed: bool
+
+
+def derive_standing(
+    before: Mapping[EntityRef, Record | None],
+    after: Mapping[EntityRef, Record | None],
+    types: Iterable[str] = (),
+) -> Standing:
+    """Compares the records of a decision before and after it; ``types`` are those of its events."""
+    opened: list[OpenChange] = []
+    index: list[IndexRow] = []
+    named: list[IndexRow] = []
+    feed = not _LOOKED_AT.isdisjoint(types)
+    for ref, record in after.items():
+        earlier = before.get(ref)
+        if record is earlier:
+            continue
+        if is_open(record) and not is_open(earlier):
+            opened.append(OpenChange(ref.id, 0))
+        if is_open(earlier) and not is_open(record):
+            opened.append(OpenChange(ref.id, None))
+        if isinstance(record, ActionRecord):
+            feed = True
+        if isinstance(record, TaskRecord):
+            index += list_rows(earlier if isinstance(earlier, TaskRecord) else None, record)
+        if isinstance(record, SessionRecord) and record.title is not None:
+            named.append(_list_session(record))
+    times = tuple((row.facade, row.at_ms) for row in index if row.part != "gone")
+    return Standing(tuple(opened), times, (*index, *named), feed)
+
+
+def _list_session(record: SessionRecord) -> IndexRow:
+    return IndexRow(record.owner, SESSIONS, record.session_id, parse_ms(record.created_at))
+
+
+def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow, ...]:
+    """The row that a task gets in its owner's lists where its status is another one, or it is seen for the first time.
+
+    Tasks that callers see are listed by agent. Of the others the control plane lists those that were created and not
+    started, and those that ended without ever being seen; a bare Message was never a task to anybody.
+    """
+    if record.status not in _LISTED:
+        return ()  # a task that is put away stays where its end has put it
+    if earlier is not None and earlier.owner != record.owner:
+        return (*_take_out(earlier), *list_rows(None, record))
+    moved = (
+        earlier is None
+        or earlier.status is not record.status
+        or earlier.exposure != record.exposure
+    )
+    if record.shown:
+        if not (moved or (earlier is not None and not earlier.shown)):
+            return ()
+        agent = _choose_list(record)
+    elif moved and (not record.attempts or record.status in _UNSEEN_ENDS):
+        agent = UNSEEN
+    else:
+        return ()
+    return (replace(make_row(record), agent=agent),)
+
+
+def _take_out(record: TaskRecord) -> tuple[IndexRow, ...]:
+    """What takes a task out of both lists in which its owner may have it: it was unseen once, and is seen now."""
+    row = replace(make_row(record), part="gone")
+    return tuple(replace(row, agent=agent) for agent in dict.fromkeys((UNSEEN, row.agent)))
+
+
+def make_row(record: TaskRecord) -> IndexRow:
+    """The row of a task that callers see."""
+    facade, agent = expose(TaskId(record.task_id), record.exposure), _choose_list(record)
+    return IndexRow(record.owner, agent, facade, parse_ms(record.status_at), find_part(record))
+
+
+def _choose_list(record: TaskRecord) -> str:
+    """What is not meant for lists stands where callers over A2A do not look (TR-6)."""
+    return record.kind if record.visibility in LISTED else UNSEEN
+
+
+def find_part(record: TaskRecord) -> Part:
+    """Where a task stands in its owner's list: by the end that callers see."""
+    if record.status not in TERMINAL:
+        return "open"
+    if record.rejected:
+        return "rejected"
+    return _ENDS.get(record.status, "failed")
+
+
+def is_open(record: Record | None) -> bool:
+    """Whether the thing keeps its session's stream: a task that has not ended, a question without an answer."""
+    if isinstance(record, TaskRecord):
+        return record.status not in ENDED
+    return isinstance(record, ActionRecord) and record.state == "pending"

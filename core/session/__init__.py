@@ -1,0 +1,1 @@
+"""Sessions, threads, devices and links: their machines and requests."""

@@ -1,0 +1,146 @@
+"""The session machine: a caller's durable conversation container, and the unit of order (ID-2).
+
+A session is opened once, by its first message or by name, and then only described. ``TABLE`` has two rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
+from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.wire.record import change, record
+
+if TYPE_CHECKING:
+    from passerelle.core.events import Event
+
+SCHEMA: Final = 1
+_LISTED_THREADS: Final = 64
+
+
+class SessionStatus(StrEnum):
+    """A session is open as long as it is kept."""
+
+    OPEN = "open"
+
+
+@record
+class SessionRecord:
+    """One session. ``threads`` are the newest 64; ``thread_count`` counts all."""
+
+    schema: int
+    session_id: str
+    owner: str
+    tenant: str
+    principal: str
+    created_at: str
+    updated_at: str
+    last: int
+    title: str | None = None
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    threads: tuple[str, ...] = ()
+    thread_count: int = 0
+    given: tuple[str, ...] = ()
+    """Its tasks that are somebody else's by now: what the stream says of them is not for the owner of the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Opens a session."""
+
+    session_id: str
+    created: SessionCreated
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeSession:
+    """Changes title or labels; an empty text takes a label away."""
+
+    updated: SessionUpdated
+
+
+SessionCommand: TypeAlias = OpenSession | DescribeSession
+
+TABLE: Final[dict[type[SessionCommand], dict[SessionStatus | None, frozenset[SessionStatus]]]] = {
+    OpenSession: {None: frozenset({SessionStatus.OPEN})},
+    DescribeSession: {SessionStatus.OPEN: frozenset({SessionStatus.OPEN})},
+}
+
+
+def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
+    """The facts of a command.
+
+    Raises:
+        InvalidInput: a session that is opened again.
+        NotFound: a session that does not exist is described.
+    """
+    if isinstance(command, OpenSession):
+        if state is not None:
+            raise InvalidInput("sessionId", "the session exists")
+        return [Fact(Scope(command.session_id), command.created)]
+    if state is None:
+        raise NotFound("session", "")
+    return [Fact(Scope(state.session_id), command.updated)]
+
+
+FOLDED: Final[frozenset[type]] = frozenset(
+    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated}
+)
+
+
+def folds_session(event: Event) -> bool:
+    """Whether the event changes the record of its session."""
+    payload = event.fact.payload
+    if isinstance(payload, TaskUpdated):
+        return payload.new_owner is not None
+    return type(payload) in FOLDED
+
+
+def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
+    """The record after an event; total."""
+    payload = event.fact.payload
+    if state is not None and event.sequence <= state.last:
+        return state
+    if isinstance(payload, SessionCreated):
+        return state or SessionRecord(
+            schema=SCHEMA,
+            session_id=event.fact.scope.session_id,
+            owner=payload.owner,
+            tenant=payload.tenant,
+            principal=payload.principal,
+            title=payload.title,
+            labels=payload.labels or {},
+            created_at=event.timestamp,
+            updated_at=event.timestamp,
+            last=event.sequence,
+        )
+    if state is None:
+        return None
+    moved = change(state, updated_at=event.timestamp, last=event.sequence)
+    if isinstance(payload, SessionUpdated):
+        return change(
+            moved,
+            title=payload.title if payload.title is not None else state.title,
+            labels={
+                name: text for name, text in {**state.labels, **payload.labels}.items() if text
+            },
+        )
+    if isinstance(payload, ThreadStarted):
+        thread = event.fact.scope.thread_id or ""
+        return change(
+            moved,
+            threads=(*state.threads, thread)[-_LISTED_THREADS:],
+            thread_count=state.thread_count + 1,
+        )
+    if isinstance(payload, TaskUpdated) and payload.new_owner is not None:
+        task = event.fact.scope.task_id or ""
+        others = tuple(one for one in state.given if one != task)
+        return change(
+            moved, given=others if payload.new_owner == state.principal else (*others, task)
+        )
+    return state

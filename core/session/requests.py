@@ -1,0 +1,100 @@
+"""What a caller can ask of its sessions, their threads and their turns. Each is the form in which it is sent, too."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from passerelle.core.task.requests import PAGE_LIMIT, Id, Reason, Title, Version
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
+
+Labels: TypeAlias = Annotated[
+    dict[
+        Annotated[str, Field(min_length=1, max_length=63)],
+        Annotated[str, Field(max_length=255)],
+    ],
+    Field(max_length=32),
+]
+
+
+@record
+class OpenSession:
+    """A session with a name; contexts are put into it by its id (EVC-1)."""
+
+    title: Title
+    labels: Labels = field(default_factory=dict[str, str])
+
+
+@record
+class DescribeSession:
+    """Another title, other labels; a label with an empty text goes away, and what is left out stays."""
+
+    session_id: Id
+    version: Version | None = None
+    title: Title | None = None
+    labels: Labels = field(default_factory=dict[str, str])
+
+
+@record
+class InterruptTurn:
+    """Stop what the turns of a session, of one thread or one turn of it wait for (CMD-2)."""
+
+    session_id: Id
+    thread_id: Id | None = None
+    turn_id: Id | None = None
+    reason: Reason | None = None
+
+
+@record
+class ResumeThread:
+    """Attach to what agents do for a thread, wherever nobody does (CMD-3)."""
+
+    thread_id: Id
+
+
+SessionRequest: TypeAlias = OpenSession | DescribeSession | InterruptTurn | ResumeThread
+
+
+@record
+class ListSessions:
+    """Sessions of the caller, those with the newest activity first."""
+
+    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
+    page_token: Annotated[str, Field(max_length=512)] | None = None
+
+
+@record
+class SessionChanged:
+    """The record after a command, and its version; ``repeated``: the command had been carried out before."""
+
+    session: JsonObject
+    version: int
+    repeated: bool = False
+
+
+@record
+class TurnInterrupted:
+    """``accepted``: these tasks are told to stop; ``no_op``: nothing was under way."""
+
+    outcome: Literal["accepted", "no_op"]
+    tasks: tuple[str, ...] = ()
+
+
+@record
+class ResumedTask:
+    """``attached``: followed here; ``elsewhere``: another instance has it; ``held``: it is paused or blocked."""
+
+    task_id: str
+    status: str
+    outcome: Literal["attached", "elsewhere", "held"]
+
+
+@record
+class ThreadResumed:
+    """What became of each task of the thread whose run has not ended."""
+
+    thread_id: str
+    tasks: tuple[ResumedTask, ...] = ()

@@ -1,0 +1,286 @@
+"""The thread machine: one facade context, one-to-one and for ever (ID-3), and what it knows of each peer (A2A-4).
+
+A thread is *idle* or *running*: running while a turn of it has started and has no answer yet. Whenever a turn begins or
+ends, the thread says what it does now (EVC-2); for the turn that opens it, ``thread.started`` does. Last of a turn
+comes ``snapshot.updated``: what readers are shown is stored together with it (EVC-18). A thread belongs to the session
+in which its context was seen first, and cannot be attached to another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.events import Fact
+from passerelle.core.facts import Failure, Scope
+from passerelle.core.payloads.conversation import (
+    ThreadStarted,
+    ThreadUpdated,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+    TurnSubmitted,
+)
+from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.payloads.runtime import SnapshotUpdated
+from passerelle.core.payloads.task import TaskAttemptStarted
+from passerelle.core.wire.record import change, fill, record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.events import Event
+    from passerelle.core.facts import Ref
+
+SCHEMA: Final = 1
+KEPT_NAMES: Final = 32
+"""Names of artifacts that a thread remembers, the last ones that were told."""
+KEPT_REFUSALS: Final = 8
+"""Turns of which a thread remembers why their message was not taken, the last ones."""
+
+
+class ThreadStatus(StrEnum):
+    """Whether a turn is under way."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+
+
+@record
+class NamedArtifact:
+    """The version of a named artifact that stands in a context, and the task that produced it (LT-17)."""
+
+    artifact_id: str
+    task_id: str
+    version: int
+
+
+@record
+class ThreadRecord:
+    """One thread. ``remotes`` has, per peer, the context id that the peer is told; ``turns`` counts all."""
+
+    schema: int
+    thread_id: str
+    session_id: str
+    context_id: str
+    owner: str
+    tenant: str
+    principal: str
+    status: ThreadStatus
+    created_at: str
+    updated_at: str
+    last: int
+    turns: int = 0
+    active_turns: tuple[str, ...] = ()
+    last_outcome: str | None = None
+    remotes: dict[str, str] = field(default_factory=dict[str, str])
+    artifacts: dict[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
+    refusals: dict[str, Failure] = field(default_factory=dict[str, Failure])
+    """By turn, why the agent did not take its message, the newest ones: the answer of a turn whose task goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenThread:
+    """Opens a thread for a context that was not seen before."""
+
+    session_id: str
+    thread_id: str
+    started: ThreadStarted
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitMessage:
+    """Takes a message as the next turn. ``task_id`` is the task that it opens or goes on with."""
+
+    session_id: str
+    turn_id: str
+    task_id: str
+    submitted: TurnSubmitted
+    refs: Mapping[str, Ref] = field(default_factory=dict[str, "Ref"])
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """A turn has its answer; ending it again says nothing. ``more``: another turn ends together with it."""
+
+    turn_id: str
+    task_id: str
+    completed: TurnCompleted
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailTurn:
+    """A turn has no answer and never will."""
+
+    turn_id: str
+    task_id: str
+    error: Failure
+    more: bool = False
+    refused: bool = False
+    """Whether the agent did not take the message, while its task may go on."""
+
+
+ThreadCommand: TypeAlias = OpenThread | SubmitMessage | EndTurn | FailTurn
+
+_BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
+TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[ThreadStatus]]]] = {
+    OpenThread: {None: _BOTH},
+    SubmitMessage: {
+        ThreadStatus.IDLE: frozenset({ThreadStatus.RUNNING}),
+        ThreadStatus.RUNNING: frozenset({ThreadStatus.RUNNING}),
+    },
+    EndTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
+    FailTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
+}
+
+
+def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
+    """The facts of a command.
+
+    Raises:
+        InvalidInput: a context that is opened again, or attached to another session (ID-3).
+        NotFound: a thread that does not exist.
+    """
+    if isinstance(command, OpenThread):
+        if state is not None:
+            raise InvalidInput("contextId", "the context belongs to a session already")
+        return [Fact(Scope(command.session_id, command.thread_id), command.started)]
+    if state is None:
+        raise NotFound("context", "")
+    match command:
+        case SubmitMessage():
+            if command.session_id != state.session_id:
+                raise InvalidInput("sessionId", "the context belongs to another session")
+            return _begin_turn(state, command)
+        case EndTurn(completed=completed):
+            return _end_turn(state, command, completed)
+        case FailTurn(error=error, refused=refused):
+            return _end_turn(state, command, TurnFailed(error, True if refused else None))
+        case _:
+            assert_never(command)
+
+
+def _begin_turn(state: ThreadRecord, command: SubmitMessage) -> list[Fact]:
+    scope = _turn_scope(state, command.turn_id, command.task_id)
+    facts = [Fact(scope, command.submitted, command.refs), Fact(scope, TurnStarted())]
+    opens = state.status is ThreadStatus.RUNNING and not state.turns
+    return facts if opens else [*facts, Fact(scope, ThreadUpdated(status="running"))]
+
+
+def _end_turn(
+    state: ThreadRecord, command: EndTurn | FailTurn, ended: TurnCompleted | TurnFailed
+) -> list[Fact]:
+    """The end of a turn; of several that end together the last one says what the thread does from then on."""
+    if command.turn_id not in state.active_turns:
+        return []
+    scope = _turn_scope(state, command.turn_id, command.task_id)
+    if command.more:
+        return [Fact(scope, ended)]
+    rests = state.active_turns == (command.turn_id,)
+    updated = ThreadUpdated(status="idle" if rests else "running")
+    return [Fact(scope, ended), Fact(scope, updated), Fact(scope, SnapshotUpdated("thread"))]
+
+
+def _turn_scope(state: ThreadRecord, turn_id: str, task_id: str) -> Scope:
+    return Scope(state.session_id, state.thread_id, turn_id, task_id)
+
+
+FOLDED: Final[frozenset[type]] = frozenset(
+    {
+        ThreadStarted,
+        ThreadUpdated,
+        TurnSubmitted,
+        TurnStarted,
+        TurnCompleted,
+        TurnFailed,
+        TaskAttemptStarted,
+        ArtifactChanged,
+    }
+)
+
+
+def folds_thread(event: Event) -> bool:
+    """Whether the event changes the record of the thread that its scope names."""
+    payload = event.fact.payload
+    if isinstance(payload, ArtifactChanged) and not _is_named(payload):
+        return False
+    return event.fact.scope.thread_id is not None and type(payload) in FOLDED
+
+
+def _is_named(changed: ArtifactChanged) -> bool:
+    """Whether later tasks of the context may bring a further version of it."""
+    return changed.direction == "produced" and changed.name is not None
+
+
+def evolve(state: ThreadRecord | None, event: Event) -> ThreadRecord | None:
+    """The record after an event; total."""
+    payload = event.fact.payload
+    if isinstance(payload, ThreadStarted):
+        return state or _start(payload, event)
+    other = state is None or event.fact.scope.thread_id != state.thread_id
+    if state is None or other or event.sequence <= state.last or not folds_thread(event):
+        return state
+    folded = _fold(state, event)
+    fresh = change(state) if folded is state else folded
+    fill(fresh, updated_at=event.timestamp, last=event.sequence)
+    return fresh
+
+
+def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:
+    return ThreadRecord(
+        schema=SCHEMA,
+        thread_id=event.fact.scope.thread_id or "",
+        session_id=event.fact.scope.session_id,
+        context_id=payload.context_id,
+        owner=payload.owner,
+        tenant=payload.tenant,
+        principal=payload.principal,
+        status=ThreadStatus(payload.status),
+        created_at=event.timestamp,
+        updated_at=event.timestamp,
+        last=event.sequence,
+    )
+
+
+def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
+    turn_id = event.fact.scope.turn_id or ""
+    match event.fact.payload:
+        case TurnSubmitted():
+            return change(state, turns=state.turns + 1)
+        case TurnStarted():
+            active = (*state.active_turns, turn_id)
+            return change(state, active_turns=active, status=ThreadStatus.RUNNING)
+        case TurnCompleted(answer=answer, status=status):
+            return _end(state, turn_id, status or answer)
+        case TurnFailed(error=error, refused=True):
+            kept = list(state.refusals.items())[1 - KEPT_REFUSALS :]
+            state = change(state, refusals=dict([*kept, (turn_id, error)]))
+            return _end(state, turn_id, error.code)
+        case TurnFailed(error=error):
+            return _end(state, turn_id, error.code)
+        case TaskAttemptStarted(worker=worker, remote_context_id=str(context)):
+            return change(state, remotes={**state.remotes, worker.peer: context})
+        case ThreadUpdated(peer=str(peer), remote_context_id=str(context)):
+            return change(state, remotes={**state.remotes, peer: context})
+        case ArtifactChanged(name=str(name)) as changed:
+            return _remember(state, name, changed, event)
+        case _:
+            return state
+
+
+def _remember(
+    state: ThreadRecord, name: str, changed: ArtifactChanged, event: Event
+) -> ThreadRecord:
+    others = [one for one in state.artifacts.items() if one[0] != name][1 - KEPT_NAMES :]
+    task_id = event.fact.scope.task_id or ""
+    named = NamedArtifact(changed.artifact_id, task_id, changed.version)
+    return change(state, artifacts=dict([*others, (name, named)]))
+
+
+def _end(state: ThreadRecord, turn_id: str, outcome: str) -> ThreadRecord:
+    active = tuple(turn for turn in state.active_turns if turn != turn_id)
+    status = ThreadStatus.RUNNING if active else ThreadStatus.IDLE
+    return change(state, active_turns=active, status=status, last_outcome=outcome)

@@ -1,0 +1,1 @@
+"""The life of a task: its machine, record, fold, commands and requests."""

@@ -1,0 +1,84 @@
+"""How the edges of a task are stored: the first ones in its snapshot, the others in fields of their own beside it.
+
+In memory a record has all of its edges, so folds, decisions and readers know no bound. A write puts only the edges that
+changed into the hash, however many there are. An edge that changes moves to the end, so the order of those in the list
+is that of their numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.task.record import Edge, TaskRecord
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+KEPT_EDGES: Final = 32
+"""Edges that stand in the snapshot, those that have not changed for longest, so that it stays small."""
+_FIELD: Final = "edge:"
+
+
+def cut(task: TaskRecord) -> TaskRecord:
+    """The record as its snapshot holds it."""
+    if len(task.relationships) <= KEPT_EDGES:
+        return task
+    return change(task, relationships=task.relationships[:KEPT_EDGES])
+
+
+def join(task: TaskRecord, fields: Mapping[str, bytes]) -> TaskRecord:
+    """The whole record, from what its snapshot holds and the fields beside it.
+
+    Raises:
+        InvalidInput: a field holds no edge that this version can read.
+    """
+    if len(task.relationships) < KEPT_EDGES or not (numbers := _list_numbers(fields)):
+        return task
+    rest = (from_bytes(Edge, fields[_name(number)]) for number in numbers)
+    return change(task, relationships=(*task.relationships, *rest))
+
+
+def list_changes(
+    before: TaskRecord | None, fields: Mapping[str, bytes], after: TaskRecord
+) -> dict[str, bytes | None]:
+    """What becomes of the fields when a record that had ``fields`` beside it is written; None drops one.
+
+    A record that was stored before there was a list gets it with its next write.
+    """
+    rest = after.relationships[KEPT_EDGES:]
+    if not rest:
+        return {}
+    listed = _list_numbers(fields)
+    standing = before.relationships[KEPT_EDGES:] if before else ()
+    if len(standing) == len(listed) and before and before.relationships is after.relationships:
+        return {}
+    known = _match(standing, listed)
+    kept: set[int] = set()
+    changes: dict[str, bytes | None] = {}
+    last, fresh = -1, (listed[-1] + 1 if listed else 0)
+    for edge in rest:
+        number = known.get(id(edge), -1)
+        if number > last:
+            kept.add(number)
+        else:
+            number, fresh = fresh, fresh + 1
+            changes[_name(number)] = to_bytes(edge)
+        last = number
+    return changes | {_name(number): None for number in listed if number not in kept}
+
+
+def _match(standing: Sequence[Edge], listed: Sequence[int]) -> dict[int, int]:
+    """The number of each edge that stands in the list, by the identity of the object: a fold keeps those it leaves."""
+    if len(standing) != len(listed):
+        return {}
+    return {id(edge): number for edge, number in zip(standing, listed, strict=True)}
+
+
+def _list_numbers(fields: Iterable[str]) -> list[int]:
+    return sorted(int(name[len(_FIELD) :]) for name in fields if name.startswith(_FIELD))
+
+
+def _name(number: int) -> str:
+    return f"{_FIELD}{number}"

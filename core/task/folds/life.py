@@ -1,0 +1,254 @@
+"""The status of a task, what describes it, and how far it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from passerelle.core.payloads import task as say
+from passerelle.core.principal import Principal
+from passerelle.core.task.folds.changes import (
+    Folds,
+    change_attempt,
+    end_preparation,
+    merge_progress,
+    set_run_status,
+    set_status,
+    take_step,
+)
+from passerelle.core.task.record import CHUNKS, Progress, TaskRecord
+from passerelle.core.task.status import HELD, TERMINAL, Phase, Status
+from passerelle.core.wire.record import change
+from passerelle.core.wire.times import parse_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.events import Event
+    from passerelle.core.wire.json import JsonObject
+
+
+UPDATED: Final = frozenset(
+    {
+        "title",
+        "objective",
+        "priority",
+        "assignee",
+        "owner",
+        "constraints",
+        "profile",
+        "acceptance",
+        "metadata",
+    }
+)
+"""What describes a task and may be changed; ``task.updated`` names no other member (CMD-5)."""
+
+
+def _accepted(state: TaskRecord, _: say.TaskAccepted, event: Event) -> TaskRecord:
+    return set_status(state, event, Status.ACCEPTED)
+
+
+def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRecord:
+    return set_status(state, event, Status.QUEUED, status_reason=payload.reason)
+
+
+def _started(state: TaskRecord, _: say.TaskStarted, event: Event) -> TaskRecord:
+    return change(state, started_at=state.started_at or event.timestamp)
+
+
+def _updated(state: TaskRecord, payload: say.TaskUpdated, event: Event) -> TaskRecord:
+    del event
+    known = {
+        name: values["new"]
+        for name, values in payload.changed.items()
+        if name in UPDATED and "new" in values
+    }
+    if "acceptance" in known:
+        acceptance = tuple(cast("list[JsonObject]", known.pop("acceptance")))
+        state = change(state, acceptance=acceptance)
+    if "owner" in known:
+        owner = Principal(str(known.pop("owner")), state.scope.tenant)
+        scope = change(state.scope, principal=owner.id)
+        state = change(state, owner=owner.key, scope=scope)
+    return change(state, **known)
+
+
+def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> TaskRecord:
+    state = merge_progress(
+        state,
+        phase=payload.phase,
+        percent=payload.percent,
+        step=payload.step,
+        summary=payload.summary,
+        counters={**state.progress.counters, **payload.counters} if payload.counters else None,
+        checklist=payload.checklist or None,
+        outputs=payload.outputs,
+    )
+    if payload.delivery is not None and payload.consumer is not None:
+        delivery = {**state.delivery, payload.consumer: payload.delivery}
+        state = change(state, delivery=delivery)
+    if payload.coverage is not None:
+        state = change(state, coverage=payload.coverage)
+    if payload.native_status is not None or event.fact.scope.step_id is not None:
+        flows: dict[str, Any] = {"streaming": True} if CHUNKS in payload.counters else {}
+        state = take_step(state, event, payload.native_status, **flows)
+    if payload.silent_since is not None:
+        beat = {"last_seen_at": event.timestamp, "silent_since": payload.silent_since}
+        state = change_attempt(state, event, **beat)
+    if payload.status is not None:
+        state = state if payload.status is Status.PREPARING else end_preparation(state)
+        state = set_run_status(state, event, payload.status)
+        state = set_status(state, event, payload.status, status_reason=None)
+    return state
+
+
+def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskRecord:
+    state = take_step(state, event, payload.native_status)
+    state = merge_progress(set_run_status(state, event, payload.status), phase=Phase.WAITING)
+    if payload.retry_at is not None:
+        state = change_attempt(
+            state,
+            event,
+            send_after=payload.retry_at,
+            pending_message_id=None,
+        )
+    kept: dict[str, Any] = {
+        "send_options": payload.send_options,
+        "updated_input": payload.updated_input,
+    }
+    changes: dict[str, Any] = {name: one for name, one in kept.items() if one is not None}
+    if payload.retry_at is not None:
+        changes["send_options"] = payload.send_options
+    if changes:
+        state = change_attempt(state, event, **changes)
+    return set_status(state, event, payload.status, status_reason=payload.reason)
+
+
+def _blocked(state: TaskRecord, payload: say.TaskBlocked, event: Event) -> TaskRecord:
+    return _hold(state, event, Status.BLOCKED, payload.reason)
+
+
+def _paused(state: TaskRecord, payload: say.TaskPaused, event: Event) -> TaskRecord:
+    return _hold(state, event, Status.PAUSED, payload.reason)
+
+
+def _hold(state: TaskRecord, event: Event, status: Status, reason: str | None) -> TaskRecord:
+    before = state.held_from if state.status in HELD else state.status
+    return set_status(state, event, status, status_reason=reason, held_from=before)
+
+
+def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskRecord:
+    status = payload.status or Status.RUNNING
+    if state.status in HELD and state.run is not None:
+        paused_ms = parse_ms(event.timestamp) - parse_ms(state.status_at)
+        state = change_attempt(state, event, held_ms=state.run.held_ms + max(paused_ms, 0))
+    state = set_run_status(take_step(state, event, payload.native_status), event, status)
+    if status is Status.RUNNING:
+        state = merge_progress(state, phase=Phase.WORKING)
+    return set_status(state, event, status, status_reason=None, held_from=None)
+
+
+def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> TaskRecord:
+    changes: dict[str, Any] = {"assignee": payload.peer} if payload.peer is not None else {}
+    if state.status in TERMINAL:
+        state = _expose_again(state, payload.exposure or state.exposure, event)
+    return set_status(
+        state,
+        event,
+        Status.RETRYING,
+        status_reason=payload.reason,
+        current_run_id=None,
+        asked_by=payload.actor,
+        retry_at=payload.next_at,
+        **changes,
+    )
+
+
+def _expose_again(state: TaskRecord, exposure: int, event: Event) -> TaskRecord:
+    """A task that had ended lives again; what callers saw of its end stays as it was, under the earlier id."""
+    fresh = change(
+        state,
+        ended_at=None,
+        last_error=None,
+        rejected=False,
+        delivery={},
+        cancel_requested_by=None,
+        cancel_source=None,
+        progress=Progress(),
+    )
+    if exposure == state.exposure:
+        return fresh
+    return change(
+        fresh,
+        exposure=exposure,
+        exposed_from=event.sequence,
+        shown=False,
+        generation=0,
+        shown_from=0,
+        shown_to=0,
+    )
+
+
+def _cancel_requested(
+    state: TaskRecord, payload: say.TaskCancelRequested, event: Event
+) -> TaskRecord:
+    state = set_run_status(state, event, Status.CANCELLING)
+    return set_status(
+        state,
+        event,
+        Status.CANCELLING,
+        status_reason=payload.reason,
+        cancel_requested_by=payload.actor,
+        cancel_source=payload.source,
+    )
+
+
+def _cancelled(state: TaskRecord, payload: say.TaskCancelled, event: Event) -> TaskRecord:
+    return set_status(state, event, Status.CANCELLED, status_reason=f"by {payload.source}")
+
+
+def _timed_out(state: TaskRecord, payload: say.TaskTimedOut, event: Event) -> TaskRecord:
+    return set_status(state, event, Status.TIMED_OUT, status_reason=f"{payload.limit} limit")
+
+
+def _failed(state: TaskRecord, payload: say.TaskFailed, event: Event) -> TaskRecord:
+    return set_status(
+        state,
+        event,
+        Status.FAILED,
+        last_error=payload.error,
+        status_reason=payload.error.code,
+        rejected=payload.rejected,
+    )
+
+
+def _lost(state: TaskRecord, payload: say.TaskLost, event: Event) -> TaskRecord:
+    state = set_run_status(state, event, Status.LOST)
+    return set_status(state, event, Status.LOST, status_reason=payload.reason)
+
+
+def _completed(state: TaskRecord, payload: say.TaskCompleted, event: Event) -> TaskRecord:
+    family = "message" if payload.answer == "message" else state.family
+    return set_status(state, event, Status.COMPLETED, status_reason=None, family=family)
+
+
+def _archived(state: TaskRecord, _: say.TaskArchived, event: Event) -> TaskRecord:
+    return set_status(state, event, Status.ARCHIVED)
+
+
+FOLDS: Final[Folds] = {
+    say.TaskAccepted: _accepted,
+    say.TaskQueued: _queued,
+    say.TaskStarted: _started,
+    say.TaskUpdated: _updated,
+    say.TaskProgress: _progressed,
+    say.TaskWaiting: _waiting,
+    say.TaskBlocked: _blocked,
+    say.TaskPaused: _paused,
+    say.TaskResumed: _resumed,
+    say.TaskRetrying: _retrying,
+    say.TaskCancelRequested: _cancel_requested,
+    say.TaskCancelled: _cancelled,
+    say.TaskTimedOut: _timed_out,
+    say.TaskFailed: _failed,
+    say.TaskLost: _lost,
+    say.TaskCompleted: _completed,
+    say.TaskArchived: _archived,
+}

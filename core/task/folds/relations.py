@@ -1,0 +1,154 @@
+"""What a task has to do with others: edges, artifacts, questions, turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.payloads import task as say
+from passerelle.core.payloads.approval import ActionRequired, ActionResolved
+from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
+from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.task.folds.changes import Folds, take_step
+from passerelle.core.task.record import KEPT_ARTIFACTS, ArtifactRef, Edge, TaskRecord
+from passerelle.core.wire.record import change
+
+if TYPE_CHECKING:
+    from passerelle.core.events import Event
+
+
+_KEPT_OCCURRENCES: Final = 32
+"""Questions of a peer that are remembered; an older one cannot be seen again in the pause that is open now."""
+
+
+def _delegated(state: TaskRecord, payload: say.TaskDelegated, event: Event) -> TaskRecord:
+    edge = Edge(payload.target, "child", payload.target, "open", event.timestamp, event.timestamp)
+    return _link(state, edge, _find(state, payload.target))
+
+
+def _dependency(state: TaskRecord, payload: say.TaskDependencyUpdated, event: Event) -> TaskRecord:
+    known = _find(state, payload.edge_id)
+    edge = Edge(
+        edge_id=payload.edge_id,
+        kind=payload.kind,
+        target=payload.target,
+        status=payload.status,
+        created_at=known.created_at if known else event.timestamp,
+        updated_at=event.timestamp,
+        reason=payload.reason,
+    )
+    return _link(state, edge, known)
+
+
+def _find(state: TaskRecord, edge_id: str) -> Edge | None:
+    return next((edge for edge in state.relationships if edge.edge_id == edge_id), None)
+
+
+def _link(state: TaskRecord, edge: Edge, known: Edge | None) -> TaskRecord:
+    """An edge goes to the end when it changes: a list of them is written only behind what stands (``edge_list``)."""
+    others = state.relationships
+    if known is not None:
+        others = tuple(one for one in others if one is not known)
+    return change(state, relationships=(*others, edge))
+
+
+def name_artifact(payload: ArtifactChanged, event: Event) -> ArtifactRef:
+    """The artifact as a record names it."""
+    ref = event.fact.refs.get("artifact")
+    return ArtifactRef(
+        artifact_id=payload.artifact_id,
+        name_at_peer=payload.name_at_peer,
+        run_id=event.fact.scope.run_id or "",
+        version=payload.version,
+        sha256=payload.sha256,
+        size=payload.size,
+        parts=payload.parts,
+        last=event.sequence,
+        name=payload.name,
+        media_types=payload.media_types,
+        direction=payload.direction,
+        stored=payload.stored,
+        blob=ref.blob if ref else None,
+        replaces=payload.replaces,
+    )
+
+
+def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> TaskRecord:
+    artifact = name_artifact(payload, event)
+    state = _keep(state, artifact, payload, event)
+    return take_step(state, event, None, streaming=None)
+
+
+def _keep(
+    state: TaskRecord, artifact: ArtifactRef, payload: ArtifactChanged, event: Event
+) -> TaskRecord:
+    """Names the artifact, if it is one of the first; the others are counted, and stand in the events."""
+    others = tuple(known for known in state.artifacts if known.artifact_id != artifact.artifact_id)
+    if len(others) < len(state.artifacts):
+        return _link_artifact(change(state, artifacts=(*others, artifact)), artifact, event)
+    awaited = payload.awaited or 0
+    # One that was waited for until now is known.
+    is_new = artifact.replaces != artifact.artifact_id and awaited >= 0
+    count = state.artifact_count + is_new
+    if len(others) >= KEPT_ARTIFACTS:
+        still = max(0, (state.awaited or 0) + awaited)
+        state = change(state, artifact_count=count, awaited=still or None)
+        return _link_artifact(state, artifact, event) if payload.linked else state
+    state = change(state, artifacts=(*others, artifact), artifact_count=count)
+    return _link_artifact(state, artifact, event)
+
+
+def _link_artifact(state: TaskRecord, artifact: ArtifactRef, event: Event) -> TaskRecord:
+    """The edge from a task to what it produced or consumed, by the run; one for each artifact (GR-7, A2A-10)."""
+    kind = f"{artifact.direction}_artifact"
+    edge_id = f"{artifact.run_id}:{artifact.artifact_id}"
+    known = _find(state, edge_id)
+    created_at = known.created_at if known else event.timestamp
+    edge = Edge(edge_id, kind, artifact.artifact_id, "satisfied", created_at, event.timestamp)
+    return _link(state, edge, known)
+
+
+def _action_required(state: TaskRecord, payload: ActionRequired, event: Event) -> TaskRecord:
+    del event
+    request = payload.request
+    state = change(state, open_actions=(*state.open_actions, request.action_id))
+    if request.remote is None:
+        return state
+    kept = list(state.occurrences.items())[-(_KEPT_OCCURRENCES - 1) :]
+    occurrences = dict([*kept, (request.remote.occurrence, request.action_id)])
+    return change(state, occurrences=occurrences)
+
+
+def _action_resolved(state: TaskRecord, payload: ActionResolved, event: Event) -> TaskRecord:
+    del payload
+    closed = event.fact.scope.action_id
+    still = tuple(action for action in state.open_actions if action != closed)
+    return change(state, open_actions=still)
+
+
+def _turn_submitted(state: TaskRecord, payload: TurnSubmitted, event: Event) -> TaskRecord:
+    del payload
+    turn_id = event.fact.scope.turn_id or ""
+    return change(
+        state,
+        turn_id=turn_id,
+        inputs=(*state.inputs, event.sequence),
+        open_turns=(*state.open_turns, turn_id),
+    )
+
+
+def _turn_ended(state: TaskRecord, payload: TurnCompleted | TurnFailed, event: Event) -> TaskRecord:
+    del payload
+    ended = event.fact.scope.turn_id
+    return change(state, open_turns=tuple(turn for turn in state.open_turns if turn != ended))
+
+
+FOLDS: Final[Folds] = {
+    say.TaskDelegated: _delegated,
+    say.TaskDependencyUpdated: _dependency,
+    ArtifactChanged: _artifact,
+    ActionRequired: _action_required,
+    ActionResolved: _action_resolved,
+    TurnSubmitted: _turn_submitted,
+    TurnCompleted: _turn_ended,
+    TurnFailed: _turn_ended,
+}

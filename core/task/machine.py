@@ -1,0 +1,487 @@
+"""The task machine: every status, every command, and what each does to which.
+
+A task is a durable promise to somebody. Its life, in short: *accepted* once it has an identity; *queued* or
+*preparing* while something stands before the work; *running* from the first attempt on; *waiting* for a person,
+a permission or a resource; *cancelling* from the wish to stop until the stop is known; and one of four ends:
+*completed*, *failed*, *cancelled*, *timed_out*. Four statuses say that we do not know enough, and never pretend:
+*lost* (nobody can tell whether the worker lives), *unknown* (the peer said a word that we do not know), *stale*
+(the record may be behind) and *blocked* (somebody named must act first).
+
+Three rules hold everywhere. A terminal task is frozen: nothing but archiving moves it (LT-12). A peer that says
+COMPLETED completes nothing: the run ends, the artifacts are stored, the delivery is recorded, and only then the
+task may complete (I5); ``decide`` refuses ``CompleteTask`` and names the fact that is missing. A wish to cancel
+sticks: from *cancelling* no word of the peer leads back to work (CMD-9).
+
+``TABLE`` is the whole of it: for a command, from which statuses it is allowed and where it may lead. A pair that is
+not in the table is refused with a typed error. ``decide`` turns a command into facts, ``evolve`` folds facts into the
+record and never raises: what it cannot read marks the record as stale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.core.errors import InvalidInput, NotCancelable, NotFound, UnsupportedOperation
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.payloads import task as say
+from passerelle.core.payloads.run import RunStatus, request
+from passerelle.core.task.commands import (
+    AcceptTask,
+    ArchiveTask,
+    BlockTask,
+    CompleteTask,
+    ConfirmCancel,
+    Cover,
+    CreateTask,
+    EndRun,
+    EndWait,
+    FailRun,
+    FailTask,
+    LinkTask,
+    LoseTask,
+    ObserveArtifact,
+    ObserveOutput,
+    ObserveStatus,
+    PauseTask,
+    PrepareTask,
+    PutBack,
+    QueueTask,
+    RecordDelivery,
+    ReportProgress,
+    RequestCancel,
+    ResumeTask,
+    RetryTask,
+    SendInput,
+    StartRun,
+    TaskCommand,
+    TimeOutTask,
+    UpdateTask,
+    WaitFor,
+    WithholdEnd,
+)
+from passerelle.core.task.record import CHUNKS, KEPT_ARTIFACTS, WITHHELD
+from passerelle.core.task.status import ENDED, HELD, TERMINAL, Phase, Status
+from passerelle.core.wire.trace import SPAN_ID, TRACE_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.core.task.record import ArtifactRef, TaskRecord
+
+
+PARENT: Final = "parent"
+"""The consumer that the task was made for: the task above it."""
+NO_PARENT: Final = "its parent has not been told"
+_S: Final = Status
+_BEFORE: Final = frozenset({_S.ACCEPTED, _S.QUEUED, _S.PREPARING})
+_ACTIVE: Final = frozenset({_S.QUEUED, _S.PREPARING, _S.RUNNING, _S.UNKNOWN, _S.LOST, _S.STALE})
+_PARKED: Final = frozenset({_S.WAITING_INPUT, _S.WAITING_PERMISSION, _S.WAITING_RESOURCE})
+_HELD: Final = HELD
+_LIVE: Final = _BEFORE | _ACTIVE | _PARKED | _HELD | {_S.RETRYING, _S.CANCELLING}
+
+Targets: TypeAlias = "frozenset[Status]"
+SAME: Final[Targets] = frozenset()
+"""The command leaves the status as it is."""
+
+
+def _to(*targets: Status) -> Targets:
+    return frozenset(targets)
+
+
+def _rows(sources: Iterable[Status], targets: Targets) -> dict[Status | None, Targets]:
+    return dict.fromkeys(sources, targets)
+
+
+TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
+    CreateTask: {None: _to(_S.DRAFT, _S.ACCEPTED)},
+    AcceptTask: _rows({_S.DRAFT}, _to(_S.ACCEPTED)),
+    QueueTask: _rows(_BEFORE | {_S.RETRYING}, _to(_S.QUEUED)),
+    PrepareTask: _rows({_S.ACCEPTED, _S.QUEUED, _S.PREPARING}, _to(_S.PREPARING)),
+    PutBack: _rows({_S.PREPARING}, _to(_S.ACCEPTED)),
+    StartRun: _rows(_BEFORE | {_S.RETRYING}, _to(_S.RUNNING)),
+    SendInput: _rows(_ACTIVE | _PARKED, SAME),
+    ObserveStatus: {
+        **_rows(_ACTIVE | _PARKED, _to(_S.QUEUED, _S.RUNNING, _S.UNKNOWN)),
+        **_rows({_S.BLOCKED, _S.PAUSED, _S.CANCELLING}, SAME),
+    },
+    ObserveOutput: {
+        **_rows(_ACTIVE, _to(_S.RUNNING)),
+        **_rows(_PARKED | _HELD | {_S.CANCELLING}, SAME),
+    },
+    ObserveArtifact: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
+    WaitFor: _rows(_BEFORE | _ACTIVE | _PARKED, _PARKED),
+    EndWait: _rows(_PARKED, _to(_S.RUNNING)),
+    BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.BLOCKED)),
+    PauseTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.PAUSED)),
+    ResumeTask: {
+        **_rows(_HELD, _BEFORE | _PARKED | {_S.RUNNING}),
+        **_rows({_S.LOST, _S.UNKNOWN, _S.STALE}, _to(_S.RUNNING)),
+    },
+    WithholdEnd: _rows(_ACTIVE | _PARKED, SAME),
+    EndRun: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
+    FailRun: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
+    RecordDelivery: _rows(_LIVE, SAME),
+    ReportProgress: _rows(_LIVE, SAME),
+    Cover: _rows(_LIVE, SAME),
+    CompleteTask: _rows(_ACTIVE | _PARKED, _to(_S.COMPLETED)),
+    FailTask: _rows(_LIVE | {_S.DRAFT}, _to(_S.FAILED)),
+    RetryTask: _rows((_LIVE | TERMINAL) - {_S.CANCELLING}, _to(_S.RETRYING)),
+    LoseTask: _rows(_ACTIVE | _PARKED | {_S.CANCELLING}, _to(_S.LOST)),
+    RequestCancel: {
+        **_rows(_LIVE | {_S.DRAFT}, _to(_S.CANCELLING)),
+    },
+    ConfirmCancel: _rows(_LIVE | {_S.DRAFT}, _to(_S.CANCELLED)),
+    TimeOutTask: _rows(_LIVE - {_S.CANCELLING}, _to(_S.TIMED_OUT)),
+    UpdateTask: _rows(_LIVE | {_S.DRAFT}, SAME),
+    LinkTask: _rows(_LIVE | TERMINAL | {_S.DRAFT}, SAME),
+    ArchiveTask: _rows(TERMINAL, _to(_S.ARCHIVED)),
+}
+
+
+def decide(state: TaskRecord | None, command: TaskCommand) -> list[Fact]:
+    """The facts that a command leads to in a state; the row of ``TABLE`` says where they may lead.
+
+    Raises:
+        InvalidInput: a task that is created again.
+        NotFound: a command to a task that does not exist.
+        NotCancelable, UnsupportedOperation: the status does not allow it, or a fact is missing (I5).
+    """
+    if isinstance(command, CreateTask):
+        if state is not None:
+            raise InvalidInput("taskId", "the task exists")
+        return _create(command)
+    if state is None:
+        raise NotFound("task", "")
+    if state.status not in TABLE[type(command)]:
+        raise _refuse(state, command)
+    return _decide(state, command)
+
+
+def scope_of(state: TaskRecord, step_id: str | None = None) -> Scope:
+    """The ids of the task and of its live run, and those of the trace that the run is, or was, a part of."""
+    parent = state.attempts[-1].traceparent if state.attempts else None
+    return Scope(
+        session_id=state.session_id,
+        thread_id=state.thread_id,
+        turn_id=state.turn_id,
+        task_id=state.task_id,
+        run_id=state.current_run_id,
+        step_id=step_id,
+        trace_id=parent[TRACE_ID] if parent else None,
+        span_id=parent[SPAN_ID] if parent else None,
+    )
+
+
+def _create(command: CreateTask) -> list[Fact]:
+    facts = [Fact(command.scope, command.created)]
+    if command.accepts:
+        facts.append(Fact(command.scope, say.TaskAccepted()))
+    return facts
+
+
+def _refuse(state: TaskRecord, command: TaskCommand) -> UnsupportedOperation | NotCancelable:
+    name = type(command).__name__
+    if state.status in ENDED and isinstance(command, RequestCancel | ConfirmCancel):
+        return NotCancelable(f"the task has ended: {state.status}", status=state.status)
+    return UnsupportedOperation(
+        f"a task that is {state.status} does not take {name}", status=state.status, command=name
+    )
+
+
+def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
+    match command:
+        case ObserveStatus() | ObserveOutput() | ObserveArtifact() | WaitFor() | EndWait():
+            return _observe(state, command)
+        case StartRun() | SendInput() | WithholdEnd() | EndRun() | FailRun():
+            return _drive(state, command)
+        case RecordDelivery() | Cover() | CompleteTask():
+            return _reconcile(state, command)
+        case (
+            FailTask()
+            | RetryTask()
+            | LoseTask()
+            | RequestCancel()
+            | ConfirmCancel()
+            | TimeOutTask()
+            | ArchiveTask()
+        ):
+            return _end(state, command)
+        case CreateTask():
+            raise InvalidInput("taskId", "the task exists")
+        case (
+            AcceptTask()
+            | QueueTask()
+            | PrepareTask()
+            | PutBack()
+            | BlockTask()
+            | PauseTask()
+            | ResumeTask()
+        ):
+            return _steer(state, command)
+        case ReportProgress() | UpdateTask() | LinkTask():
+            return _describe(state, command)
+        case _:
+            assert_never(command)
+
+
+def _observe(
+    state: TaskRecord,
+    command: ObserveStatus | ObserveOutput | ObserveArtifact | WaitFor | EndWait,
+) -> list[Fact]:
+    if isinstance(command, ObserveStatus | ObserveOutput):
+        _require_run(state)
+    match command:
+        case ObserveStatus(status=status, said=said, step_id=step_id):
+            scope = scope_of(state, step_id)
+            facts = [Fact(scope, said)] if _says_something(state, said) else []
+            move = _move(state, status, said)
+            return facts + ([Fact(scope, move)] if move else [])
+        case ObserveOutput(summary=summary, step_id=step_id, chunks=chunks):
+            works = state.status in _ACTIVE and state.status is not _S.RUNNING
+            progress = say.TaskProgress(
+                phase=Phase.WORKING,
+                status=_S.RUNNING if works else None,
+                summary=summary,
+                counters={CHUNKS: chunks},
+            )
+            return [Fact(scope_of(state, step_id), progress)]
+        case ObserveArtifact(artifact=artifact, step_id=step_id, refs=refs):
+            if not state.attempts:
+                raise UnsupportedOperation("the task has no run", status=state.status)
+            # An artifact may be stored after its run has ended: completion waits for it.
+            return [Fact(_ended_scope(state, step_id), artifact, refs)]
+        case WaitFor(waiting=waiting, step_id=step_id):
+            if waiting.status not in _PARKED:
+                raise InvalidInput("status", f"{waiting.status} is no status to wait in")
+            return [Fact(scope_of(state, step_id), waiting)]
+        case EndWait(reason=reason):
+            return [Fact(scope_of(state), say.TaskResumed(reason))]
+        case _:
+            assert_never(command)
+
+
+def _says_something(state: TaskRecord, said: RunStatus) -> bool:
+    """A repeated frame of the peer is no news."""
+    run = state.run
+    if run is None or said.text is not None or said.remote_task_id or said.delivery_mechanism:
+        return True
+    if said.title is not None or said.detail is not None or said.checkpoints is not None:
+        return True
+    return said.native_status != run.native_status
+
+
+def _move(state: TaskRecord, status: Status, said: RunStatus) -> say.TaskPayload | None:
+    native = said.native_status
+    if status is state.status or TABLE[ObserveStatus][state.status] is SAME:
+        return None
+    if status is _S.QUEUED:
+        return say.TaskQueued(queue=f"peer:{state.peer}", reason="submitted at the peer")
+    if status is _S.RUNNING and (state.status in _PARKED or state.status is _S.LOST):
+        return say.TaskResumed("the peer goes on", native_status=native)
+    if status in {_S.RUNNING, _S.UNKNOWN}:
+        phase = (said.phase or Phase.WORKING) if status is _S.RUNNING else None
+        return say.TaskProgress(phase=phase, status=status, native_status=native)
+    raise InvalidInput("status", f"a peer cannot put a task into {status}")
+
+
+def _drive(
+    state: TaskRecord, command: StartRun | SendInput | WithholdEnd | EndRun | FailRun
+) -> list[Fact]:
+    scope = scope_of(state)
+    match command:
+        case StartRun(run_id=run_id, started=started, refs=refs):
+            scope = replace(scope, run_id=run_id)
+            facts = [Fact(scope, started, refs)]
+            if not started.gated:
+                peer, way = started.worker.peer, started.delivery_mechanism
+                facts.append(Fact(scope, request(peer, way, started.message_id)))
+            return facts if state.started_at else [*facts, Fact(scope, say.TaskStarted())]
+        case SendInput(requested=requested):
+            _require_run(state)
+            return [Fact(scope, requested)]
+        case WithholdEnd(said=said, step_id=step_id, frame=frame):
+            _require_run(state)
+            return [Fact(scope_of(state, step_id), said, {WITHHELD: frame})]
+        case EndRun(native_status=native, summary=summary, text=text, step_id=step_id):
+            _require_run(state)
+            verifying = text or RunStatus(native_status=native, phase=Phase.VERIFYING)
+            return [
+                Fact(scope_of(state, step_id), verifying),
+                Fact(scope, say.TaskAttemptCompleted(native, summary)),
+            ]
+        case FailRun(status=status, error=error, native_status=native):
+            _require_run(state)
+            return [Fact(scope, say.TaskAttemptFailed(status, error, native))]
+        case _:
+            assert_never(command)
+
+
+def _require_run(state: TaskRecord) -> None:
+    if state.run is None:
+        raise UnsupportedOperation("the task has no live run", status=state.status)
+
+
+def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | CompleteTask) -> list[Fact]:
+    match command:
+        case RecordDelivery(consumer=consumer, delivery=delivery):
+            progress = say.TaskProgress(
+                phase=Phase.DELIVERING, consumer=consumer, delivery=delivery
+            )
+            return [Fact(scope_of(state), progress)]
+        case Cover(coverage=coverage):
+            if coverage == state.coverage:
+                return []
+            return [Fact(scope_of(state), say.TaskProgress(coverage=coverage))]
+        case CompleteTask(answer=answer, refs=refs):
+            missing = find_missing(state)
+            if missing:
+                raise UnsupportedOperation(
+                    f"the task cannot complete yet: {missing}", missing=missing
+                )
+            return [Fact(_ended_scope(state), answer, refs)]
+        case _:
+            assert_never(command)
+
+
+def find_missing(state: TaskRecord) -> str | None:
+    """The first fact without which a task may not complete, or None (I5)."""
+    last = state.attempts[-1] if state.attempts else None
+    if last is None or (last.status is not _S.COMPLETED and state.withheld is None):
+        return "the peer has not ended the run"
+    unstored = find_unstored(state)
+    if unstored is not None:
+        return f"artifact {unstored.artifact_id} is not stored"
+    if state.awaited:
+        return f"{state.awaited} of the artifacts after the first {KEPT_ARTIFACTS} are not stored"
+    if state.acceptance and (state.coverage is None or state.coverage.state != "met"):
+        return "its conditions are not met"
+    if is_owed_to_parent(state):
+        return NO_PARENT
+    if last.status is not _S.COMPLETED:
+        return "the run has not been ended"
+    if not state.delivery:
+        return "no delivery is recorded"
+    return None
+
+
+def is_owed_to_parent(state: TaskRecord) -> bool:
+    """Whether the task was made for another one that has not been told yet what came of it."""
+    return state.parent_task_id is not None and PARENT not in state.delivery
+
+
+def find_unstored(state: TaskRecord) -> ArtifactRef | None:
+    """The first artifact that the record names and whose content is not here yet."""
+    return next((artifact for artifact in state.artifacts if not artifact.stored), None)
+
+
+def is_stored(state: TaskRecord) -> bool:
+    """Whether the content of every artifact is here, of those that are only counted, too."""
+    return find_unstored(state) is None and not state.awaited
+
+
+def _ended_scope(state: TaskRecord, step_id: str | None = None) -> Scope:
+    """The ids of the task and of its last run, live or not."""
+    run_id = state.attempts[-1].run_id if state.attempts else None
+    return replace(scope_of(state, step_id), run_id=run_id)
+
+
+def _end(
+    state: TaskRecord,
+    command: FailTask
+    | RetryTask
+    | LoseTask
+    | RequestCancel
+    | ConfirmCancel
+    | TimeOutTask
+    | ArchiveTask,
+) -> list[Fact]:
+    scope = _ended_scope(state)
+    match command:
+        case FailTask(error=error, rejected=rejected):
+            return [Fact(scope, say.TaskFailed(error, rejected))]
+        case RetryTask(retrying=retrying):
+            _require_fresh(state, retrying)
+            return [Fact(scope, retrying)]
+        case LoseTask(last_proof=last_proof, reason=reason):
+            return [Fact(scope, say.TaskLost(last_proof, reason))]
+        case RequestCancel(requested=requested):
+            repeated = state.status is _S.CANCELLING
+            return [] if repeated else [Fact(scope, requested)]
+        case ConfirmCancel(cancelled=cancelled):
+            return [Fact(scope, cancelled)]
+        case TimeOutTask(timed_out=timed_out):
+            return [Fact(scope, timed_out)]
+        case ArchiveTask(archive=archive):
+            return [Fact(scope, say.TaskArchived(archive))]
+        case _:
+            assert_never(command)
+
+
+def _require_fresh(state: TaskRecord, retrying: say.TaskRetrying) -> None:
+    """A task that has ended goes on only where somebody wants it, and under an id of which nobody saw the end (LT-12).
+
+    Raises:
+        UnsupportedOperation: it does not.
+    """
+    if state.status not in TERMINAL:
+        return
+    if retrying.actor is None:
+        raise UnsupportedOperation(
+            "the task has ended", status=state.status, missing="who wants it"
+        )
+    if state.shown and retrying.exposure != state.exposure + 1:
+        raise UnsupportedOperation("callers have seen the task end", status=state.status)
+
+
+def _steer(
+    state: TaskRecord,
+    command: AcceptTask | QueueTask | PrepareTask | PutBack | BlockTask | PauseTask | ResumeTask,
+) -> list[Fact]:
+    scope = scope_of(state)
+    match command:
+        case AcceptTask():
+            return [Fact(scope, say.TaskAccepted())]
+        case QueueTask(queue=queue, reason=reason, position=position):
+            return [Fact(scope, say.TaskQueued(queue, reason, position))]
+        case PrepareTask(step=step):
+            progress = say.TaskProgress(phase=Phase.PLANNING, status=_S.PREPARING, step=step)
+            return [Fact(scope, progress)]
+        case PutBack(reason=reason):
+            return [Fact(scope, say.TaskProgress(status=_S.ACCEPTED, summary=reason))]
+        case BlockTask(blocked=blocked):
+            return [Fact(scope, blocked)]
+        case PauseTask(actor=actor, reason=reason):
+            return [Fact(scope, say.TaskPaused(actor, reason))]
+        case ResumeTask(reason=reason):
+            return [Fact(scope, say.TaskResumed(reason, status=_find_way_back(state)))]
+        case _:
+            assert_never(command)
+
+
+def _describe(state: TaskRecord, command: ReportProgress | UpdateTask | LinkTask) -> list[Fact]:
+    scope = scope_of(state)
+    match command:
+        case ReportProgress(progress=progress):
+            if progress.status is not None:
+                raise InvalidInput("status", "progress moves no task")
+            return [Fact(scope, progress)]
+        case UpdateTask(changed=changed):
+            return [Fact(scope, say.TaskUpdated(changed))]
+        case LinkTask(edge=edge):
+            return [Fact(scope, edge)]
+        case _:
+            assert_never(command)
+
+
+def _find_way_back(state: TaskRecord) -> Status | None:
+    """Where a held task stood, unless what it waited for has come meanwhile; None where it is running."""
+    before = state.held_from
+    if state.status not in _HELD or before is None:
+        return None
+    if before in _PARKED:
+        return before if state.open_actions else None
+    if state.run is not None:
+        return None
+    return before if before in _BEFORE else _S.ACCEPTED

@@ -1,0 +1,238 @@
+"""What a caller can ask of a task of its own: what ``/v1``, channels and the command line offer under these names.
+
+Each is the form in which it is sent, too: the documented schemas are made from these. ``version`` is that of the record
+as the caller read it; where it is given and the record has moved on, nothing is changed (CMD-5).
+``core/task/machine.py`` says in which status a task takes what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from passerelle.core.facts import Bounds, EdgeKind
+from passerelle.core.task.status import Delivery, OwnPhase, Status, Visibility
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import record
+
+PAGE_LIMIT = 200
+
+Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
+Version: TypeAlias = Annotated[int, Field(ge=1)]
+Reason: TypeAlias = Annotated[str, Field(max_length=1_000)]
+Title: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
+Objective: TypeAlias = Annotated[str, Field(min_length=1, max_length=8_000)]
+Priority: TypeAlias = Annotated[int, Field(ge=-100, le=100)]
+Acceptance: TypeAlias = Annotated[tuple[JsonObject, ...], Field(max_length=8)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
+
+
+@record
+class CreateTask:
+    """A task with an objective, for an agent, that nobody works on yet (CMD-4). A draft is not accepted either."""
+
+    agent: Id
+    objective: Objective
+    title: Title | None = None
+    draft: bool = False
+    context_id: Id | None = None
+    session_id: Id | None = None
+    parent_task_id: Id | None = None
+    priority: Priority = 0
+    visibility: Visibility = Visibility.BACKGROUND
+    """``hidden`` takes the right to operate the runtime, as does reading it."""
+    constraints: JsonObject = field(default_factory=dict[str, Json])
+    profile: JsonObject = field(default_factory=dict[str, Json])
+    acceptance: Acceptance = ()
+    metadata: JsonObject | None = None
+    scope: Bounds | None = None
+
+
+@record
+class UpdateTask:
+    """Other words for a task that has not ended; what is left out stays (CMD-5)."""
+
+    task_id: Id
+    version: Version | None = None
+    title: Title | None = None
+    objective: Objective | None = None
+    priority: Priority | None = None
+    assignee: Id | None = None
+    constraints: JsonObject | None = None
+    profile: JsonObject | None = None
+    acceptance: Acceptance | None = None
+    metadata: JsonObject | None = None
+
+
+@record
+class GiveTask:
+    """Give a task that has not ended to somebody else in the same tenant; from then on it is theirs alone (TEV-5).
+
+    ``owner`` is named as callers are: a client of the settings, ``owner``, or ``<issuer>:<subject>``.
+    """
+
+    task_id: Id
+    owner: Id
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Send a task to an agent (CMD-6). Without a message its objective is sent; without an agent, to its assignee."""
+
+    task_id: str
+    source: Literal["a2a", "channel", "http", "cli"]
+    version: int | None = None
+    agent: str | None = None
+    message: JsonObject | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@record
+class AppendTaskProgress:
+    """How far a task is; what is left out stays (CMD-7). ``consumer`` and ``delivery`` go together."""
+
+    task_id: Id
+    version: Version | None = None
+    phase: OwnPhase | None = None
+    percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    step: Annotated[str, Field(max_length=200)] | None = None
+    summary: Annotated[str, Field(max_length=2_000)] | None = None
+    counters: Annotated[
+        dict[str, Annotated[int, Field(ge=-(2**53), le=2**53)]], Field(max_length=32)
+    ] = field(default_factory=dict[str, int])
+    checklist: Annotated[tuple[JsonObject, ...], Field(max_length=64)] = ()
+    outputs: Annotated[tuple[Name, ...], Field(max_length=32)] | None = None
+    consumer: Id | None = None
+    delivery: Delivery | None = None
+
+
+@record
+class PauseTask:
+    """Send nothing more for a task until it is resumed; its run is kept (CMD-8)."""
+
+    task_id: Id
+    version: Version | None = None
+    reason: Reason | None = None
+
+
+@record
+class ResumeTask:
+    """Go on with a task that is paused, blocked, lost or not known (CMD-8)."""
+
+    task_id: Id
+    version: Version | None = None
+    reason: Reason | None = None
+
+
+@record
+class CompleteTask:
+    """End a task well, if every fact is there (CMD-11, I5)."""
+
+    task_id: Id
+    version: Version | None = None
+    summary: Reason | None = None
+
+
+@record
+class FailTask:
+    """End a task with an error (CMD-11)."""
+
+    task_id: Id
+    version: Version | None = None
+    code: Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z][a-z0-9_]*$")] = "failed"
+    reason: Reason = "failed by its owner"
+
+
+@record
+class RetryTask:
+    """Try a task again that has ended, is lost, or waits for its next attempt (CMD-10).
+
+    Without an agent it is the one that was asked first. Where callers have seen the task end it goes on under another
+    id: ``exposure`` of the record says which.
+    """
+
+    task_id: Id
+    reason: Annotated[str, Field(min_length=1, max_length=1_000)]
+    version: Version | None = None
+    agent: Id | None = None
+
+
+@record
+class LinkTasks:
+    """An edge from a task to another task, or to something else that has a name (CMD-13)."""
+
+    task_id: Id
+    kind: EdgeKind
+    target: Name
+    version: Version | None = None
+    reason: Reason | None = None
+
+
+@record
+class UnlinkTasks:
+    """Mark an edge as removed; it stays in the record (CMD-13)."""
+
+    task_id: Id
+    kind: EdgeKind
+    target: Name
+    version: Version | None = None
+    reason: Reason | None = None
+
+
+TaskRequest: TypeAlias = (
+    CreateTask
+    | UpdateTask
+    | GiveTask
+    | StartTask
+    | AppendTaskProgress
+    | PauseTask
+    | ResumeTask
+    | CompleteTask
+    | FailTask
+    | RetryTask
+    | LinkTasks
+    | UnlinkTasks
+)
+
+
+@record
+class ListRecords:
+    """Tasks of the caller, by the time of their status, newest first (CMD-12).
+
+    ``since`` and ``until`` are RFC 3339 times of the status; ``text`` stands in the title, in any case. Without
+    ``visibility`` those of the foreground and the background are meant.
+    """
+
+    status: Annotated[tuple[Status, ...], Field(max_length=20)] = ()
+    visibility: Annotated[tuple[Visibility, ...], Field(max_length=4)] = ()
+    agent: Id | None = None
+    session_id: Id | None = None
+    context_id: Id | None = None
+    since: Annotated[str, Field(max_length=40)] | None = None
+    until: Annotated[str, Field(max_length=40)] | None = None
+    text: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
+    page_token: Annotated[str, Field(max_length=512)] | None = None
+
+
+@record
+class TaskChanged:
+    """The record after a command, and its version; ``repeated``: the command had been carried out before."""
+
+    task: JsonObject
+    version: int
+    repeated: bool = False
+
+
+@record
+class TaskGiven:
+    """Whose a task is now. Its record is not shown: whoever has given it away need not be who may read it."""
+
+    task_id: str
+    owner: str
+    version: int
+    repeated: bool = False

@@ -1,0 +1,69 @@
+"""Between typed values and their wire form: camelCase JSON, members in the order of their class.
+
+A member that is None is left out where None is its default, so that reading gives it back.
+
+One pair of functions serves payloads, records and commands. Both directions are made once per class, from the types of
+its members. Decoding validates strictly, and names the field that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from passerelle.core.errors import InvalidInput
+from passerelle.core.wire.encoder import make_encoder
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from passerelle.core.wire.json import Json, JsonObject
+
+T = TypeVar("T")
+
+
+def to_wire(value: DataclassInstance) -> JsonObject:
+    """The camelCase object of a record; records inside are converted as well, content that is JSON is not copied."""
+    return make_encoder(type(value))(value)
+
+
+def to_bytes(value: DataclassInstance) -> bytes:
+    """The wire form as bytes: the same value, its mappings in the same order, always gives the same bytes."""
+    return orjson.dumps(to_wire(value))
+
+
+def from_bytes(kind: type[T], content: bytes, at: str = "", *, newer: bool = False) -> T:
+    """The typed value of wire bytes; with ``newer``, members that this version does not know are passed over.
+
+    Raises:
+        InvalidInput: a field is missing, unknown or of the wrong type; ``field`` is its path below ``at``.
+    """
+    try:
+        return _adapter(kind).validate_json(content, extra="ignore" if newer else None)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join([at, *(str(step) for step in first["loc"])]).strip(".")
+        raise InvalidInput(path or kind.__name__, first["msg"].lower()) from None
+
+
+def from_wire(kind: type[T], wire: Json, at: str = "", *, newer: bool = False) -> T:
+    """The typed value of a parsed wire object. Raises like ``from_bytes``."""
+    return from_bytes(kind, orjson.dumps(wire), at, newer=newer)
+
+
+def wire_schema(kind: type[object]) -> JsonObject:
+    """The JSON Schema of a record, as it stands on the wire."""
+    return cast("JsonObject", _adapter(kind).json_schema(by_alias=True))
+
+
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    return _make_adapter(cast("Hashable", kind))
+
+
+@cache
+def _make_adapter(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast("type[object]", kind))
