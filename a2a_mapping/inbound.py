@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.extensions import APPROVAL
-from passerelle.a2a_mapping.scalars import (
+from passerelle.a2a_mapping.members import (
     read_flag,
     read_text,
     read_texts,

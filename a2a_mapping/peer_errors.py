@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.a2a_mapping.cleaning import clean_text
+from passerelle.a2a_mapping.clean_text import clean_text
 from passerelle.a2a_mapping.envelopes import BAD_REQUEST, ERROR_INFO
 from passerelle.a2a_mapping.errors import ErrorKind, classify_native
 from passerelle.a2a_mapping.identity import Relabel

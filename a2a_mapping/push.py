@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.members import as_list
-from passerelle.a2a_mapping.scalars import read_text, read_whole, require_text
+from passerelle.a2a_mapping.members import as_list, read_text, read_whole, require_text
 from passerelle.core.errors import InvalidInput
 from passerelle.core.push import PushConfig
 

@@ -3,6 +3,8 @@
 A reply that is not A2A is a value here, not an exception: in the middle of a stream it is a warning and
 the stream goes on, as the answer to a call it becomes ``InvalidAgentResponse``. Only what the gateway
 needs is checked; fields that it does not know pass.
+
+What a peer calls back with: which of its tasks it is about. The rest is asked for.
 """
 
 from __future__ import annotations
@@ -153,3 +155,20 @@ def _judge_artifact_update(event: JsonObject) -> str | None:
     if not isinstance(artifact.get("parts", []), list):
         return "artifactUpdate.artifact.parts is not a list"
     return None
+
+
+_TASK_IDS: Final = (
+    ("task", "id"),
+    ("statusUpdate", "taskId"),
+    ("artifactUpdate", "taskId"),
+    ("message", "taskId"),
+)
+
+
+def read_task_id(body: JsonObject) -> str | None:
+    """The task of a StreamResponse of 1.0, or of a Task, an update or a Message of 0.3."""
+    for member, name in _TASK_IDS:
+        if member in body:
+            return text_at(object_at(body, member), name) or None
+    named = "id" if body.get("kind", "task") == "task" else "taskId"
+    return text_at(body, named) or None

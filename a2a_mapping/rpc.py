@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from passerelle.a2a_mapping.body import read_json
 from passerelle.a2a_mapping.errors import InvalidRequest
+from passerelle.a2a_mapping.members import read_json
 from passerelle.core.errors import InvalidInput, UnknownMethod
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.near import find_near

@@ -13,9 +13,9 @@ from passerelle.core.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from passerelle.channels.holder import Standing
     from passerelle.channels.inputs import Input
     from passerelle.channels.services import ChannelServices, Grant
-    from passerelle.channels.standing import Standing
     from passerelle.core.ports.channels import AckResult
     from passerelle.protocol.cursor import Cursor
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.device_name import join_tab
-from passerelle.channels.link_record import LinkRecord
+from passerelle.channels.link_record import LinkRecord, join_tab
 from passerelle.core.errors import Forbidden
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import PeerRole

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 import structlog
 
 from passerelle.channels.ack_writer import AckWriter
-from passerelle.channels.calling import carry_out
-from passerelle.channels.failures import end_connection, refuse_call
+from passerelle.channels.calls import carry_out, end_connection, refuse_call
+from passerelle.channels.holder import Standing
 from passerelle.channels.inputs import (
     Admitted,
     Answered,
@@ -52,10 +52,8 @@ from passerelle.channels.reverse_side import AgentSide
 from passerelle.channels.session import step
 from passerelle.channels.session_state import Phase, start
 from passerelle.channels.session_time import next_tick_s
-from passerelle.channels.standing import Standing
-from passerelle.channels.story import LinkStory
+from passerelle.channels.story import LinkStory, Telling
 from passerelle.channels.subscriptions import Subscriptions
-from passerelle.channels.telling import Telling
 from passerelle.core.errors import PasserelleError, StoreUnavailable, UnknownMethod
 from passerelle.protocol.closing import CloseCode, fit_reason
 from passerelle.protocol.frames import Call, ClientBeat, Hello, Refusal, ShowPresence

@@ -29,8 +29,7 @@ from passerelle.core.ports.channels import OwedLink
 from passerelle.core.principal import Principal
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change, record
-from passerelle.runtime.common.afterwards import Afterwards
-from passerelle.runtime.common.surge import Surge
+from passerelle.runtime.common.deferred_queue import Afterwards, Surge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.channels import Channels, Links
     from passerelle.core.ports.due import DueRow
-    from passerelle.runtime.records.home import Home
+    from passerelle.runtime.records.places import Home
     from passerelle.runtime.records.recoveries import Recoveries
 
 ROW: Final = "link"

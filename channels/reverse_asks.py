@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 import orjson
 
-from passerelle.channels.failures import refuse_call
+from passerelle.channels.calls import refuse_call
 from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
 from passerelle.protocol.pieces import PIECE_CHARS, split_text

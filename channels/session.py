@@ -53,7 +53,7 @@ from passerelle.channels.outputs import (
 )
 from passerelle.channels.session_acks import acknowledge, answer_beat, judge_stored
 from passerelle.channels.session_calls import asks, execute, hear_agent, settle
-from passerelle.channels.session_ending import (
+from passerelle.channels.session_end import (
     close,
     count_frame,
     limit_rate,

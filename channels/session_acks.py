@@ -7,7 +7,7 @@ from typing import assert_never
 
 from passerelle.channels.acks import ACK_FAULTS, choose_later, judge_cursor
 from passerelle.channels.outputs import NotePresence, Send
-from passerelle.channels.session_ending import close, count_frame, limit_rate
+from passerelle.channels.session_end import close, count_frame, limit_rate
 from passerelle.channels.session_state import State, Step, flush_acks
 from passerelle.core.ports.channels import AckResult
 from passerelle.core.wire.record import change

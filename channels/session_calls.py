@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.outputs import Ask, Execute, Send, Serve
-from passerelle.channels.session_ending import refuse
+from passerelle.channels.session_end import refuse
 from passerelle.core.wire.record import change
 from passerelle.protocol.frames import Failure, Refusal
 from passerelle.protocol.reverse_frames import (

@@ -6,7 +6,7 @@ from typing import Final
 
 from passerelle.channels.outputs import Send
 from passerelle.channels.session_acks import store_acks_when_due
-from passerelle.channels.session_ending import close
+from passerelle.channels.session_end import close
 from passerelle.channels.session_state import Phase, State, Step, flush_acks
 from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode

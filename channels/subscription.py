@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from urllib.parse import quote
 
-from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
+from passerelle.channels.calls import end_connection, refuse_call, refuse_subscription
 from passerelle.channels.fanout import pack_page
 from passerelle.channels.hub import From, Start
 from passerelle.channels.inputs import Delivered, Ended, Told

@@ -30,8 +30,8 @@ from passerelle.peers.agent import AgentPeer
 from passerelle.peers.interface import Security, is_unsaid
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.sessions import PeerSessions
+from passerelle.runtime.common.address_screen import Screen
 from passerelle.runtime.common.clock import SystemIds
-from passerelle.runtime.common.screening import Screen
 from passerelle.store.blobs import open_blobs
 from passerelle.store.store import Store
 

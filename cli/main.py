@@ -252,7 +252,7 @@ def signing_key(
 ) -> None:
     """Make a key that signs agent cards and webhooks; the file is private, mode 0600."""
     from passerelle.runtime.common.private_file import load_or_mint
-    from passerelle.runtime.common.signing.keys import load_signing_key, mint_signing_key
+    from passerelle.runtime.common.signatures import load_signing_key, mint_signing_key
 
     kept = load_or_mint(file, lambda: mint_signing_key(algorithm).get_secret_value())
     if not kept.minted:

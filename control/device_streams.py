@@ -1,4 +1,7 @@
-"""Acknowledging and resuming without a link that stays: the same rules as over a channel (CMD-25, CHN-3, CHN-4)."""
+"""Acknowledging and resuming without a link that stays: the same rules as over a channel (CMD-25, CHN-3, CHN-4).
+
+What is said over a link and is no turn: notices and states of devices, and what we tell their people (CHN-15).
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,33 @@ import orjson
 from passerelle.channels.ack_writer import name_ack
 from passerelle.channels.admission import name_channel, name_generation
 from passerelle.channels.cursor_check import Broken, Held, end_of
-from passerelle.channels.device_name import join_tab
 from passerelle.channels.follower import read_verified
+from passerelle.channels.link_record import join_tab
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import shows
 from passerelle.core.errors import Conflict, NotFound, StreamGap
-from passerelle.core.payloads.channel import Resumption
+from passerelle.core.payloads.channel import ChannelMessage, Resumption
 from passerelle.core.session.device_requests import (
     AckEvents,
     ChannelReconnected,
     EventsAcked,
+    NoticeSent,
     ReconnectChannel,
     SendNotice,
 )
 from passerelle.core.session.webhook_requests import WebhookRequest
 from passerelle.protocol.cursor import Cursor, parse_cursor
+from passerelle.runtime.records.idempotency import make_once
 
 if TYPE_CHECKING:
     from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
-    from passerelle.control.channel_notices import ChannelNotices
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Acks, Channels
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.core.session.device_requests import LinkAnswer, LinkRequest
     from passerelle.core.wire.json import JsonObject
+    from passerelle.runtime.records.places import Home
     from passerelle.runtime.records.recoveries import Recoveries
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
 
@@ -167,3 +172,36 @@ class DeviceStreams:
                 return _After(mode, held.sequence, last, events, last.sequence < head.sequence)
             case _:
                 assert_never(verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelNotices:
+    """Writes notices into the home session, from where the inbox gets them. None of them starts or changes any work."""
+
+    home: Home
+    channels: Channels
+
+    async def send(self, principal: Principal, command: SendNotice, idem: str | None) -> NoticeSent:
+        """Takes what a device says.
+
+        Raises:
+            NotFound: no device of this name was ever connected.
+            IdempotencyConflict: the key came with another notice.
+        """
+        device = join_tab(command.device, command.tab)
+        channel = name_channel(principal, device)
+        if not await self.channels.read_generation(channel):
+            raise NotFound("channel", device)
+        once = make_once(principal, command, idem)
+        if await once.find(self.home.writes.log, principal.home) is None:
+            said = ChannelMessage(channel, command.kind, "in", command.code, command.text)
+            await self.home.record(principal, said, row=once.remember(channel))
+        return NoticeSent(channel)
+
+    async def tell(self, principal: Principal, message: ChannelMessage, key: str) -> None:
+        """Tells the people of a principal something, once for each key.
+
+        Raises:
+            StoreUnavailable: nothing is known to be told.
+        """
+        await self.home.record(principal, message, key=key)

@@ -32,18 +32,18 @@ from passerelle.core.policy.requests import (
 from passerelle.core.wire.codec import to_wire
 
 if TYPE_CHECKING:
-    from passerelle.control.permission_summaries import PermissionSummaries
+    from passerelle.control.read_models import PermissionSummaries
     from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.attending import Attending
-    from passerelle.permission_bridge.answers.explaining import Explaining
-    from passerelle.permission_bridge.answers.granting import Granting
+    from passerelle.permission_bridge.answers.attention import Attending
+    from passerelle.permission_bridge.answers.audit import Explaining
+    from passerelle.permission_bridge.answers.grants import Granting
     from passerelle.permission_bridge.answers.subjects import Subjects
-    from passerelle.permission_bridge.answers.worker_asking import WorkerAsking
-    from passerelle.permission_bridge.governing.governing import Governing
-    from passerelle.permission_bridge.governing.judging import Judging
-    from passerelle.permission_bridge.governing.policy_editing import PolicyEditing
+    from passerelle.permission_bridge.answers.workers import WorkerAsking
+    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.judgement import Judging
+    from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
 
 
 @dataclass(frozen=True, slots=True)

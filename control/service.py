@@ -80,7 +80,7 @@ from passerelle.delegation.runs.answers import Answers, OpenTurn
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
-from passerelle.runtime.limits.spending import FREE
+from passerelle.runtime.limits.costs import FREE
 from passerelle.runtime.records.long_content import LongContent, LongTaskError, Shape
 from passerelle.runtime.records.references import MEMBER, NOTHING
 
@@ -88,16 +88,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from passerelle.a2a_mapping.resume import ResumeWish
-    from passerelle.channels.following import Following
-    from passerelle.channels.stream_end import StreamEnd
+    from passerelle.channels.stream_ends import StreamEnd
     from passerelle.channels.stream_frame import Followed
-    from passerelle.control.cancelling import Cancelling
+    from passerelle.channels.task_follower import Following
+    from passerelle.control.cancellation import Cancelling
     from passerelle.control.catalogue import Catalogue
-    from passerelle.control.channel_summaries import ChannelSummaries
     from passerelle.control.device_streams import DeviceStreams
-    from passerelle.control.models import Models
     from passerelle.control.outputs import Outputs
     from passerelle.control.policy_control import PolicyControl
+    from passerelle.control.read_models import ChannelSummaries, Models
     from passerelle.control.task_control import SessionControl, TaskControl
     from passerelle.core.commands import Command, OtherCommand, Query, Result
     from passerelle.core.peer import Peer
@@ -115,16 +114,15 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import OpenedTurn, Turns
     from passerelle.permission_bridge.answers.actions import Actions
-    from passerelle.permission_bridge.answers.auditing import Auditing
-    from passerelle.permission_bridge.answers.question_lists import QuestionLists
-    from passerelle.permission_bridge.answers.question_waits import QuestionWaits
+    from passerelle.permission_bridge.answers.audit import Auditing
+    from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
     from passerelle.permission_bridge.devices.devices import Devices
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
-    from passerelle.runtime.records.listing import Listing
     from passerelle.runtime.records.ownership import Ownership
-    from passerelle.runtime.records.records import Records
     from passerelle.runtime.records.references import References, Referred
+    from passerelle.runtime.records.task_lists import Records
+    from passerelle.runtime.records.task_pages import Listing
     from passerelle.runtime.records.writes import Writes
     from passerelle.webhooks.dead_letters import DeadLetters
     from passerelle.webhooks.push_configs import PushConfigs

@@ -22,9 +22,9 @@ from passerelle.core.session.requests import SessionChanged
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms, parse_ms
-from passerelle.runtime.records.listing import read_token, write_token
-from passerelle.runtime.records.once import make_once
-from passerelle.runtime.records.records import CHUNK
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.task_lists import CHUNK
+from passerelle.runtime.records.task_pages import read_token, write_token
 from passerelle.runtime.records.writes import Terms, Written
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         OpenSession,
     )
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.runtime.records.records import Records, Row
+    from passerelle.runtime.records.task_lists import Records, Row
 
 
 @dataclass(frozen=True, slots=True)

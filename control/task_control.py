@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.control.steering import check_content, decide_steering, decide_update
+from passerelle.control.task_changes import check_content, decide_steering, decide_update
 from passerelle.core.errors import NotFound
 from passerelle.core.session.requests import (
     DescribeSession,
@@ -31,15 +31,15 @@ from passerelle.core.task.requests import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.control.creating import Creating
-    from passerelle.control.finishing import Finishing
-    from passerelle.control.giving import Giving
-    from passerelle.control.interrupting import Interrupting
-    from passerelle.control.linking import Linking
-    from passerelle.control.rerunning import Rerunning
+    from passerelle.control.closure import Finishing
+    from passerelle.control.creation import Creating
+    from passerelle.control.edges import Linking
+    from passerelle.control.interruption import Interrupting
+    from passerelle.control.rerun import Rerunning
     from passerelle.control.sessions import Sessions
-    from passerelle.control.starting import Starting
+    from passerelle.control.start import Starting
     from passerelle.control.task_changes import TaskChanges
+    from passerelle.control.transfer import Giving
     from passerelle.core.events import Fact
     from passerelle.core.peer import Peer
     from passerelle.core.principal import Principal

@@ -26,7 +26,7 @@ from passerelle.gateway.settings_rules import is_loopback
 from passerelle.gateway.settings_source import Sources
 from passerelle.gateway.taking_over import take_over
 from passerelle.runtime.common.collector import calm_collector
-from passerelle.runtime.memory.allocator import give_back
+from passerelle.runtime.memory.machine import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passerelle.channels.links import ROW as LINK_ROW
-from passerelle.control.cancelling import SUBTREE
-from passerelle.control.linking import EDGE, UNBLOCK
+from passerelle.control.cancellation import SUBTREE
+from passerelle.control.creation import PREPARE
+from passerelle.control.edges import EDGE, UNBLOCK
 from passerelle.control.outputs import OUTPUT_ROW
-from passerelle.control.preparing import PREPARE
 from passerelle.delegation.runs.deadlines import STOP_ROW
 from passerelle.delegation.runs.delivery import SEND_ROW
 from passerelle.delegation.runs.remote_drivers import SERVE_ROW
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.duties.due import Handler
     from passerelle.delegation.runs.deadlines import Deadlines
     from passerelle.gateway.reverse.routing import Routing
-    from passerelle.permission_bridge.devices.forwarding import Forwarding
+    from passerelle.permission_bridge.devices.delivery import Forwarding
     from passerelle.webhooks.deliveries import Deliveries
 
 

@@ -41,9 +41,9 @@ from passerelle.gateway.standing_metrics import watch
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import describe_skew
 from passerelle.runtime.common.replica_watch import describe_replicas
-from passerelle.runtime.common.signing.jwks import make_jwks_route
-from passerelle.runtime.limits.seats import StreamSeats
-from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.common.signatures import make_jwks_route
+from passerelle.runtime.limits.gate import StreamSeats
+from passerelle.runtime.observability.logs import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,21 +12,21 @@ from passerelle.delegation.runs.dispatch import Dispatch
 from passerelle.delegation.runs.open_text import OpenTexts
 from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.permission_bridge.answers.actions import Actions
-from passerelle.permission_bridge.answers.granting import Granting
+from passerelle.permission_bridge.answers.grants import Granting
 from passerelle.permission_bridge.devices.assurance import Assurance
 from passerelle.permission_bridge.devices.device_lists import DeviceLists
-from passerelle.permission_bridge.hooks.consulting import Consulting
+from passerelle.permission_bridge.hooks.consultation import Consulting
 from passerelle.runtime.records.contents import Contents
 from passerelle.runtime.records.inbox_arrivals import InboxArrivals
 from passerelle.runtime.records.ownership import Ownership
 from passerelle.runtime.records.references import References
 from passerelle.runtime.records.refusals import Refusals
-from passerelle.runtime.records.withholding import make_withholding
+from passerelle.runtime.records.withheld import make_withholding
 from passerelle.runtime.records.writes import Writes
 
 if TYPE_CHECKING:
     from passerelle.gateway.surroundings import Surroundings
-    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.store import Store
 
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.channels.following import Following
-from passerelle.control.cancelling import Cancelling
-from passerelle.control.channel_notices import ChannelNotices
-from passerelle.control.channel_summaries import ChannelSummaries
-from passerelle.control.creating import Creating
-from passerelle.control.device_streams import DeviceStreams
-from passerelle.control.finishing import Finishing
-from passerelle.control.giving import Giving
-from passerelle.control.interrupting import Interrupting
-from passerelle.control.linking import Linking
-from passerelle.control.models import Models
+from passerelle.channels.task_follower import Following
+from passerelle.control.cancellation import Cancelling
+from passerelle.control.closure import Finishing
+from passerelle.control.creation import Creating, Preparing
+from passerelle.control.device_streams import ChannelNotices, DeviceStreams
+from passerelle.control.edges import Linking
+from passerelle.control.interruption import Interrupting
 from passerelle.control.outputs import Outputs
-from passerelle.control.permission_summaries import PermissionSummaries
 from passerelle.control.policy_control import PolicyControl
-from passerelle.control.preparing import Preparing
-from passerelle.control.rerunning import Rerunning
+from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
+from passerelle.control.rerun import Rerunning
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
-from passerelle.control.starting import Starting
+from passerelle.control.start import Starting
 from passerelle.control.task_changes import TaskChanges
 from passerelle.control.task_control import SessionControl, TaskControl
+from passerelle.control.transfer import Giving
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.answers import Answers
 from passerelle.delegation.runs.follow_ups import FollowUps
@@ -36,27 +32,25 @@ from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.ground import Ground, lay_ground
 from passerelle.gateway.settings_policy import read_tried_policy
-from passerelle.permission_bridge.answers.attending import Attending
-from passerelle.permission_bridge.answers.auditing import Auditing
-from passerelle.permission_bridge.answers.explaining import Explaining
-from passerelle.permission_bridge.answers.question_lists import QuestionLists
-from passerelle.permission_bridge.answers.question_waits import QuestionWaits
+from passerelle.permission_bridge.answers.attention import Attending
+from passerelle.permission_bridge.answers.audit import Auditing, Explaining
+from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
 from passerelle.permission_bridge.answers.subjects import Subjects
-from passerelle.permission_bridge.answers.worker_asking import WorkerAsking
+from passerelle.permission_bridge.answers.workers import WorkerAsking
 from passerelle.permission_bridge.devices.action_tokens import ActionTokens
 from passerelle.permission_bridge.devices.devices import Devices
 from passerelle.permission_bridge.devices.pairing import Pairing
 from passerelle.permission_bridge.devices.subscriptions import Subscriptions
 from passerelle.permission_bridge.devices.web_push import WebPush, is_installed
-from passerelle.permission_bridge.governing.governing import Governing
-from passerelle.permission_bridge.governing.judging import Judging
-from passerelle.permission_bridge.governing.policy_editing import PolicyEditing
-from passerelle.permission_bridge.governing.rehearsing import Rehearsing
-from passerelle.runtime.records.home import Home
+from passerelle.permission_bridge.governing.command_gate import Governing
+from passerelle.permission_bridge.governing.dry_run import Rehearsing
+from passerelle.permission_bridge.governing.judgement import Judging
+from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
 from passerelle.runtime.records.lag import Lag
-from passerelle.runtime.records.listing import Listing
-from passerelle.runtime.records.records import Records
+from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
+from passerelle.runtime.records.task_lists import Records
+from passerelle.runtime.records.task_pages import Listing
 from passerelle.runtime.records.writes import Writes
 from passerelle.webhooks.dead_letters import DeadLetters
 from passerelle.webhooks.notifier import KIND as NOTIFIER
@@ -66,8 +60,8 @@ from passerelle.webhooks.push_configs import KIND as PUSH
 from passerelle.webhooks.push_configs import PushConfigs
 from passerelle.webhooks.receivers import Receivers
 from passerelle.webhooks.stream import StreamKind
+from passerelle.webhooks.stream_webhooks import KIND as STREAM
 from passerelle.webhooks.stream_webhooks import StreamWebhooks
-from passerelle.webhooks.webhook_names import KIND as STREAM
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:

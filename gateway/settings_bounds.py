@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_callers import CallerSettings
     from passerelle.runtime.limits.account import Quota
-    from passerelle.runtime.limits.prices import Price
+    from passerelle.runtime.limits.costs import Price
 
 
 def list_callers(settings: Settings) -> Iterator[tuple[str, CallerSettings]]:

@@ -11,10 +11,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.gateway.settings_section import Section
 from passerelle.runtime.common.durations import UNITS_MS
-from passerelle.runtime.limits.account import Quota
+from passerelle.runtime.limits.account import PeriodName, Quota
 from passerelle.runtime.limits.bounds import Bounds, Rate
-from passerelle.runtime.limits.periods import PeriodName
-from passerelle.runtime.limits.prices import Price
+from passerelle.runtime.limits.costs import Price
 
 MICROS: Final = 1_000_000
 _RATE_PATTERN: Final = r"^[1-9]\d{0,8}/(s|m|h|d)$"

@@ -23,7 +23,7 @@ from passerelle.permission_bridge.approvers import (
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms, OnError
-from passerelle.permission_bridge.hooks.calling import find_callable
+from passerelle.permission_bridge.hooks.caller import find_callable
 from passerelle.permission_bridge.rules import (
     UNCONDITIONAL,
     Effect,

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.runtime.common.private_file import load_or_mint
-from passerelle.runtime.common.sealing import KEY_FILE, SETTING, make_sealer, mint_key, read_keys
+from passerelle.runtime.common.sealer import KEY_FILE, SETTING, make_sealer, mint_key, read_keys
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.common.signing.keys import load_signing_key
-from passerelle.runtime.common.signing.signer import JWKS_PATH, Signer
+from passerelle.runtime.common.signatures import JWKS_PATH, Signer, load_signing_key
 from passerelle.webhooks.addresses import WebhookRules
-from passerelle.webhooks.push_headers import Authority
+from passerelle.webhooks.push import Authority
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.chance import Clock
     from passerelle.gateway.settings import Settings
-    from passerelle.runtime.common.sealing import Draw, Sealer
+    from passerelle.runtime.common.sealer import Draw, Sealer
 
 
 def load_sealer(settings: Settings, data_dir: Path, draw: Draw) -> Sealer | None:

@@ -10,10 +10,10 @@ from passerelle.core.message_bounds import MessageBounds
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.permission_bridge.devices.assurance import Demand
-from passerelle.permission_bridge.devices.entrance import Entrance
+from passerelle.permission_bridge.devices.pairing import Entrance
 from passerelle.permission_bridge.governing.rulebook import Rulebook
-from passerelle.permission_bridge.hooks.calling import HookCaller
-from passerelle.permission_bridge.hooks.hearing import Hooks
+from passerelle.permission_bridge.hooks.caller import HookCaller
+from passerelle.permission_bridge.hooks.hooks import Hooks
 from passerelle.runtime.common.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.spending import Spending
+    from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.glimpse import Glimpse
     from passerelle.store.store import Store
     from passerelle.webhooks.notifier import Notifier

@@ -16,7 +16,7 @@ from passerelle.gateway.settings_changes import list_limit_changes
 from passerelle.gateway.settings_outputs import read_output_terms
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.runtime.observability.logs import configure_logs
-from passerelle.runtime.records.home import Home
+from passerelle.runtime.records.places import Home
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitChanged

@@ -15,10 +15,9 @@ from passerelle.core.errors import RemoteError
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, Call
+from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
 from passerelle.peers.line import Line
-from passerelle.peers.outcome_names import name_outcome
-from passerelle.peers.questions import AT_ONCE, Questions
-from passerelle.peers.send_limit import UNLIMITED
+from passerelle.peers.status import name_outcome
 from passerelle.runtime.observability.spans import end_call
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.peers.cards import Cards
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.interface import Interface, Kind
-    from passerelle.peers.send_limit import SendLimit
+    from passerelle.peers.limits import SendLimit
     from passerelle.runtime.observability.spans import Spans
 
 Tried: TypeAlias = "list[Interface]"

@@ -8,28 +8,26 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.errors import ConfigInvalid
 from passerelle.peers.agent import AgentPeer
 from passerelle.peers.cards import CardCache
-from passerelle.peers.credential import ClientCredentials, Fixed, show_fixed
+from passerelle.peers.credential import ClientCredentials, Fixed, TokenSource, show_fixed
 from passerelle.peers.http_client import HttpClient
 from passerelle.peers.http_json import HttpJson
 from passerelle.peers.http_transport import HttpTransport
 from passerelle.peers.jsonrpc import JsonRpc
 from passerelle.peers.legacy import LegacyHttpJson, LegacyJsonRpc
+from passerelle.peers.limits import SendLimit
 from passerelle.peers.reverse.cards import BroughtCards
 from passerelle.peers.reverse.transport import ChannelTransport
-from passerelle.peers.send_limit import SendLimit
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.signatures import CardJudge
-from passerelle.peers.tokens import TokenSource
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
-    from passerelle.peers.call import Transport
+    from passerelle.peers.call import Transport, Wire
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.credential import Credential
     from passerelle.peers.grpc.channels import GrpcChannels
     from passerelle.peers.interface import Choice, Kind
-    from passerelle.peers.reverse.dialling import Dialling
-    from passerelle.peers.wire import Wire
+    from passerelle.peers.reverse.cards import Dialling
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.observability.spans import Spans
 

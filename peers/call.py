@@ -1,7 +1,11 @@
-"""One call to a peer, before any binding has given it a form."""
+"""One call to a peer, before any binding has given it a form.
+
+The form of calls over HTTP: what is written, and what is read back. Pure; ``http_transport`` has the sockets.
+"""
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from passerelle.core.wire.record import value
@@ -46,4 +50,43 @@ class Transport(Protocol):
 
     def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
         """Many answers. All but the last outcome are ``Answered``; the last says how it ended."""
+        ...
+
+
+@value
+class Request:
+    """An HTTP request without the headers that every request carries."""
+
+    method: Literal["GET", "POST"]
+    url: str
+    body: bytes | None = None
+
+
+@value
+class Reply:
+    """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers of it.
+
+    ``hold`` is its place in the memory budget, where it has one.
+    """
+
+    status: int
+    retry_after: str | None
+    raw: bytes
+    extensions: str | None = None
+    hold: object | None = field(default=None, compare=False, repr=False)
+
+
+class Wire(Protocol):
+    """One binding in one version. ``call_id`` ties an answer to its request where the binding does so."""
+
+    def write(self, interface: Interface, call: Call, call_id: int) -> Request:
+        """The request."""
+        ...
+
+    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:
+        """What a whole response stands for."""
+        ...
+
+    def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
+        """What one event of a stream stands for."""
         ...

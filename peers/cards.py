@@ -13,10 +13,10 @@ import structlog
 
 from passerelle.core.errors import PeerUnavailable, RemoteError
 from passerelle.peers import exchange
+from passerelle.peers.call import Request
 from passerelle.peers.card import KnownCard, read_card, reject_card
 from passerelle.peers.origin import origin_of
 from passerelle.peers.signatures import CardJudge
-from passerelle.peers.wire import Request
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock

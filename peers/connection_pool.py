@@ -1,26 +1,39 @@
-"""Keep-alive connections to one origin, for calls that have one whole answer."""
+"""What a connection without TLS settings of its own trusts: the authorities of this machine.
+
+Keep-alive connections to one origin, for calls that have one whole answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
-from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - tuples of anything
+from aiohappyeyeballs import start_connection
 from yarl import URL
 
 from passerelle.core.errors import Draining
-from passerelle.peers.trust import trust_public_authorities
 from passerelle.peers.whole_answer import Broken, Connection, NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from passerelle.peers.call import Reply
     from passerelle.peers.sessions import AddressInfo
-    from passerelle.peers.wire import Reply
     from passerelle.runtime.memory.room import Account
+
+
+@lru_cache(1)
+def trust_public_authorities() -> ssl.SSLContext:
+    """The context that all such connections share.
+
+    Reading the authorities takes some 20 ms, in which the loop serves nobody.
+    """
+    return ssl.create_default_context()
+
 
 _NEXT_ADDRESS_S: Final = 0.25
 """RFC 8305 section 5; aiohttp, which carries streams to the same hosts, waits as long."""

@@ -1,19 +1,35 @@
 """How a peer is shown who calls: values that the configuration gives, and what they add to a request.
 
 The credential is the operator's. A caller's own goes on only where the operator says so (``forward_auth``).
+
+Access tokens by OAuth2 client credentials: asked for once, kept, and replaced before they end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, TypeAlias, assert_never
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
+
+import aiohttp
+
+from passerelle.a2a_mapping.members import text_at, whole_at
+from passerelle.core.errors import PeerUnavailable
+from passerelle.peers import exchange
+from passerelle.peers.answers import NotJson, parse_json
+from passerelle.peers.origin import origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.peers.config import PeerConfig
+    from passerelle.peers.sessions import PeerSessions
 
 HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 """CR and LF would let a value write header lines of its own."""
@@ -149,3 +165,101 @@ def is_writable(auth: Auth) -> bool:
             return fits and not (place == "cookie" and ";" in value)
         case _:
             assert_never(auth)
+
+
+_MAX_BODY_BYTES: Final = 64 * 1024
+_DEFAULT_LIFE_S: Final = 300
+"""Where the server does not say how long a token lives (RFC 6749 section 5.1 lets it)."""
+_USED_PERCENT: Final = 80
+
+
+class TokenSource:
+    """The token of one peer. One request at a time asks for it, however many calls wait."""
+
+    renews: ClassVar[bool] = True
+
+    def __init__(
+        self, config: PeerConfig, auth: ClientCredentials, sessions: PeerSessions, clock: Clock
+    ) -> None:
+        self._config = config
+        self._auth = auth
+        self._sessions = sessions
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._shown: Shown | None = None
+        self._fresh_until_ms = 0
+
+    @property
+    def shown(self) -> Shown | None:
+        """The token that is there, before 80 % of its life are over."""
+        return self._shown if self._clock.now_ms() < self._fresh_until_ms else None
+
+    async def show(self) -> Shown:
+        """The token as a header; asked for anew after 80 % of its life.
+
+        Raises:
+            PeerUnavailable: there is none to be had.
+        """
+        if (shown := self.shown) is not None:
+            return shown
+        async with self._asking:
+            if self.shown is None:
+                await self._refresh()
+        return self._shown or Shown()
+
+    def renew(self, refused: Shown) -> bool:
+        """A token that was refused is dropped, unless somebody has replaced it already."""
+        if self._shown is refused:
+            self._shown = None
+        return True
+
+    async def _refresh(self) -> None:
+        answer = await self._ask()
+        token, kind = text_at(answer, "access_token"), text_at(answer, "token_type")
+        if not token or not HEADER_VALUE.fullmatch(token) or kind.lower() != "bearer":
+            raise self._report("the answer has no bearer token")
+        life_s = whole_at(answer, "expires_in") or _DEFAULT_LIFE_S
+        self._fresh_until_ms = self._clock.now_ms() + life_s * 10 * _USED_PERCENT
+        self._shown = Shown({"Authorization": f"Bearer {token}"})
+
+    async def _ask(self) -> JsonObject:
+        auth, url = self._auth, self._auth.token_url
+        form = {"grant_type": "client_credentials"}
+        if auth.scopes:
+            form["scope"] = " ".join(auth.scopes)
+        if auth.audience is not None:
+            form["audience"] = auth.audience
+        # Both halves are form-encoded before they are joined (RFC 6749 section 2.3.1).
+        user, secret = (
+            quote(auth.client_id, safe=""),
+            quote(auth.secret.get_secret_value(), safe=""),
+        )
+        try:
+            async with self._sessions.open(origin_of(url) or url).post(
+                url,
+                data=urlencode(form).encode(),
+                headers={
+                    "Authorization": encode_basic(user, secret),
+                    "Accept": "application/json",
+                    "Content-Type": "application/x-www-form-urlencoded",
+                },
+                timeout=exchange.limit_time(self._config, self._config.query_timeout_s),
+                allow_redirects=False,
+            ) as response:
+                raw = await exchange.read_body(response, _MAX_BODY_BYTES)
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, exchange.TooLong) as error:
+            raise self._report(type(error).__name__) from error
+        if status != HTTPStatus.OK:
+            raise self._report(f"HTTP {status}")
+        try:
+            answer = parse_json(raw)
+        except NotJson as fault:
+            raise self._report(str(fault)) from None
+        return answer if isinstance(answer, dict) else {}
+
+    def _report(self, reason: str) -> PeerUnavailable:
+        name, url = self._config.name, self._auth.token_url
+        return PeerUnavailable(
+            f"peer {name}: no access token from {url}: {reason}", peer=name, url=url, reason=reason
+        )

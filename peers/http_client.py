@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from passerelle.peers.call import Reply, Request
     from passerelle.peers.config import PeerConfig, Tls
     from passerelle.peers.connection_pool import ConnectionPool
     from passerelle.peers.credential import Credential
     from passerelle.peers.interface import Interface, Version
     from passerelle.peers.sessions import PeerSessions
-    from passerelle.peers.wire import Reply, Request
     from passerelle.runtime.common.secret import Secret
     from passerelle.runtime.memory.room import Account
 

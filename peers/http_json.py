@@ -10,8 +10,8 @@ import orjson
 from passerelle.a2a_mapping.members import text_at
 from passerelle.core.peer import Answered, Refused
 from passerelle.peers import answers
+from passerelle.peers.call import Reply, Request
 from passerelle.peers.status import read_status_body
-from passerelle.peers.wire import Reply, Request
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome

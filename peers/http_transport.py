@@ -28,7 +28,7 @@ from passerelle.core.peer import (
 )
 from passerelle.core.wire.sse import SseParser
 from passerelle.peers import answers, exchange
-from passerelle.peers.call import STREAMS
+from passerelle.peers.call import STREAMS, Reply
 from passerelle.peers.http_client import EXTENSIONS_HEADER, write_call
 from passerelle.peers.sessions import MAX_BODY_BYTES
 from passerelle.peers.stream_room import StreamRoom
@@ -39,17 +39,15 @@ from passerelle.peers.whole_answer import (
     NotConnected,
     NotReadable,
 )
-from passerelle.peers.wire import Reply
 from passerelle.runtime.common.carried import note_confirmed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.peers.call import Call
+    from passerelle.peers.call import Call, Wire
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.http_client import HttpClient
     from passerelle.peers.interface import Interface
-    from passerelle.peers.wire import Wire
 
 MAX_EVENT_BYTES: Final = 24 * 1024 * 1024
 

@@ -12,7 +12,7 @@ import orjson
 
 from passerelle.core.peer import Answered
 from passerelle.peers import answers
-from passerelle.peers.wire import Reply, Request
+from passerelle.peers.call import Reply, Request
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome

@@ -16,8 +16,7 @@ from passerelle.a2a_mapping.v0_3.objects import read_task
 from passerelle.a2a_mapping.v0_3.responses import read_response
 from passerelle.core.peer import Answered
 from passerelle.peers import answers, http_json
-from passerelle.peers.call import SENDS
-from passerelle.peers.wire import Reply, Request
+from passerelle.peers.call import SENDS, Reply, Request
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.peers.agent import AgentPeer
     from passerelle.peers.breaker import Mode
     from passerelle.peers.config import PeerConfig
-    from passerelle.peers.reverse.dialling import Dialling
+    from passerelle.peers.reverse.cards import Dialling
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.limits.limiter import Limiter
     from passerelle.runtime.memory.room import MemoryRoom

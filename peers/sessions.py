@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiohttp.abc import AbstractResolver
 
-    from passerelle.runtime.common.screening import Screen
+    from passerelle.runtime.common.address_screen import Screen
     from passerelle.runtime.memory.room import Account, MemoryRoom
 
 # uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.

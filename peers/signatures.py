@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.card_payload import list_payloads
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.peers.origin import origin_of
-from passerelle.runtime.common.signing.segments import decode_segment, encode_segment
+from passerelle.runtime.common.signatures import decode_segment, encode_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,23 +2,24 @@
 
 1.0 says the error in a Google ``Status`` with an ``ErrorInfo``. 0.3 left the form open: agents name the class of the
 error, or repeat the JSON-RPC code. A body without any of these says no more than its HTTP status.
+
+The names that outcomes of calls to agents have in metrics and spans: a small closed set.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.errors import A2A_DOMAIN, ROWS, ErrorKind
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, whole_at
-from passerelle.core.peer import Refused
+from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.peers import answers
 
 if TYPE_CHECKING:
-    from passerelle.core.peer import PeerOutcome
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.wire.json import JsonObject
-    from passerelle.peers.call import Operation
-    from passerelle.peers.wire import Reply
+    from passerelle.peers.call import Operation, Reply
 
 _BY_REASON: Final = {
     kind.value: row.jsonrpc for kind, row in ROWS.items() if row.domain == A2A_DOMAIN
@@ -84,3 +85,20 @@ def _find_code(operation: Operation, error: JsonObject) -> int | None:
     if kind is None and status == HTTPStatus.NOT_FOUND.name and operation in _OF_TASKS:
         kind = ErrorKind.TASK_NOT_FOUND
     return ROWS[kind].jsonrpc if kind is not None else None
+
+
+def name_outcome(outcome: StreamOutcome) -> str:
+    """What a call came to; ``breaker`` and ``limit`` were held back here, so the agent has not heard of them."""
+    match outcome:
+        case Answered() | Closed():
+            return "answered"
+        case Refused():
+            return "refused"
+        case Unreached(why=why):
+            return "unreached" if why == "connection" else why
+        case Unknown():
+            return "unknown"
+        case Malformed():
+            return "malformed"
+        case _:
+            assert_never(outcome)

@@ -1,4 +1,9 @@
-"""One HTTP/1.1 connection to a peer: a request out, a whole answer in, again and again.
+"""The head of an answer that was read before. Pure.
+
+A server writes the same head again and again, for as long as the second lasts that stands in it; only the length of the
+body differs. What the parser has once read of it need not be read again.
+
+One HTTP/1.1 connection to a peer: a request out, a whole answer in, again and again.
 
 For calls that have one answer. aiohttp carries streams, and everything that is rare; for one small answer its session,
 request and response objects cost more than the answer does. What is not done here: redirects, cookies, proxies,
@@ -15,12 +20,56 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
-from passerelle.peers.answer_head import learn_head
-from passerelle.peers.wire import Reply
+from passerelle.core.wire.record import value
+from passerelle.peers.call import Reply
 
 if TYPE_CHECKING:
-    from passerelle.peers.answer_head import AnswerHead
     from passerelle.runtime.memory.room import Account, Reservation
+
+_START: Final = b"HTTP/1.1 200 "
+_LENGTH_VALUE: Final = b"\r\ncontent-length: "
+_END: Final = b"\r\n\r\n"
+
+
+@value
+class AnswerHead:
+    """A head of ``size`` bytes in two pieces, with the length of the body from ``at`` to ``end`` between them."""
+
+    before: bytes
+    after: bytes
+    at: int
+    end: int
+    size: int
+
+    def read_length(self, data: bytes) -> int:
+        """The length of the body in an answer that begins with this head; -1 where it begins otherwise.
+
+        A length of fewer or more digits makes a head of another size, which is none of these.
+        """
+        at, end = self.at, self.end
+        if data[:at] != self.before or data[end : self.size] != self.after:
+            return -1
+        length = data[at:end]
+        return int(length) if length.isdigit() else -1
+
+
+def learn_head(first: bytes, body_bytes: int, read_bytes: int) -> AnswerHead | None:
+    """The head of an answer out of its first piece; None where it is not known again.
+
+    A parser took ``read_bytes`` for a whole answer with a body of ``body_bytes``. An interim answer before it, a
+    trailer or a further answer behind it make up for no length.
+    """
+    size = first.find(_END) + len(_END)
+    if size + body_bytes != read_bytes or not first.startswith(_START):
+        return None
+    length = b"%d" % body_bytes
+    found = first[: size - 2].lower().find(b"%b%b\r\n" % (_LENGTH_VALUE, length))
+    if found < 0:
+        return None
+    at = found + len(_LENGTH_VALUE)
+    end = at + len(length)
+    return AnswerHead(first[:at], first[end:size], at, end, size)
+
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 _EXTENSIONS: Final = (b"a2a-extensions", b"x-a2a-extensions")

@@ -1,4 +1,6 @@
-"""Who decides what, by risk: an operator's tiers, from which the quorum and the audience of a question are taken.
+"""How much can go wrong, judged by what is asked for. The asking side can raise it and never lower it.
+
+Who decides what, by risk: an operator's tiers, from which the quorum and the audience of a question are taken.
 
 A step names people, and roles by their members: whoever has a role when the question is opened is one of its people.
 The tier that counts is the one of the highest risk that the question reaches. What it says is frozen in the question:
@@ -7,18 +9,51 @@ another configuration changes what is asked later, and nothing that is asked alr
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
-from passerelle.core.payloads.approval import AudienceStep, Quorum, Risk
+from passerelle.core.payloads.approval import ActionType, AudienceStep, Quorum, Risk
 from passerelle.core.wire.canonical import digest
-from passerelle.permission_bridge.risk import RISKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from passerelle.core.payloads.approval import AudienceDevices
     from passerelle.core.wire.json import JsonObject
+
+RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
+PAYMENT_TAGS: Final = frozenset({"payment", "payments"})
+
+_LOW: Final[frozenset[ActionType]] = frozenset({"free_input", "inbound_call"})
+_HIGH: Final[frozenset[ActionType]] = frozenset({"credential", "policy_change", "device_pairing"})
+
+
+def judge_risk(
+    action_type: ActionType,
+    *,
+    destructive: bool,
+    tags: AbstractSet[str] = frozenset(),
+    declared: Risk | None = None,
+) -> tuple[Risk, tuple[str, ...]]:
+    """The risk and why. ``tags`` are those of the peer in our configuration; ``declared`` is the peer's own word.
+
+    Payments are critical, what destroys or hands out credentials is high, plain words are low, and what
+    is not known is medium.
+    """
+    found: list[tuple[Risk, str]] = []
+    if action_type != "free_input" and PAYMENT_TAGS & tags:
+        found.append(("critical", "the peer is tagged as one that pays"))
+    if destructive:
+        found.append(("high", "said to be destructive"))
+    if action_type in _HIGH:
+        found.append(("high", f"{action_type} is sensitive"))
+    if declared is not None:
+        found.append((declared, f"the peer calls it {declared}"))
+    found.append(("low" if action_type in _LOW else "medium", f"default for {action_type}"))
+    worst, _ = max(found, key=lambda one: RISKS.index(one[0]))
+    return worst, tuple(reason for risk, reason in found if risk == worst)
+
 
 CALLER: Final = "@caller"
 """In a list of approvers: whoever the work is done for."""

@@ -9,9 +9,8 @@ from passerelle.core.approval.guards import TITLE_LIMIT
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import Option, Origin, Request
 from passerelle.core.wire.display import escape_line
-from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS
+from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS, quote
 from passerelle.permission_bridge.subject import Shown, find_whole, show_subject
-from passerelle.permission_bridge.titles import quote
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 if TYPE_CHECKING:

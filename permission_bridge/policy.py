@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.payloads.approval import PermissionEvaluated, Risk, TrailStep
+from passerelle.permission_bridge.approvers import RISKS
 from passerelle.permission_bridge.cases import (
     Case,
     ControlCommand,
@@ -36,8 +37,7 @@ from passerelle.permission_bridge.cases import (
     name_type,
     weigh,
 )
-from passerelle.permission_bridge.granting import NOWHERE, Where, find_grant
-from passerelle.permission_bridge.risk import RISKS
+from passerelle.permission_bridge.grants import NOWHERE, Where, find_grant
 from passerelle.permission_bridge.rules import CHANGING, DEFAULT_POLICY, Effect, Mode, Policy
 
 if TYPE_CHECKING:

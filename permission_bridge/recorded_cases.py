@@ -14,13 +14,13 @@ from passerelle.core.payloads.approval import ActionKind, ActionType, Risk
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.cases import (
     Case,
+    CommandLine,
     ControlCommand,
     InboundCall,
     OutboundDelegation,
     PeerAsks,
     name_about,
 )
-from passerelle.permission_bridge.command_line import CommandLine
 from passerelle.permission_bridge.policy import PolicyFacts, Said, evaluate
 
 if TYPE_CHECKING:

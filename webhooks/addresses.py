@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from yarl import URL
 
 from passerelle.core.errors import InvalidInput
-from passerelle.runtime.common.screening import Screen
+from passerelle.runtime.common.address_screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.store.targets import Target
 from passerelle.webhooks import breaker as breakers
 from passerelle.webhooks.breaker import CLOSED, Breaker
-from passerelle.webhooks.reading import Behind, Run, read_cursor, read_next
+from passerelle.webhooks.reader import Behind, Run, read_cursor, read_next
 from passerelle.webhooks.retries import (
     Answered,
     Barred,

@@ -1,4 +1,6 @@
-"""Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
+"""Signatures of webhooks as Standard Webhooks has them: HMAC-SHA256 over id, timestamp and body.
+
+Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
 
 What rings elsewhere (a pager, a chat) gets one small message for each question that comes and each that ends, in order,
 with the retries and dead letters of every webhook, signed as Standard Webhooks has it. It holds no word of an agent
@@ -8,6 +10,9 @@ of open questions instead.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +28,6 @@ from passerelle.core.ports.log import StreamRef
 from passerelle.core.wire.times import format_ms
 from passerelle.webhooks.addresses import Address
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
-from passerelle.webhooks.standard_webhooks import sign_parcel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +41,22 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.cursor import Cursor
-    from passerelle.runtime.records.home import Home
+    from passerelle.runtime.records.places import Home
+
+
+def sign_parcel(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -> Parcel:
+    """A request with its headers; without a secret it is not signed."""
+    headers = {
+        "Content-Type": "application/json",
+        "webhook-id": delivery,
+        "webhook-timestamp": str(sent_s),
+    }
+    if secret is not None:
+        signed = b".".join((delivery.encode(), str(sent_s).encode(), body))
+        made = base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
+        headers["webhook-signature"] = f"v1,{made}"
+    return Parcel(body, delivery, headers)
+
 
 KIND: Final = "notify"
 NEW: Final = "00000000.0.00000000"

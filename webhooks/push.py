@@ -1,4 +1,9 @@
-"""A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
+"""The headers of a push notification: what it is, and that it comes from us (A2A 1.0 section 13.2).
+
+Credentials of the config go into ``Authorization`` as they were given. A config with the scheme Bearer and no
+credentials gets a token that we sign, over the digest of the body, for receivers that verify by our JWKS.
+
+A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
 
 The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where
 it is too far behind (A2A 1.0 section 4.3.3).
@@ -6,6 +11,7 @@ it is too far behind (A2A 1.0 section 4.3.3).
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -16,7 +22,7 @@ from passerelle.a2a_mapping.frames import task_frame
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.objects import write_message, write_task
-from passerelle.channels.following import LAST
+from passerelle.channels.task_follower import LAST
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import NotFound
 from passerelle.core.events import Fact
@@ -31,19 +37,81 @@ from passerelle.runtime.records.exposures import look_back
 from passerelle.runtime.records.writes import Terms
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
 from passerelle.webhooks.push_configs import StoredPush, read_push_name
-from passerelle.webhooks.push_headers import compose_headers
 
 if TYPE_CHECKING:
     from passerelle.channels.cursor_check import Linked
-    from passerelle.channels.following import Following
+    from passerelle.channels.task_follower import Following
     from passerelle.core.decision import Decision, Held
+    from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry
+    from passerelle.core.push import PushConfig
     from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.cursor import Cursor
+    from passerelle.runtime.common.signatures import Signer
     from passerelle.runtime.records.writes import Writes
     from passerelle.webhooks.addresses import Address
     from passerelle.webhooks.push_configs import PushConfigs, PushName
-    from passerelle.webhooks.push_headers import Authority
+
+TOKEN: Final = "X-A2A-Notification-Token"  # noqa: S105  the name of a header
+DELIVERY: Final = "X-Passerelle-Delivery"
+CURSOR: Final = "X-Passerelle-Cursor"
+SIGNATURE: Final = "X-Passerelle-Signature"
+TOKEN_LIFETIME_S: Final = 300
+_MEDIA_TYPES: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Signs deliveries in the name of ``issuer``, where the JWKS is."""
+
+    signer: Signer
+    issuer: str
+    clock: Clock
+
+    def sign_body(self, body: bytes) -> str:
+        """Detached signatures over a body, one by each key that signs."""
+        return ", ".join(signature.detached for signature in self.signer.sign(body))
+
+    def make_token(self, audience: str, delivery: str, body: bytes) -> str:
+        """A JWT for one delivery to one origin."""
+        now_s = self.clock.now_ms() // 1000
+        return self.signer.sign_token(
+            {
+                "iss": self.issuer,
+                "aud": audience,
+                "iat": now_s,
+                "exp": now_s + TOKEN_LIFETIME_S,
+                "jti": delivery,
+                "request_body_sha256": hashlib.sha256(body).hexdigest(),
+            }
+        )
+
+
+def compose_headers(
+    config: PushConfig,
+    address: Address,
+    body: bytes,
+    delivery: str,
+    cursor: str,
+    authority: Authority | None,
+) -> dict[str, str]:
+    """The headers of one delivery."""
+    headers = {
+        "Content-Type": _MEDIA_TYPES[config.dialect],
+        DELIVERY: delivery,
+        CURSOR: cursor,
+    }
+    if config.token is not None:
+        headers[TOKEN] = config.token
+    if config.scheme is not None and config.credentials is not None:
+        headers["Authorization"] = f"{config.scheme} {config.credentials}"
+    if authority is not None:
+        headers[SIGNATURE] = authority.sign_body(body)
+        if config.credentials is None and (config.scheme or "").lower() == "bearer":
+            token = authority.make_token(address.origin, delivery, body)
+            headers["Authorization"] = f"Bearer {token}"
+    return headers
+
 
 BOUNDS: Final = Bounds(wanted=100, events=2_000)
 """Reading through more of a session than this would cost more than the Task as it stands."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.common.sealer import Sealer
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
     from passerelle.webhooks.addresses import WebhookRules

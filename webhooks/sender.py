@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import ClientConnectorDNSError, ClientError, ClientSSLError, ClientTimeout
 
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.screening import REFUSED_ERRNO, Screen
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, Screen
 from passerelle.webhooks.retries import Answered, Barred, Unreached
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor
 from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
-from passerelle.webhooks.standard_webhooks import sign_parcel
-from passerelle.webhooks.webhook_names import read_webhook_name
+from passerelle.webhooks.notifier import sign_parcel
+from passerelle.webhooks.stream_webhooks import read_webhook_name
 
 if TYPE_CHECKING:
     from passerelle.channels.cursor_check import Linked
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.webhooks.addresses import Address
-    from passerelle.webhooks.stream_webhooks import StreamWebhooks
-    from passerelle.webhooks.webhook_names import StoredWebhook, WebhookName
+    from passerelle.webhooks.stream_webhooks import StoredWebhook, StreamWebhooks, WebhookName
 
 BATCH_EVENTS: Final = 100
 BATCH_BYTES: Final = 262_144

@@ -1,4 +1,9 @@
-"""Webhooks on streams: fields of the session's hash with their secrets sealed, and targets of its stream.
+"""A webhook of a stream as it is stored, and the name of its target.
+
+A webhook of a session or a task stands in the hash of that session. One of an inbox stands in the home session of the
+inbox's owner, as an inbox is a projection and holds nothing of its own (I10).
+
+Webhooks on streams: fields of the session's hash with their secrets sealed, and targets of its stream.
 
 Who sets one must be allowed to follow the stream, and the address is judged as that of any webhook. A webhook is a
 channel: what becomes of it is told in the home session of who set it, as of every other link (EXT-8).
@@ -15,11 +20,12 @@ from passerelle.channels.cursor_check import end_of
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import TaskView
-from passerelle.core.batch import DueChange, TargetChange
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, TargetChange
 from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
-from passerelle.core.ports.log import StreamKind
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.principal import Principal
 from passerelle.core.read_models.channels import WebhookLink
 from passerelle.core.session.webhook_requests import (
     DeleteStreamWebhook,
@@ -28,35 +34,99 @@ from passerelle.core.session.webhook_requests import (
     StreamWebhookSet,
 )
 from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import record
 from passerelle.core.wire.times import format_ms
-from passerelle.runtime.records.home import name_home, open_home
+from passerelle.runtime.records.places import name_home, open_home
 from passerelle.runtime.records.writes import Terms
 from passerelle.webhooks.deliveries import ROW
-from passerelle.webhooks.webhook_names import (
-    FIELD,
-    StoredWebhook,
-    WebhookName,
-)
 
 if TYPE_CHECKING:
     from passerelle.channels.services import Grant, StreamAccess
-    from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import AnyPayload
     from passerelle.core.ports.channels import Channels
     from passerelle.core.ports.log import EventLog
-    from passerelle.core.principal import Principal
     from passerelle.core.session.webhook_requests import (
         ListStreamWebhooks,
         WebhookAnswer,
         WebhookRequest,
     )
     from passerelle.core.wire.json import JsonObject
-    from passerelle.runtime.common.sealing import Sealer
-    from passerelle.runtime.records.home import Home
+    from passerelle.runtime.common.sealer import Sealer
+    from passerelle.runtime.records.places import Home
     from passerelle.runtime.records.writes import Writes
     from passerelle.store.targets import RedisTargets
     from passerelle.webhooks.addresses import WebhookRules
+
+KIND: Final = "stream"
+FIELD: Final = "wh:"
+
+
+@record
+class StoredWebhook:
+    """A webhook as it stands in the session's hash. ``task`` is that of a stream that is the view of one."""
+
+    url: str
+    stream: str
+    channel_id: str
+    principal: str
+    tenant: str
+    secret: str
+    task: str | None = None
+
+    @property
+    def owner(self) -> Principal:
+        """Who set it."""
+        return Principal(self.principal, self.tenant)
+
+    @property
+    def follows_inbox(self) -> bool:
+        """Whether it is on an inbox: its owner's, as nobody follows another one."""
+        return self.stream.partition(":")[0] == StreamKind.INBOX
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookName:
+    """Names one webhook: the session that it stands in, its own id, and the owner of the inbox that it follows."""
+
+    session: str
+    webhook_id: str
+    inbox: str | None = None
+
+    @property
+    def target(self) -> str:
+        """The name of its target on the stream."""
+        inbox = "" if self.inbox is None else f":{self.inbox}"
+        return f"{KIND}:{self.session}:{self.webhook_id}{inbox}"
+
+    @property
+    def stream(self) -> StreamRef:
+        """The stream that it follows."""
+        if self.inbox is None:
+            return StreamRef(StreamKind.SESSION, self.session)
+        return StreamRef(StreamKind.INBOX, self.inbox)
+
+    @property
+    def ref(self) -> EntityRef:
+        """The session."""
+        return EntityRef(EntityKind.SESSION, self.session)
+
+    @property
+    def field(self) -> str:
+        """The field of the session's hash."""
+        return f"{FIELD}{self.webhook_id}"
+
+
+def read_webhook_name(target: str) -> WebhookName | None:
+    """The webhook that a target's name stands for; None for a target of another kind."""
+    match target.split(":"):
+        case [kind, session, webhook_id] if kind == KIND:
+            return WebhookName(session, webhook_id)
+        case [kind, session, webhook_id, inbox] if kind == KIND:
+            return WebhookName(session, webhook_id, inbox)
+        case _:
+            return None
+
 
 MOST_WEBHOOKS: Final = 10
 PROTOCOL: Final = "passerelle.v1+webhook"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from passerelle.webhooks.addresses import WebhookRules
-from passerelle.webhooks.push_headers import Authority
+from passerelle.webhooks.push import Authority
 
 if TYPE_CHECKING:
-    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.common.sealer import Sealer
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.identity import Relabel, scrub_value
-from passerelle.a2a_mapping.members import object_at, objects_at, whole_at
-from passerelle.a2a_mapping.scalars import read_text, require_text
+from passerelle.a2a_mapping.members import object_at, objects_at, read_text, require_text, whole_at
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import InvalidInput

@@ -117,7 +117,7 @@ def sign_answer(link: Link, said: dict[str, Json], action: str) -> dict[str, Jso
     from passerelle.core.approval.signed_decision import compose_decision
     from passerelle.core.commands import RespondAction
     from passerelle.core.wire.codec import from_wire
-    from passerelle.permission_bridge.devices.own_device import load_own_device
+    from passerelle.permission_bridge.devices.device_keys import load_own_device
 
     own = load_own_device(link.load_settings().data_dir)
     if own is None:

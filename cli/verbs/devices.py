@@ -87,7 +87,7 @@ def add_this(
 ) -> None:
     """Make this machine a device, whose answers are signed."""
     from passerelle.core.session.device import compose_proof
-    from passerelle.permission_bridge.devices.own_device import (
+    from passerelle.permission_bridge.devices.device_keys import (
         make_key,
         read_public,
         save_own_device,

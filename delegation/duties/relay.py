@@ -26,7 +26,7 @@ from passerelle.core.ports.projections import ProjectionRow
 from passerelle.delegation.duties.rounds import Rounds
 from passerelle.delegation.duties.row_delivery import RowDelivery
 from passerelle.delegation.projections import REGISTRY, Projection, read_entity
-from passerelle.runtime.common.joining import join_all
+from passerelle.runtime.common.concurrency import join_all
 from passerelle.runtime.records.glimpse import find_after, name_row
 from passerelle.runtime.records.lag import RELAY
 

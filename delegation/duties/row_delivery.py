@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.ids import Shard, place
 from passerelle.core.ports.projections import Behind, IndexRow, ProjectionRow, Taken
-from passerelle.runtime.common.joining import join_all
+from passerelle.runtime.common.concurrency import join_all
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, place
 from passerelle.delegation.runs.lost_tail import has_event
-from passerelle.runtime.common.joining import join_all
+from passerelle.runtime.common.concurrency import join_all
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

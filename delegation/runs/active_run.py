@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.delegation.runs.peer_profile import PeerBehaviour
     from passerelle.delegation.runs.volume import ReadScheduler
-    from passerelle.permission_bridge.hooks.consulting import Consulting
+    from passerelle.permission_bridge.hooks.consultation import Consulting
     from passerelle.runtime.records.references import References, Referred
     from passerelle.runtime.records.writes import Terms, Written
 

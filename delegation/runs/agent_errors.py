@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
-from passerelle.a2a_mapping.dialects.recalling import restate
+from passerelle.a2a_mapping.dialects.recall import restate
 from passerelle.a2a_mapping.errors import ErrorKind, classify_native
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.members import object_at, text_at
@@ -34,7 +34,7 @@ from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain, list_ids
 from passerelle.delegation.runs.results import apply_results, refuse_message
 from passerelle.permission_bridge.answers.native_answers import find_turn
-from passerelle.permission_bridge.returning import REFUSED
+from passerelle.permission_bridge.return_machine import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from passerelle.a2a_mapping.answer_metadata import SILENT, read_words
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.identity import (
     Relabel,
@@ -24,7 +25,6 @@ from passerelle.a2a_mapping.identity import (
 from passerelle.a2a_mapping.members import text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
-from passerelle.a2a_mapping.status_words import SILENT, read_words
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.mint_log import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
@@ -43,7 +43,7 @@ from passerelle.delegation.runs.templates import (
 )
 from passerelle.delegation.runs.turn_templates import FREE, TRIES, sample_longer, sample_ms
 from passerelle.runtime.common.clock import StoppedClock
-from passerelle.runtime.records.spill import CAP
+from passerelle.runtime.records.blob_overflow import CAP
 from passerelle.runtime.records.writes import compose
 from passerelle.store.connection import unpack
 from passerelle.store.wire_template import Example, make_wire_template, quote

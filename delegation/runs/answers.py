@@ -20,7 +20,7 @@ from passerelle.runtime.records.accepted_turns import (
     find_exposure,
     is_active,
 )
-from passerelle.runtime.records.failures import explain_failure
+from passerelle.runtime.records.refusals import explain_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 
-from passerelle.a2a_mapping.long_task import measure_artifact, write_artifact
+from passerelle.a2a_mapping.long_task import measure_artifact, preview_parts, write_artifact
 from passerelle.a2a_mapping.members import objects_at, text_at
-from passerelle.a2a_mapping.preview import preview_parts
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import TooLarge
 from passerelle.core.events import Fact
@@ -35,7 +34,7 @@ from passerelle.delegation.runs.draft import AnswerProgress
 from passerelle.delegation.runs.failure import RunEnd, end_run
 from passerelle.delegation.runs.limits import enforce
 from passerelle.delegation.runs.volume import LARGE_BYTES
-from passerelle.runtime.records.spill import CAP, Spill
+from passerelle.runtime.records.blob_overflow import CAP, Spill
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft
-    from passerelle.runtime.records.spill import LongBlob
+    from passerelle.runtime.records.blob_overflow import LongBlob
 
 NAME_CHARS: Final = 200
 """Of the name of an artifact, as records have it: they are read and written whole."""

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.callback import read_task_id
+from passerelle.a2a_mapping.replies import read_task_id
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
 from passerelle.core.ids import encode_base32, read_shard

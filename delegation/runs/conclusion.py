@@ -20,7 +20,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, UNDRIVEN
 from passerelle.delegation.runs.failure import name_row
 from passerelle.delegation.runs.limits import drop_limits
-from passerelle.runtime.records.spill import CAP
+from passerelle.runtime.records.blob_overflow import CAP
 from passerelle.runtime.records.task_fields import CONTENT, IN_BLOB, IN_ENTRY, IN_PIECES, OWNER
 from passerelle.runtime.records.writes import Terms
 from passerelle.webhooks.push_configs import end_targets

@@ -23,8 +23,8 @@ from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.finish import time_out
 from passerelle.delegation.runs.limits import find_end
 from passerelle.delegation.runs.results import name_task
-from passerelle.permission_bridge.hooks.hearing import UNHEARD
-from passerelle.runtime.records.spill import Spill, write_notes
+from passerelle.permission_bridge.hooks.hooks import UNHEARD
+from passerelle.runtime.records.blob_overflow import Spill, write_notes
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.limits import TimeLimit
     from passerelle.delegation.runs.retries import Retries
     from passerelle.permission_bridge.answers.actions import Actions
-    from passerelle.permission_bridge.answers.granting import Granting
+    from passerelle.permission_bridge.answers.grants import Granting
     from passerelle.runtime.records.writes import Writes
 
 STOP_ROW: Final = "stop"

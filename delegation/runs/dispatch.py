@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.peer_profile import PeerBehaviour, PeerTerms
     from passerelle.delegation.runs.remote_drivers import InstanceSignals, RemoteDrivers
     from passerelle.delegation.runs.turns import OpenedTurn
-    from passerelle.permission_bridge.hooks.consulting import Consulting
+    from passerelle.permission_bridge.hooks.consultation import Consulting
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.common.fair_lock import FairLock
-    from passerelle.runtime.limits.spending import Spending
+    from passerelle.runtime.common.concurrency import FairLock
+    from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.references import References, Referred
     from passerelle.runtime.records.writes import Writes, Written

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from passerelle.a2a_mapping.answer_metadata import read_usage
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at
-from passerelle.a2a_mapping.usage import read_usage
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import CancelAction
 from passerelle.core.approval.record import ActionRecord
@@ -43,8 +43,8 @@ from passerelle.delegation.runs.volume import (
 )
 from passerelle.permission_bridge.answers.action_rows import close_rows
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
-from passerelle.runtime.records.spill import Spill, show
-from passerelle.runtime.records.withholding import is_withheld
+from passerelle.runtime.records.blob_overflow import Spill, show
+from passerelle.runtime.records.withheld import is_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from passerelle.core.task.commands import TaskCommand
     from passerelle.core.task.record import ArtifactRef, Attempt
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.permission_bridge.hooks.consulting import Consulted
+    from passerelle.permission_bridge.hooks.consultation import Consulted
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.prices import Price
+    from passerelle.runtime.limits.costs import Price
 
 _TURNED_AWAY: Final = frozenset({"429", "503"})
 _UNSENT: Final = frozenset({ErrorCategory.TRANSPORT, ErrorCategory.POLICY})

@@ -21,7 +21,7 @@ from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
 from passerelle.delegation.runs.limits import explain_limit, read_limit
-from passerelle.runtime.records.failures import make_error
+from passerelle.runtime.records.refusals import make_error
 from passerelle.runtime.records.writes import Terms
 
 if TYPE_CHECKING:

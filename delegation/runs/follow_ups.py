@@ -44,10 +44,10 @@ from passerelle.delegation.runs.remarks import advise, explain_kept, remark
 from passerelle.permission_bridge.answers.actions import Beside
 from passerelle.permission_bridge.answers.native_answers import find_decisions
 from passerelle.runtime.common.carried import EXTENSIONS
+from passerelle.runtime.records.blob_overflow import Spill, write_notes
+from passerelle.runtime.records.idempotency import TurnReceipt, remember
+from passerelle.runtime.records.message_summary import describe_answer, digest_request, submit
 from passerelle.runtime.records.places import hash_key
-from passerelle.runtime.records.receipts import TurnReceipt, remember
-from passerelle.runtime.records.spill import Spill, write_notes
-from passerelle.runtime.records.words import describe_answer, digest_request, submit
 from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
 
 if TYPE_CHECKING:

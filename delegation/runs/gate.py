@@ -53,8 +53,8 @@ from passerelle.permission_bridge.delegations import (
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
-from passerelle.runtime.records.spill import keep_subject, write_notes
-from passerelle.runtime.records.words import read_text
+from passerelle.runtime.records.blob_overflow import keep_subject, write_notes
+from passerelle.runtime.records.message_summary import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.cases import Case
-    from passerelle.permission_bridge.hooks.consulting import Consulting
-    from passerelle.permission_bridge.hooks.hearing import Heard
+    from passerelle.permission_bridge.hooks.consultation import Consulting
+    from passerelle.permission_bridge.hooks.hooks import Heard
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Policy
 

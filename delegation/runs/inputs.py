@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.history import same_message
-from passerelle.a2a_mapping.matching import count_message
 from passerelle.a2a_mapping.members import objects_at
+from passerelle.a2a_mapping.send_match import count_message
 from passerelle.core.batch import DueChange, IdempotencyRow
 from passerelle.core.errors import Conflict, PasserelleError, StoreUnavailable
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from passerelle.a2a_mapping.answer_metadata import read_words
 from passerelle.a2a_mapping.content import find_artifact, find_warning, fold, read_chunk
 from passerelle.a2a_mapping.dialects.presentation import show_parts
 from passerelle.a2a_mapping.difference import is_same_status, list_differences
@@ -43,7 +44,6 @@ from passerelle.a2a_mapping.states import (
     Follow,
     map_peer_state,
 )
-from passerelle.a2a_mapping.status_words import read_words
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import derive_id, place

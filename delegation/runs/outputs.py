@@ -25,7 +25,7 @@ from passerelle.core.agent_name import find_base
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ports.blobs import UPLOADED
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.screening import REFUSED_ERRNO, Screen
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, Screen
 from passerelle.webhooks.addresses import WebhookRules
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from passerelle.core.wire.record import value
 from passerelle.permission_bridge.cases import InboundCall
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.runtime.common.carried import EXTENSIONS, TRACE
-from passerelle.runtime.limits.spending import FREE
+from passerelle.runtime.limits.costs import FREE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.trace import Trace
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.spending import Charge, Spending
+    from passerelle.runtime.limits.costs import Charge, Spending
     from passerelle.runtime.records.writes import Writes
 
 

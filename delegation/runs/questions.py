@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.dialects import permission, plain_text
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts, relabel_prompt
-from passerelle.a2a_mapping.dialects.recalling import recall
+from passerelle.a2a_mapping.dialects.recall import recall
 from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import map_peer_state
@@ -29,21 +29,21 @@ from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, fin
 from passerelle.delegation.runs.observation import relabel_for
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
-from passerelle.permission_bridge.granting import make_offer
-from passerelle.permission_bridge.hooks.consulting import Unheard
+from passerelle.permission_bridge.grants import make_offer
+from passerelle.permission_bridge.hooks.consultation import Unheard
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking, make_request
-from passerelle.permission_bridge.returning import REFUSED
+from passerelle.permission_bridge.return_machine import REFUSED
 from passerelle.permission_bridge.subject import find_whole
-from passerelle.runtime.records.spill import keep_subject, write_notes
+from passerelle.runtime.records.blob_overflow import keep_subject, write_notes
 
 if TYPE_CHECKING:
     from passerelle.core.approval.prompt import PeerPrompt
     from passerelle.core.payloads.approval import RemotePause, Request
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.runtime.records.spill import Note
+    from passerelle.runtime.records.blob_overflow import Note
 
 FIRST_REVISION: Final = 1
 

@@ -21,7 +21,7 @@ from passerelle.core.task.commands import WaitFor
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.times import format_ms
-from passerelle.runtime.records.spill import Spill, show
+from passerelle.runtime.records.blob_overflow import Spill, show
 
 if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord

@@ -23,8 +23,8 @@ from passerelle.delegation.runs.draft import DecisionDraft
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain, explain_break
 from passerelle.delegation.runs.finish import fail
 from passerelle.delegation.runs.observation import observe
-from passerelle.permission_bridge.hooks.consulting import Unheard
-from passerelle.runtime.records.spill import write_notes
+from passerelle.permission_bridge.hooks.consultation import Unheard
+from passerelle.runtime.records.blob_overflow import write_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """The answers of people go back to the peer: look first, send once, record what the peer said (CMD-14).
 
-The pure steps are in ``permission_bridge/returning.py``; here they are carried out, under the fence of the run. Before
-each send the attempt is stored, so that after a crash the peer is asked before anything is sent again.
+The pure steps are in ``permission_bridge/return_machine.py``; here they are carried out, under the fence of the run.
+Before each send the attempt is stored, so that after a crash the peer is asked before anything is sent again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
-from passerelle.a2a_mapping.dialects.recalling import recall
+from passerelle.a2a_mapping.dialects.recall import recall
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_message
@@ -38,7 +38,7 @@ from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break
 from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.results import apply_results
-from passerelle.permission_bridge.returning import (
+from passerelle.permission_bridge.return_machine import (
     REFUSED,
     Ended,
     Gone,
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
-    from passerelle.permission_bridge.returning import Sight
-    from passerelle.runtime.records.withholding import Withheld
+    from passerelle.permission_bridge.return_machine import Sight
+    from passerelle.runtime.records.withheld import Withheld
 
 _TASK_NOT_FOUND: Final = -32001
 _SHOWN_HISTORY: Final = 10

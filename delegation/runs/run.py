@@ -30,8 +30,8 @@ from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.delegation.runs.conclusion import complete_terms, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
 from passerelle.delegation.runs.lost_tail import lacks, may_go_on
-from passerelle.runtime.common.fair_lock import FairLock
-from passerelle.runtime.records.spill import Spill
+from passerelle.runtime.common.concurrency import FairLock
+from passerelle.runtime.records.blob_overflow import Spill
 from passerelle.runtime.records.task_fields import (
     ContentReads,
 )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.open_text import OpenTexts
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.spending import Spending
+    from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
-from passerelle.a2a_mapping.matching import Sent, find_task
 from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.send_match import Sent, find_task
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
+    from passerelle.runtime.records.blob_overflow import Spill
     from passerelle.runtime.records.places import Place
-    from passerelle.runtime.records.spill import Spill
     from passerelle.store.wire_template import Example, WireTemplate
 
 _ANSWERS: Final = 64

@@ -38,10 +38,10 @@ from passerelle.delegation.runs.plan import Delegation
 from passerelle.delegation.runs.templates import Ordinals, SampleTurn, TemplatedTurn, TurnTemplate
 from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt
 from passerelle.runtime.common.clock import StoppedClock
+from passerelle.runtime.records.blob_overflow import CAP
+from passerelle.runtime.records.message_summary import describe
 from passerelle.runtime.records.places import draw_shard, place_context
 from passerelle.runtime.records.shape_memory import ShapeMemory
-from passerelle.runtime.records.spill import CAP
-from passerelle.runtime.records.words import describe
 from passerelle.runtime.records.writes import Unread, compose
 from passerelle.store.connection import unpack
 from passerelle.store.wire_template import Example, make_wire_template, quote

@@ -44,11 +44,11 @@ from passerelle.core.wire.record import value
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
+from passerelle.runtime.records.blob_overflow import Spill, show
+from passerelle.runtime.records.idempotency import TurnReceipt, remember
+from passerelle.runtime.records.message_summary import describe, digest_request, submit
 from passerelle.runtime.records.places import Place, list_places, mint_place
-from passerelle.runtime.records.receipts import TurnReceipt, remember
-from passerelle.runtime.records.spill import Spill, show
 from passerelle.runtime.records.task_fields import OWNER
-from passerelle.runtime.records.words import describe, digest_request, submit
 from passerelle.runtime.records.writes import MAX_TRIES, Refusal, Terms, Writes, Written
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.a2a_mapping.body import read_object
 from passerelle.a2a_mapping.inbound import read_send, read_task
-from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.members import object_at, read_object
 from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc
 from passerelle.a2a_mapping.v0_3.calls import METHODS, LegacyCall, read_call
 from passerelle.a2a_mapping.v0_3.forms import Form

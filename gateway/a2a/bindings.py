@@ -12,7 +12,7 @@ import orjson
 
 from passerelle.a2a_mapping.envelopes import render_rpc_error, render_status
 from passerelle.a2a_mapping.rpc import render_result
-from passerelle.a2a_mapping.v0_3.errors import render_legacy_status
+from passerelle.a2a_mapping.v0_3.responses import render_legacy_status
 from passerelle.core.errors import UnknownMethod
 from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON

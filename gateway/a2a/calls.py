@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from passerelle.a2a_mapping.body import read_object
 from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.inbound import read_query
+from passerelle.a2a_mapping.members import read_object
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.a2a_mapping.version import LEGACY

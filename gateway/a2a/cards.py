@@ -11,8 +11,14 @@ import orjson
 import structlog
 
 from passerelle.a2a_mapping.card_payload import render_payload
-from passerelle.a2a_mapping.card_shapes import Shape, choose_shape, shape_card
-from passerelle.a2a_mapping.cards import EVERY_BINDING, hash_bytes, rewrite_card
+from passerelle.a2a_mapping.cards import (
+    EVERY_BINDING,
+    Shape,
+    choose_shape,
+    hash_bytes,
+    rewrite_card,
+    shape_card,
+)
 from passerelle.core.errors import InvalidInput
 from passerelle.gateway.a2a.edge import KEY_EDGE, make_edge
 from passerelle.gateway.a2a.reply import Reply
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.settings import Settings
-    from passerelle.runtime.common.signing.signer import Signer
+    from passerelle.runtime.common.signatures import Signer
 
 CACHE_CONTROL: Final = "public, max-age=300, stale-while-revalidate=60"
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from passerelle.a2a_mapping.card_shapes import Shape, shape_card
-from passerelle.a2a_mapping.cards import Place
+from passerelle.a2a_mapping.cards import Place, Shape, shape_card
 from passerelle.a2a_mapping.errors import ROWS, ErrorKind, ExtendedCardNotConfigured
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.cards import lift_card

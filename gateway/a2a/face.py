@@ -43,9 +43,9 @@ from passerelle.gateway.a2a.visits import NO_OPERATION, Visits
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 from passerelle.gateway.connections import note_authenticated
-from passerelle.runtime.limits.seats import StreamSeats
+from passerelle.runtime.limits.gate import StreamSeats
 from passerelle.runtime.memory.room import MemoryRoom
-from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.observability.logs import Requests
 from passerelle.runtime.observability.spans import end_request
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from passerelle.a2a_mapping.inbound import read_list, read_send, read_task
 from passerelle.a2a_mapping.pauses import read_await_approval
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT
-from passerelle.channels.stream_end import StreamEnd
+from passerelle.channels.stream_ends import StreamEnd
 from passerelle.core.commands import (
     CancelAccepted,
     CancelTask,
@@ -28,8 +28,7 @@ from passerelle.core.errors import Draining, NotFound, UnsupportedOperation
 from passerelle.core.principal import Scope
 from passerelle.core.wire.record import value
 from passerelle.runtime.common.calls import require_operation
-from passerelle.runtime.limits.gate import UNBOUND
-from passerelle.runtime.limits.seats import StreamSeats
+from passerelle.runtime.limits.gate import UNBOUND, StreamSeats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable

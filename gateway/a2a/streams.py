@@ -21,9 +21,8 @@ from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.reply import HOLE
-from passerelle.runtime.observability.correlation import explain_fault
-from passerelle.runtime.records.long_content import CHUNK_BYTES
-from passerelle.runtime.records.missing_content import MissingContent
+from passerelle.runtime.observability.logs import explain_fault
+from passerelle.runtime.records.long_content import CHUNK_BYTES, MissingContent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

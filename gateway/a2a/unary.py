@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.waits import Judge
     from passerelle.gateway.auth.authenticator import Doorkeeper
     from passerelle.runtime.limits.gate import Entered
-    from passerelle.runtime.observability.correlation import Requests
+    from passerelle.runtime.observability.logs import Requests
 
 
 _logger: Final = structlog.get_logger("passerelle")

@@ -15,7 +15,7 @@ import structlog
 
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.refusals import veil
-from passerelle.runtime.observability.correlation import explain_fault
+from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.observability.spans import end_request
 
 if TYPE_CHECKING:

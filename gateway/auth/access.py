@@ -14,7 +14,7 @@ from passerelle.gateway.auth.keys import KeyRing
 from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.auth.tokens import Issuer, Tokens
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.screening import Screen
+from passerelle.runtime.common.address_screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from passerelle.gateway.auth.owner import (
 )
 from passerelle.gateway.settings_secrets import load_sealer, name_setting
 from passerelle.runtime.common.clock import SystemClock, SystemIds
-from passerelle.runtime.common.news_following import NewsFollowing
-from passerelle.runtime.common.sealing import SETTING
+from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.sealer import SETTING
 from passerelle.store.data_directory import make_data_directory
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.ports.chance import Ids
-    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.sealed_values import RedisOwnerTokens
 
 OWNER_FILE: Final = "owner-token"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.auth.opening import find_place
 from passerelle.gateway.auth.owner import rotate_owner_token
-from passerelle.runtime.common.sealing import SETTING
+from passerelle.runtime.common.sealer import SETTING
 from passerelle.store.data_directory import read_stamp
 from passerelle.store.engine import EmbeddedEngine, find_running
 from passerelle.store.engine_process import EngineSettings

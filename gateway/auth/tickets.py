@@ -16,7 +16,7 @@ from passerelle.core.errors import ConfigInvalid, Unauthenticated
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import record
 from passerelle.gateway.auth.keys import mint_token
-from passerelle.runtime.common.sealing import Sealer, make_sealer
+from passerelle.runtime.common.sealer import Sealer, make_sealer
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids

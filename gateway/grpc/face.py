@@ -43,7 +43,7 @@ from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
 from passerelle.runtime.common.carried import carry_on, list_confirmed
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.memory.room import Drawn
-from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.observability.logs import Requests
 from passerelle.runtime.records.long_content import LongTaskError
 
 if TYPE_CHECKING:

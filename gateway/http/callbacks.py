@@ -14,7 +14,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 from starlette.routing import Route
 
-from passerelle.a2a_mapping.body import read_object
+from passerelle.a2a_mapping.members import read_object
 from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge
 from passerelle.delegation.runs.callbacks import PATH
 from passerelle.gateway.auth.credentials import read_bearer

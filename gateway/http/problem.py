@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from passerelle.a2a_mapping import errors as a2a_errors
 from passerelle.core import errors
 from passerelle.core.wire.json import JsonObject
-from passerelle.runtime.observability.correlation import explain_fault
+from passerelle.runtime.observability.logs import explain_fault
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.admission import name_channel
 from passerelle.channels.inputs import Told
 from passerelle.channels.link_record import LinkRecord
-from passerelle.channels.story import LinkStory, Over
-from passerelle.channels.telling import Telling
+from passerelle.channels.story import LinkStory, Over, Telling
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.times import format_ms

@@ -35,7 +35,7 @@ from passerelle.core.errors import (
 from passerelle.gateway.http.stream_link import NAMELESS
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor, parse_cursor
-from passerelle.runtime.limits.seats import StreamSeats
+from passerelle.runtime.limits.gate import StreamSeats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from passerelle.a2a_mapping.body import read_object
+from passerelle.a2a_mapping.members import read_object
 from passerelle.core.commands import Authenticator, CommandService
 from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.core.ids import Shard
@@ -32,7 +32,7 @@ from passerelle.gateway.rpc import ANSWERING, CALLS, call
 from passerelle.runtime.common.calls import KEY_HEADER, Call, Caller
 from passerelle.runtime.common.carried import carry_on
 from passerelle.runtime.limits.gate import Gate
-from passerelle.runtime.records.ahead import forget_ahead
+from passerelle.runtime.records.action_index import forget_ahead
 
 DEVICE_HEADER: Final = "Passerelle-Device"
 DEVICE_LIMIT: Final = 128

@@ -29,7 +29,7 @@ from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.runtime.common.calls import check_key, require_operation, require_scope
 from passerelle.runtime.common.carried import carry_on
-from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.observability.logs import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

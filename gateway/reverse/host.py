@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.reverse.routing import Routing
     from passerelle.peers.registry import PeerRegistry
-    from passerelle.peers.reverse.dialling import Dialling
+    from passerelle.peers.reverse.cards import Dialling
     from passerelle.protocol.reverse_frames import Register
 
 HOLD_MS: Final = 45_000

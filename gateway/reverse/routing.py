@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
-    from passerelle.peers.reverse.dialling import Dialling
+    from passerelle.peers.reverse.cards import Dialling
 
 VISIBILITY_MS: Final = 10_000
 """A claimed row that is left comes due again after this time."""

@@ -20,10 +20,9 @@ from passerelle.core.errors import PasserelleError, RemoteError
 from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import STREAMS
-from passerelle.peers.grpc.answers import read_end
 from passerelle.peers.grpc.channels import GrpcChannels, connect
 from passerelle.peers.grpc.forms import FORMS, find_row
-from passerelle.peers.grpc.status import DETAILS_KEY, parse_status
+from passerelle.peers.grpc.status import DETAILS_KEY, parse_status, read_end
 from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.peers.http_client import EXTENSIONS_HEADER, write_carried, write_version
 from passerelle.runtime.common.carried import find_wanted, note_confirmed

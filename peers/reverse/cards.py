@@ -1,8 +1,11 @@
-"""The card of an agent that dials in: what it brought last, to whichever instance it came."""
+"""The card of an agent that dials in: what it brought last, to whichever instance it came.
+
+What peers that dial in are made of.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable, StoreUnavailable
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.agents import Agents
     from passerelle.core.ports.chance import Clock
     from passerelle.peers.config import PeerConfig
+    from passerelle.peers.reverse.local import LocalLinks
     from passerelle.peers.signatures import CardJudge
 
 _FRESH_MS: Final = 10_000
@@ -81,3 +85,11 @@ class BroughtCards:
     def _report(self, reason: str) -> PeerUnavailable:
         name = self._config.name
         return PeerUnavailable(f"agent {name}: {reason}", peer=name, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialling:
+    """What all instances know of such agents, and the sockets of this one."""
+
+    agents: Agents
+    links: LocalLinks

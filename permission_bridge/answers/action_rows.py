@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange
-from passerelle.permission_bridge.granting import mint_grant
+from passerelle.permission_bridge.grants import mint_grant
 
 if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord

@@ -29,9 +29,9 @@ from passerelle.permission_bridge.answers.action_rows import close_rows
 from passerelle.permission_bridge.devices.assurance import Assured
 from passerelle.permission_bridge.devices.device_lists import refer
 from passerelle.permission_bridge.views import render_view
-from passerelle.runtime.records.ahead import read_ahead, take_ahead
+from passerelle.runtime.records.action_index import read_ahead, take_ahead
+from passerelle.runtime.records.blob_overflow import Spill, show
 from passerelle.runtime.records.refusals import RECORDED, Refusals
-from passerelle.runtime.records.spill import Spill, show
 from passerelle.runtime.records.writes import Terms, Written
 
 if TYPE_CHECKING:

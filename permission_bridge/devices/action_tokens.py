@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.runtime.common.sealer import Sealer
 
 LIFE_MS: Final = 5 * 60_000
 TOKEN_LIMIT: Final = 2_048

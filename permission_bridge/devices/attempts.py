@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.events import Fact
     from passerelle.core.ports.due import DueRow
-    from passerelle.permission_bridge.forwarding import Target
+    from passerelle.permission_bridge.delivery_record import Target
     from passerelle.runtime.records.writes import Writes
 
 FIRST: Final = "1"

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.wire.times import format_ms
+from passerelle.permission_bridge.approvers import RISKS
+from passerelle.permission_bridge.delivery_record import record_forwarding
 from passerelle.permission_bridge.devices.attempts import (
     AGAIN,
     REMINDER,
     name_bundled,
     number_attempt,
 )
-from passerelle.permission_bridge.devices.forwarding import hold_back, list_people
-from passerelle.permission_bridge.devices.holding import BUNDLED
-from passerelle.permission_bridge.forwarding import record_forwarding
-from passerelle.permission_bridge.risk import RISKS
+from passerelle.permission_bridge.devices.delivery import hold_back, list_people
+from passerelle.permission_bridge.devices.push_hold import BUNDLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.devices.forwarding import Forwarding
-    from passerelle.permission_bridge.devices.holding import Calm
-    from passerelle.permission_bridge.devices.reaching import Reach
-    from passerelle.permission_bridge.forwarding import Target
+    from passerelle.permission_bridge.delivery_record import Target
+    from passerelle.permission_bridge.devices.delivery import Forwarding
+    from passerelle.permission_bridge.devices.push_hold import Calm
+    from passerelle.permission_bridge.devices.reach import Reach
     from passerelle.store.pushes import HeldPush
 
 _AT_ONCE: Final = 64

@@ -12,7 +12,7 @@ from passerelle.core.session import device as devices
 from passerelle.core.session import machine as sessions
 from passerelle.core.session.device import DeviceList, name_list
 from passerelle.core.session.machine import OpenSession
-from passerelle.runtime.records.home import TITLE, name_home
+from passerelle.runtime.records.places import TITLE, name_home
 from passerelle.runtime.records.writes import Terms, Written
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from passerelle.core.session.device_requests import (
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.permission_bridge.devices.pairing import name_actor
-from passerelle.runtime.records.once import make_once
+from passerelle.runtime.records.idempotency import make_once
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.device import Device
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.devices.pairing import Pairing
     from passerelle.permission_bridge.devices.subscriptions import Subscriptions
     from passerelle.permission_bridge.devices.web_push import WebPush
+    from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
-    from passerelle.runtime.records.once import Once
 
 RECENT_MS: Final = 60_000
 _RECENT_EVENTS: Final = 512

@@ -1,4 +1,6 @@
-"""Pairing: from a code on a screen to a device that is trusted (CHN-8).
+"""How a device that is paired finds the gateway, and knows that it is this one.
+
+Pairing: from a code on a screen to a device that is trusted (CHN-8).
 
 Who offers is authenticated, and so is who confirms. Who brings the code is not: the code, 130 bits that live for two
 minutes and count once, is all that it has. It therefore gets nothing but a nonce to sign, and a token that is worthless
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
@@ -18,13 +21,7 @@ from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenti
 from passerelle.core.ids import encode_base32
 from passerelle.core.payloads.device import DeviceRights
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.session.device import (
-    Claim,
-    Offer,
-    Prove,
-    compose_proof,
-    derive_digits,
-)
+from passerelle.core.session.device import Claim, Offer, Prove, compose_proof, derive_digits
 from passerelle.core.session.device_requests import DevicePaired
 from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.devices.device_keys import holds, read_key
@@ -32,14 +29,40 @@ from passerelle.runtime.common.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from passerelle.core.payloads.device import Device, KeyAlgorithm
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.session.device import DeviceList
     from passerelle.core.session.device_requests import PairDevice
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
-    from passerelle.permission_bridge.devices.entrance import Entrance
-    from passerelle.runtime.records.once import Once
+    from passerelle.runtime.records.idempotency import Once
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """An address, and the SHA-256 of our certificate where we have one of our own."""
+
+    url: str | None = None
+    pin: str | None = None
+
+
+def find_entrance(url: str, certificate: Path | None) -> Entrance:
+    """The entrance at ``url``; the certificate file is read anew, since it may have been renewed."""
+    if certificate is None:
+        return Entrance(url)
+    try:
+        chain = certificate.read_text(encoding="ascii")
+        leaf = chain[: chain.index(_END) + len(_END)]
+        own = ssl.PEM_cert_to_DER_cert(leaf[leaf.index(_BEGIN) :])
+    except (OSError, ValueError):
+        return Entrance(url)
+    return Entrance(url, f"sha256:{hashlib.sha256(own).hexdigest()}")
+
+
+_BEGIN = "-----BEGIN CERTIFICATE-----"
+_END = "-----END CERTIFICATE-----"
+
 
 TOKEN_PREFIX: Final = "psd."  # noqa: S105  what a token begins with is no secret
 USUAL_SCOPES: Final = (

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from passerelle.core.session.device_requests import SetDevicePush
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
-    from passerelle.runtime.common.sealing import Sealer
-    from passerelle.runtime.records.once import Once
+    from passerelle.runtime.common.sealer import Sealer
+    from passerelle.runtime.records.idempotency import Once
     from passerelle.webhooks.addresses import WebhookRules
 
 _FIELD: Final = "push:"

@@ -2,10 +2,13 @@
 
 It takes the extra ``webpush``, which encrypts and signs; it sends nothing. What is sent goes through the sender of
 webhooks: endpoints come from devices, so each address is screened as it is connected to.
+
+Messages to the browsers of a person, with what became of each.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import importlib.util
@@ -16,14 +19,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from passerelle.core.errors import InvalidInput
+from passerelle.core.errors import CallerError, InvalidInput
+from passerelle.permission_bridge.delivery_record import Target
 from passerelle.webhooks.retries import Answered, Barred
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.devices.subscriptions import Subscription
-    from passerelle.runtime.common.sealing import Sealer
+    from passerelle.permission_bridge.devices.subscriptions import Subscription, Subscriptions
+    from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.sealed_values import RedisPushKeys
     from passerelle.webhooks.addresses import Address, WebhookRules
     from passerelle.webhooks.retries import Outcome
@@ -141,3 +148,44 @@ def _judge(outcome: Outcome) -> str | None:
 
 def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    """Sends to many browsers at once. Without ``web_push`` every push fails, and says why."""
+
+    web_push: WebPush | None
+    subscriptions: Subscriptions
+
+    async def send(
+        self,
+        principal: Principal,
+        wanted: Mapping[str, Subscription],
+        compose: Callable[[str], JsonObject],
+        topic: str,
+        ttl_s: int,
+    ) -> list[Target]:
+        """One message to each device; ``compose`` gives that of a device.
+
+        Raises:
+            StoreUnavailable: the key to sign with cannot be had.
+        """
+        web_push = self.web_push
+        if web_push is None:
+            return [Target(None, "failed", "webpush", name, "not_installed") for name in wanted]
+        faults = await asyncio.gather(
+            *(web_push.send(one, compose(name), topic, ttl_s) for name, one in wanted.items())
+        )
+        told: list[Target] = []
+        for device, fault in zip(wanted, faults, strict=True):
+            told.append(Target(None, "failed" if fault else "sent", "webpush", device, fault))
+            if fault == GONE:
+                await self._forget(principal, device)
+        return told
+
+    async def _forget(self, principal: Principal, device: str) -> None:
+        """The browser takes no pushes there any more; whoever asks for its device next sees that."""
+        try:
+            await self.subscriptions.remove(principal, device, "push service")
+        except CallerError:
+            return  # the device itself is gone

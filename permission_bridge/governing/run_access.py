@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.chance import Clock
-    from passerelle.permission_bridge.hooks.consulting import Consulting
+    from passerelle.permission_bridge.hooks.consultation import Consulting
     from passerelle.runtime.records.writes import Writes
 
 

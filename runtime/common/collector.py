@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from passerelle.runtime.common.surge import Surge
+from passerelle.runtime.common.deferred_queue import Surge
 
 YOUNG: Final = 10_000
 """Net allocations between two looks at the youngest objects; Python's own 700 are a look or two for each request."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.runtime.common.news_following import NewsFollowing
+from passerelle.runtime.common.refresh import NewsFollowing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

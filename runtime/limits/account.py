@@ -1,4 +1,6 @@
-"""What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
+"""Periods of quotas: whole hours, days and months of UTC.
+
+What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
 
 Like a limit, an account asks the store only where a block is empty. Money is taken by estimate before a run and set
 right after it: a block can be in debt, and the debt is drawn before anything else is used.
@@ -8,19 +10,49 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.limits import Period
-from passerelle.runtime.limits.blocks import UnitBlock
-from passerelle.runtime.limits.limit import HOLD_MS
-from passerelle.runtime.limits.periods import PeriodName, find_period
+from passerelle.runtime.limits.limit import HOLD_MS, UnitBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.limits import Limits
+
+PeriodName: TypeAlias = Literal["hour", "day", "month"]
+
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+_DECEMBER: Final = 12
+
+
+def find_period(name: PeriodName, now_ms: int) -> tuple[int, int]:
+    """Beginning and end of the period that a moment lies in, in ms."""
+    match name:
+        case "hour":
+            start_ms = now_ms - now_ms % _HOUR_MS
+            return start_ms, start_ms + _HOUR_MS
+        case "day":
+            start_ms = now_ms - now_ms % _DAY_MS
+            return start_ms, start_ms + _DAY_MS
+        case "month":
+            now = datetime.fromtimestamp(now_ms / 1000, UTC)
+            return _begin(now.year, now.month), (
+                _begin(now.year + 1, 1)
+                if now.month == _DECEMBER
+                else _begin(now.year, now.month + 1)
+            )
+        case _:
+            assert_never(name)
+
+
+def _begin(year: int, month: int) -> int:
+    return int(datetime(year, month, 1, tzinfo=UTC).timestamp()) * 1000
+
 
 _ASK_AGAIN_MS: Final = 1_000
 """After a refusal: another instance may have given units back."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.runtime.limits.bounds import Refused
-    from passerelle.runtime.records.home import Home
+    from passerelle.runtime.records.places import Home
 
 PAUSE_MS: Final = 10_000
 """One fact for each caller and limit in this time; the metrics count every refusal."""

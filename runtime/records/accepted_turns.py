@@ -8,7 +8,7 @@ from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.runtime.records.exposures import look_back
-from passerelle.runtime.records.failures import make_error
+from passerelle.runtime.records.refusals import make_error
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted

@@ -24,8 +24,12 @@ from passerelle.core.task.record import KEPT_ARTIFACTS
 from passerelle.core.wire.long_json import LongJson, Slice
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.records.long_content import LongContent
-from passerelle.runtime.records.missing_content import MissingContent, mark_message, mark_task
+from passerelle.runtime.records.long_content import (
+    LongContent,
+    MissingContent,
+    mark_message,
+    mark_task,
+)
 from passerelle.runtime.records.task_fields import (
     CONTENT,
     IN_BLOB,
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.core.task.record import ArtifactRef, TaskRecord
     from passerelle.core.wire.json import JsonObject
-    from passerelle.runtime.records.withholding import Withholding
+    from passerelle.runtime.records.withheld import Withholding
 
 _PAGE: Final = 256
 _SLIM: Final = 4_096

@@ -3,19 +3,32 @@
 A context id is scoped by its caller, so two callers with the same text never meet (G4). A text of the caller's
 routes by the hash of (tenant, principal, context). An id in our own form routes by its tag if that thread
 exists for the caller, and like any other text if not: nobody can place things by making up ids.
+
+The home session of a principal: facts about a caller that belong to no conversation.
+
+An ordinary session with a derived id: its owner follows it over a channel like any other.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard
 from passerelle.core.ids import place as shard_of
+from passerelle.core.payloads.conversation import SessionCreated
+from passerelle.core.session import machine as sessions
+from passerelle.core.session.machine import OpenSession
 from passerelle.core.wire.record import value
+from passerelle.runtime.records.writes import Terms, Writes
 
 if TYPE_CHECKING:
+    from passerelle.core.decision import Decision
+    from passerelle.core.events import AnyPayload
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
 
@@ -78,3 +91,58 @@ def hash_key(principal: Principal, key: str) -> str:
     """The stored name of a caller's idempotency key."""
     text = f"{principal.tenant}\0{principal.id}\0{key}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+TITLE: Final = "home"
+_KEY_TTL_MS: Final = 60_000
+
+
+def name_home(principal: Principal) -> str:
+    """The id of the home session."""
+    return derive_id("se", principal.home, "home", principal.tenant, principal.id)
+
+
+def open_home(decision: Decision, ref: EntityRef, principal: Principal) -> None:
+    """Opens the home session, unless it is there."""
+    if decision.state(ref) is not None:
+        return
+    created = SessionCreated(
+        owner=principal.key, tenant=principal.tenant, principal=principal.id, title=TITLE
+    )
+    decision.add(sessions.decide(None, OpenSession(ref.id, created)))
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Writes facts into home sessions."""
+
+    writes: Writes
+
+    async def record(
+        self,
+        principal: Principal,
+        payload: AnyPayload,
+        trace_id: str | None = None,
+        *,
+        key: str | None = None,
+        row: IdempotencyRow | None = None,
+    ) -> None:
+        """Stores one fact; the first one opens the session. With a ``key`` once, whichever instances say it.
+
+        ``row`` is that of a command, in place of a key of ours.
+
+        Raises:
+            StoreUnavailable: nothing is known to be written.
+        """
+        session = name_home(principal)
+        ref = EntityRef(EntityKind.SESSION, session)
+        # The fact changes no record, so that only this row tells a second try from a second fact (I2).
+        name = hash_key(principal, key or self.writes.ids.mint("home", principal.home))
+        row = row or IdempotencyRow(name, name, b"", _KEY_TTL_MS)
+
+        def body(decision: Decision) -> Terms:
+            open_home(decision, ref, principal)
+            decision.add([Fact(Scope(session, trace_id=trace_id), payload)])
+            return Terms(idem=row)
+
+        await self.writes.decide(session, [ref], body)

@@ -2,6 +2,8 @@
 
 At most one for each device, question and minute; those in between are counted by the next. A fact changes no record:
 an attempt that does not count moves nothing.
+
+Why a turn has no answer: the recorded error as the error that its caller gets, also after a restart.
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import IdempotencyRow
-from passerelle.core.errors import Forbidden, InvalidInput, StaleAnswer, StoreUnavailable
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidAgentResponse,
+    InvalidInput,
+    PasserelleError,
+    PeerBusy,
+    PeerRefused,
+    PeerUnavailable,
+    StaleAnswer,
+    StoreUnavailable,
+)
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id, place
 from passerelle.core.payloads.approval import ChannelPermissionReturned
@@ -21,7 +33,9 @@ if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.decision import Decision
     from passerelle.core.errors import CallerError
+    from passerelle.core.facts import Failure
     from passerelle.core.principal import Principal
+    from passerelle.core.task.record import TaskRecord
     from passerelle.runtime.records.writes import Writes
 
 MINUTE_MS: Final = 60_000
@@ -73,3 +87,25 @@ class Refusals:
         self._counts[source] = count
         while len(self._counts) > _MOST:
             self._counts.popitem(last=False)
+
+
+_BUSY_S: Final = 1
+"""For whoever asks again under a key whose turn was refused: a message under another key may go through."""
+
+
+def explain_failure(record: TaskRecord | None) -> PasserelleError:
+    """The error of a task that ended before callers saw it."""
+    failure = record.last_error if record is not None else None
+    return PeerUnavailable("the turn has no answer") if failure is None else make_error(failure)
+
+
+def make_error(failure: Failure) -> PasserelleError:
+    """The error that a recorded failure of a peer is to the caller."""
+    if failure.code == PeerRefused.code and failure.native is not None:
+        native, details = int(failure.native), failure.details or ()
+        return PeerRefused(failure.message, native, failure.http_status, details)
+    if failure.code == InvalidAgentResponse.code:
+        return InvalidAgentResponse(failure.message)
+    if failure.code == PeerBusy.code:
+        return PeerBusy(failure.message, retry_after_s=_BUSY_S)
+    return PeerUnavailable(failure.message)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.task.record import ArtifactRef, TaskRecord
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.runtime.records.withholding import Withholding
+    from passerelle.runtime.records.withheld import Withholding
 
 OWNER: Final = "own"
 """The field of a task's hash that names its driver."""

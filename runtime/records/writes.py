@@ -34,8 +34,8 @@ from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import value
+from passerelle.runtime.records.action_index import Whereabouts
 from passerelle.runtime.records.glimpse import Glimpse
-from passerelle.runtime.records.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping

@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.core.wire.json import Json
 from passerelle.demo.processes import GatewayProcess
-from passerelle.runtime.records.spill import CAP
+from passerelle.runtime.records.blob_overflow import CAP
 from tests.support.processes import Caller, read_entries, read_stored
 from tests.support.scripted_behaviours import BIG_ARTIFACT_CHARS, BIG_STATUS_CHARS
 from tests.support.scripted_peer import ScriptedPeer

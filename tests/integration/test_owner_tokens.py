@@ -16,7 +16,7 @@ from passerelle.gateway.auth.opening import find_place, open_access
 from passerelle.gateway.auth.owner import rotate_owner_token
 from passerelle.gateway.auth.rotation import run_rotation
 from passerelle.gateway.settings import Settings
-from passerelle.runtime.common import news_following
+from passerelle.runtime.common import refresh as news_following
 from passerelle.runtime.common.secret import Secret
 from passerelle.store import keys
 from passerelle.store.sealed_values import SealedToken

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from passerelle.peers.call import Reply
 from passerelle.peers.connection_pool import ConnectionPool
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.whole_answer import FREE_BYTES, GaveWay
-from passerelle.peers.wire import Reply
 from passerelle.runtime.memory.budget import Budget
 from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
 from tests.support.waiting import wait_until

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from passerelle.peers.connection_pool import trust_public_authorities
 from passerelle.peers.request_head import close_head, write_head
 from passerelle.peers.sessions import PeerSessions
-from passerelle.peers.trust import trust_public_authorities
 from passerelle.peers.whole_answer import NotConnected
 from tests.support.loopback_server import end_runner
 from tests.support.tls import Authority

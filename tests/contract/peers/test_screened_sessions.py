@@ -14,7 +14,7 @@ from aiohttp import ClientConnectorError, web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.screening import REFUSED_ERRNO, Screen
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, Screen
 from tests.support.loopback_server import end_runner
 from tests.support.tls import Authority
 

@@ -16,8 +16,7 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.signatures import CardTrust, SignaturePolicy
-from passerelle.runtime.common.signing.keys import mint_signing_key, read_signing_key
-from passerelle.runtime.common.signing.signer import Signer
+from passerelle.runtime.common.signatures import Signer, mint_signing_key, read_signing_key
 from tests.support.scripted_peer import ScriptedPeer, make_card
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,10 @@ from typing import Protocol
 import pytest
 
 from passerelle.core.errors import Draining
+from passerelle.peers.call import Reply
 from passerelle.peers.request_head import close_head, write_head
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.whole_answer import Broken, Connection, NotConnected, NotReadable
-from passerelle.peers.wire import Reply
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

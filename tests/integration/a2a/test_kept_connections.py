@@ -20,7 +20,7 @@ from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.observability.logs import Requests
 from tests.integration.a2a.rig import OWNER
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import LARGE_BYTES, OutputLimits
-from passerelle.runtime.records.missing_content import MISSING
+from passerelle.runtime.records.long_content import MISSING
 from passerelle.store.blobs import DirectoryBlobs
 from tests.integration.a2a.rig import PATIENCE, Rig
 from tests.support.scripted_tasks import Turn

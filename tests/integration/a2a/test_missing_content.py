@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.cli.verify import verify_store
 from passerelle.delegation.verification.report import VerifyReport
-from passerelle.runtime.records.missing_content import MISSING
+from passerelle.runtime.records.long_content import MISSING
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.a2a.rig import Answer, run_rig
 from tests.support.engine import Server

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.protocol.cursor import parse_cursor
-from passerelle.runtime.limits.seats import SEATS
+from passerelle.runtime.limits.gate import SEATS
 from tests.integration.a2a.rig import Event, Rig, read_events
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until

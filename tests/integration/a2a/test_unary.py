@@ -14,7 +14,7 @@ import pytest
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.unary import UnaryCalls
-from passerelle.runtime.observability.correlation import REQUEST
+from passerelle.runtime.observability.logs import REQUEST
 from tests.integration.a2a.rig import OWNER, Answer, Rig
 from tests.integration.a2a.test_revoked import quick, revoke
 from tests.support.scripted_tasks import Turn

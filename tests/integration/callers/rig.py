@@ -24,7 +24,7 @@ from passerelle.gateway.edges import make_edges
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings import Settings
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.records.home import name_home
+from passerelle.runtime.records.places import name_home
 from tests.support.engine import ask
 from tests.support.scripted_peer import ScriptedPeer
 

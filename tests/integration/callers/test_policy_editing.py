@@ -15,8 +15,8 @@ from passerelle.cli.exit_status import find_exit_status
 from passerelle.cli.main import app
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
-from passerelle.permission_bridge.governing.policy_editing import HOME, PolicyEditing
-from passerelle.runtime.common import news_following
+from passerelle.permission_bridge.governing.rule_edits import HOME, PolicyEditing
+from passerelle.runtime.common import refresh as news_following
 from passerelle.store import keys
 from tests.support.engine import ask
 from tests.support.proof import prove_session

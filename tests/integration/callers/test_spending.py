@@ -11,7 +11,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade
 from passerelle.core.principal import Principal
 from passerelle.core.task.record import TaskRecord
-from passerelle.runtime.records.home import name_home
+from passerelle.runtime.records.places import name_home
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.waiting import wait_until
 

@@ -18,7 +18,7 @@ from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.http.problem import answer_error
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
-from passerelle.runtime.limits.seats import StreamSeats
+from passerelle.runtime.limits.gate import StreamSeats
 from tests.integration.channels.rig import BOB, Rig, run_app
 from tests.integration.channels.test_following import lose_tail
 from tests.support.engine import Server

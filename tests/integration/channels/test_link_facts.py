@@ -22,7 +22,7 @@ from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.delegation.duties.leases import choose_duties
-from passerelle.runtime.records.home import Home, name_home
+from passerelle.runtime.records.places import Home, name_home
 from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.store import keys
 from passerelle.store.store import Store

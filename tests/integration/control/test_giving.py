@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.channels.services import parse_stream_name
 from passerelle.cli.verify import verify_store
-from passerelle.control import giving
+from passerelle.control import transfer as giving
 from passerelle.control.channel_access import ServiceAccess
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 import pytest
 
 from passerelle.cli.verify import verify_store
-from passerelle.control.models import LOOKED_AT
+from passerelle.control.read_models import LOOKED_AT
 from passerelle.core import machine
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import TaskModel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from passerelle.cli.verify import verify_store
-from passerelle.control import cancelling
+from passerelle.control import cancellation as cancelling
 from passerelle.core import machine
 from passerelle.core.batch import Batch
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation

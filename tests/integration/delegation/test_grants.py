@@ -24,14 +24,14 @@ from passerelle.core.policy.requests import (
 )
 from passerelle.core.task.status import Status
 from passerelle.permission_bridge.rules import GrantTerms, Rule, make_policy
-from passerelle.runtime.records.home import name_home
+from passerelle.runtime.records.places import name_home
 from tests.integration.delegation.test_policy import asks, read_answer
 from tests.support.house import ADA, BOB
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.granting import Granting
+    from passerelle.permission_bridge.answers.grants import Granting
     from tests.support.house import House
 
 pytestmark = pytest.mark.anyio

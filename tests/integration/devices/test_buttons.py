@@ -13,7 +13,7 @@ from passerelle.core.errors import CredentialExpired, Unauthenticated
 from passerelle.core.wire.json import JsonObject
 from passerelle.permission_bridge.devices.action_tokens import LIFE_MS, ActionTokens
 from passerelle.runtime.common.clock import StoppedClock, SystemIds
-from passerelle.runtime.common.sealing import make_sealer
+from passerelle.runtime.common.sealer import make_sealer
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, read, say
 from tests.integration.devices.test_forwarding import PushService, push, start, subscribe

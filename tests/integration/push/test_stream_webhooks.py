@@ -15,7 +15,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.payloads.channel import ChannelMessage
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import OWNER
-from passerelle.runtime.records.home import name_home
+from passerelle.runtime.records.places import name_home
 from passerelle.store import keys
 from passerelle.store.targets import Target
 from passerelle.webhooks import retries, stream

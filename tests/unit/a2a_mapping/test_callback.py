@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.a2a_mapping.callback import read_task_id
+from passerelle.a2a_mapping.replies import read_task_id
 from passerelle.core.wire.json import JsonObject
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.a2a_mapping.cleaning import clean_text
+from passerelle.a2a_mapping.clean_text import clean_text
 from passerelle.a2a_mapping.identity import make_relabel
 
 IDS = make_relabel("task_ours", "ctx_ours", {"remote-task": "task_ours", "c1": "ctx_ours"})

@@ -30,7 +30,7 @@ from passerelle.a2a_mapping.peer_errors import (
     NativeError,
     make_refusal,
 )
-from passerelle.a2a_mapping.v0_3.errors import TYPES
+from passerelle.a2a_mapping.v0_3.responses import TYPES
 from passerelle.core import errors
 from passerelle.core.wire.json import JsonObject
 

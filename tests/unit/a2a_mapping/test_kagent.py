@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from passerelle.a2a_mapping.answer_metadata import Usage, read_usage
 from passerelle.a2a_mapping.dialects.kagent import read_answers
 from passerelle.a2a_mapping.dialects.pause import Reply
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.extensions import KAGENT_HITL, KAGENT_USAGE
-from passerelle.a2a_mapping.usage import Usage, read_usage
 from passerelle.core.approval.prompt import PeerAnswer
 from passerelle.core.approval.response_schema import check_content, check_schema
 from passerelle.core.wire.json import Json, JsonObject

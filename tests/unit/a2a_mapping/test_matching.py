@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passerelle.a2a_mapping.extensions import CORRELATION
-from passerelle.a2a_mapping.matching import Sent, count_message, find_task
+from passerelle.a2a_mapping.send_match import Sent, count_message, find_task
 from passerelle.core.wire.json import JsonObject
 
 OURS: JsonObject = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "go"}]}

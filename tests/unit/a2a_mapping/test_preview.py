@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.a2a_mapping.preview import PREVIEW_CHARS, preview_frame
+from passerelle.a2a_mapping.long_task import PREVIEW_CHARS, preview_frame
 from passerelle.core.wire.json import JsonObject
 from tests.support.payloads import JSON
 

@@ -10,7 +10,7 @@ from typing import Final, cast
 import orjson
 import pytest
 
-from passerelle.a2a_mapping.dialects.recalling import recall
+from passerelle.a2a_mapping.dialects.recall import recall
 from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.a2a_mapping.replies import ArtifactReply, StatusReply, TaskReply, read_reply
 from passerelle.core.payloads.approval import RemotePause

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.a2a_mapping.body import read_json, read_object
 from passerelle.a2a_mapping.errors import InvalidRequest
+from passerelle.a2a_mapping.members import read_json, read_object
 from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc, render_result
 from passerelle.a2a_mapping.version import judge_version
 from passerelle.core.errors import (

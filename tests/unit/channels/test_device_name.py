@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from passerelle.channels.device_name import join_tab, split_tab
+from passerelle.channels.link_record import join_tab, split_tab
 
 NAMES = st.text(alphabet="a%#@2345", max_size=6)
 TABS = st.none() | NAMES

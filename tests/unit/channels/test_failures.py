@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from passerelle.channels.failures import end_connection, refuse_call
+from passerelle.channels.calls import end_connection, refuse_call
 from passerelle.core import errors
 from passerelle.core.errors import (
     ActionClosed,

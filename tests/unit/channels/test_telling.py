@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from passerelle.channels.services import Linked
-from passerelle.channels.story import Began, LinkFact, Over
-from passerelle.channels.telling import Telling
+from passerelle.channels.story import Began, LinkFact, Over, Telling
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 

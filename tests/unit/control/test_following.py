@@ -2,8 +2,8 @@
 
 import pytest
 
-from passerelle.channels.following import take_step
 from passerelle.channels.position import Item, Live
+from passerelle.channels.task_follower import take_step
 from passerelle.core.errors import StoreUnavailable
 from passerelle.protocol.cursor import Cursor
 

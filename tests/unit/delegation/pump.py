@@ -31,7 +31,7 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 from passerelle.delegation.runs.observation import observe
 from passerelle.delegation.runs.questions import open_questions
-from passerelle.runtime.records.spill import Spill
+from passerelle.runtime.records.blob_overflow import Spill
 from tests.support.counted_ids import START_MS, CountedIds
 from tests.support.task_commands import CREATED, STARTED
 

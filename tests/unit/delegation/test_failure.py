@@ -11,7 +11,7 @@ from passerelle.core.peer import Malformed, Refused, Unreached
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.failure import explain
-from passerelle.runtime.records.failures import explain_failure, make_error
+from passerelle.runtime.records.refusals import explain_failure, make_error
 from tests.unit.delegation.pump import CONTEXT, REMOTE, TASK, Pump, make_running
 
 

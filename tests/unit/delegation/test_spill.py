@@ -13,7 +13,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.machine import write_snapshot
 from passerelle.core.payloads.run import ArtifactChanged, OutputSpilled, RunStatus
 from passerelle.core.wire.json import JsonObject
-from passerelle.runtime.records.spill import CAP, Spill, hold, show
+from passerelle.runtime.records.blob_overflow import CAP, Spill, hold, show
 from tests.unit.delegation.pump import Pump, artifact, make_running, message, status, task
 
 FACT = Fact(Scope("se_1", "th_1", "turn_1", "task_1", "run_1"), RunStatus(text="hi"))

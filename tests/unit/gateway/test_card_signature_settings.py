@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.settings_agents import AgentSettings, CardSignature
 from passerelle.gateway.settings_peers import make_peer_config
-from passerelle.runtime.common.signing.keys import mint_signing_key, read_signing_key
-from passerelle.runtime.common.signing.signer import Signer
+from passerelle.runtime.common.signatures import Signer, mint_signing_key, read_signing_key
 
 KEY = read_signing_key(mint_signing_key("ES256"), "key")
 

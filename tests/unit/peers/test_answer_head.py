@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.peers.answer_head import learn_head
+from passerelle.peers.whole_answer import learn_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: %d\r\nServer: y\r\n\r\n"
 

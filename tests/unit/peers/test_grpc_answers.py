@@ -7,7 +7,7 @@ import pytest
 from passerelle.core.peer import Malformed, PeerOutcome, Refused, Unknown
 from passerelle.core.wire.json import JsonObject
 from passerelle.peers.answers import judge_send
-from passerelle.peers.grpc.answers import read_end
+from passerelle.peers.grpc.status import read_end
 
 WAIT: JsonObject = {"details": [{"retryDelay": "7.5s"}]}
 

@@ -7,10 +7,9 @@ import pytest
 
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown
 from passerelle.core.wire.json import JsonObject
-from passerelle.peers.call import Call, Operation
+from passerelle.peers.call import Call, Operation, Reply
 from passerelle.peers.http_json import HttpJson
 from passerelle.peers.interface import Interface
-from passerelle.peers.wire import Reply
 
 WIRE = HttpJson()
 PLAIN = Interface("HTTP+JSON", "1.0", "https://a.example/base/", "https://a.example")

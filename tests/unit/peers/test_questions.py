@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from passerelle.peers.questions import Questions
+from passerelle.peers.limits import Questions
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

@@ -20,9 +20,13 @@ from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.signatures import CardJudge, CardTrust, SignaturePolicy, Verdict
-from passerelle.runtime.common.signing.keys import SigningKey, mint_signing_key, read_signing_key
-from passerelle.runtime.common.signing.segments import encode_segment
-from passerelle.runtime.common.signing.signer import Signer
+from passerelle.runtime.common.signatures import (
+    Signer,
+    SigningKey,
+    encode_segment,
+    mint_signing_key,
+    read_signing_key,
+)
 
 pytestmark = pytest.mark.anyio
 JKU = "https://keys.example/jwks.json"

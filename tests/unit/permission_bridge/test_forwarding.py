@@ -4,7 +4,7 @@ import pytest
 
 from passerelle.core.approval.machine import evolve, folds_action
 from passerelle.core.payloads.approval import ChannelPermissionForwarded
-from passerelle.permission_bridge.forwarding import Target, record_forwarding
+from passerelle.permission_bridge.delivery_record import Target, record_forwarding
 from tests.support.approvals import Stream
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from passerelle.core.events import Event, Fact, encode_event
 from passerelle.core.payloads.approval import ActionType, Risk
+from passerelle.permission_bridge.approvers import RISKS, judge_risk
 from passerelle.permission_bridge.cases import Case, InboundCall, OutboundDelegation, PeerAsks
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
-from passerelle.permission_bridge.risk import RISKS, judge_risk
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Effect
 from tests.support.approvals import NOW_MS, SCOPE, make_id
 

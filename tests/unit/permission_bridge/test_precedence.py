@@ -20,7 +20,7 @@ from passerelle.permission_bridge.cases import (
     digest_subject,
 )
 from passerelle.permission_bridge.conditions import read_condition
-from passerelle.permission_bridge.granting import Where, find_grant
+from passerelle.permission_bridge.grants import Where, find_grant
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, Said, evaluate
 from passerelle.permission_bridge.rules import Mode, Rule, make_policy
 from tests.support.approvals import HOUR_MS, NOW_MS, make_id

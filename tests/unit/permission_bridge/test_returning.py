@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from passerelle.core.approval.commands import BeginReturn, FailReturn, RetryReturn
 from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown, Unreached
-from passerelle.permission_bridge.returning import (
+from passerelle.permission_bridge.return_machine import (
     Attempts,
     Ended,
     Gone,

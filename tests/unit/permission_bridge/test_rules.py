@@ -7,8 +7,7 @@ import pytest
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.approval import Risk
-from passerelle.permission_bridge.cases import PeerAsks
-from passerelle.permission_bridge.command_line import read_command
+from passerelle.permission_bridge.cases import PeerAsks, read_command
 from passerelle.permission_bridge.conditions import FIELDS, read_condition
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.rules import Effect, Mode, Rule, make_policy

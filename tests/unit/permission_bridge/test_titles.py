@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from passerelle.core.approval.guards import TITLE_LIMIT
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import ActionKind, ActionType
-from passerelle.permission_bridge.titles import make_title, quote
+from passerelle.permission_bridge.requests import make_title, quote
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json

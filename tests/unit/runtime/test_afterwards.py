@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from passerelle.runtime.common.afterwards import Afterwards
+from passerelle.runtime.common.deferred_queue import Afterwards
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

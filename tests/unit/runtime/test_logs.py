@@ -13,8 +13,14 @@ from passerelle.core.wire.trace import read_trace
 from passerelle.runtime.common.carried import TRACE
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.observability.correlation import INSTANCE, REQUEST, Requests, explain_fault
-from passerelle.runtime.observability.logs import LogFormat, configure_logs
+from passerelle.runtime.observability.logs import (
+    INSTANCE,
+    REQUEST,
+    LogFormat,
+    Requests,
+    configure_logs,
+    explain_fault,
+)
 
 SECRETS = ("hunter2", "psr_0123456789abc")
 

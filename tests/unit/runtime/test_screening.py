@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from passerelle.runtime.common.screening import REFUSED_ERRNO, AddressRefused, Screen
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressRefused, Screen
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_secrets import load_sealer
 from passerelle.runtime.common.clock import SystemIds
-from passerelle.runtime.common.sealing import KEY_FILE, Sealer, make_sealer, mint_key
+from passerelle.runtime.common.sealer import KEY_FILE, Sealer, make_sealer, mint_key
 from passerelle.runtime.common.secret import Secret
 
 DRAW = SystemIds().draw

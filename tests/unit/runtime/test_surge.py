@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from passerelle.runtime.common.surge import Surge
+from passerelle.runtime.common.deferred_queue import Surge
 
 
 def test_those_above_the_bound_within_the_time_are_a_surge() -> None:

@@ -9,11 +9,14 @@ import jwt
 import pytest
 
 from passerelle.core.push import PushConfig
-from passerelle.runtime.common.signing.keys import mint_signing_key, read_signing_key
-from passerelle.runtime.common.signing.segments import encode_segment
-from passerelle.runtime.common.signing.signer import Signer
+from passerelle.runtime.common.signatures import (
+    Signer,
+    encode_segment,
+    mint_signing_key,
+    read_signing_key,
+)
 from passerelle.webhooks.addresses import WebhookRules
-from passerelle.webhooks.push_headers import Authority, compose_headers
+from passerelle.webhooks.push import Authority, compose_headers
 
 BODY = b'{"task":{}}'
 ADDRESS = WebhookRules(()).judge("https://hooks.example.com/x")

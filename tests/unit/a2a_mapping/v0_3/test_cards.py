@@ -8,8 +8,7 @@ from a2a.compat.v0_3.conversions import to_core_agent_card
 from google.protobuf.json_format import MessageToDict
 
 from passerelle.a2a_mapping.card_payload import render_payload
-from passerelle.a2a_mapping.card_shapes import Shape, choose_shape, shape_card
-from passerelle.a2a_mapping.cards import Edge, Place, rewrite_card
+from passerelle.a2a_mapping.cards import Edge, Place, Shape, choose_shape, rewrite_card, shape_card
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.cards import is_legacy, lift_card, lower_card
 from passerelle.core.wire.json import JsonObject

@@ -16,8 +16,7 @@ from passerelle.gateway.a2a.cards import CardOptions, Cards, make_card_options, 
 from passerelle.gateway.a2a.edge import KEY_EDGE, OPEN_EDGE
 from passerelle.gateway.a2a.reply import Reply
 from passerelle.gateway.settings import Settings
-from passerelle.runtime.common.signing.keys import mint_signing_key, read_signing_key
-from passerelle.runtime.common.signing.signer import Signer
+from passerelle.runtime.common.signatures import Signer, mint_signing_key, read_signing_key
 
 CARD: JsonObject = {
     "name": "echo",

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from passerelle.a2a_mapping.resume import ResumeWish
-from passerelle.channels.stream_end import StreamEnd
+from passerelle.channels.stream_ends import StreamEnd
 from passerelle.channels.stream_frame import Followed, Frames, StreamFrame
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import StoreUnavailable

@@ -16,7 +16,7 @@ from passerelle.gateway.http.problem import FaultGuard
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings import Settings
 from passerelle.runtime.common.clock import SystemIds
-from passerelle.runtime.observability.correlation import Requests
+from passerelle.runtime.observability.logs import Requests
 
 if TYPE_CHECKING:
     from passerelle.gateway.a2a.face import Face

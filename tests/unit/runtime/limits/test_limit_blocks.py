@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.runtime.limits.blocks import SlotBlock, UnitBlock
+from passerelle.runtime.limits.limit import SlotBlock, UnitBlock
 
 
 def fill(block: SlotBlock, limit: int) -> int:

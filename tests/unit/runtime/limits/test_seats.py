@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.errors import Limited
-from passerelle.runtime.limits.seats import StreamSeats
+from passerelle.runtime.limits.gate import StreamSeats
 
 
 @pytest.mark.parametrize("most", [1, 3, 64])

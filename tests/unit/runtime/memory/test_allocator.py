@@ -9,7 +9,7 @@ import sys
 # The first blocks teach glibc that blocks of their size come and go; those after them stand among small ones.
 _ROUND = """
 import asyncio, sys
-from passerelle.runtime.memory.allocator import give_back, read_resident
+from passerelle.runtime.memory.machine import give_back, read_resident
 
 async def fill_and_free():
     giving = asyncio.create_task(give_back()) if sys.argv[1] == "given" else None

@@ -12,13 +12,14 @@ from jwt import PyJWK
 from passerelle.core.errors import ConfigInvalid
 from passerelle.runtime.common.private_file import load_or_mint
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.common.signing.keys import (
+from passerelle.runtime.common.signatures import (
     SigningAlgorithm,
+    decode_segment,
+    encode_segment,
     load_signing_key,
     mint_signing_key,
     read_signing_key,
 )
-from passerelle.runtime.common.signing.segments import decode_segment, encode_segment
 
 BOTH: list[SigningAlgorithm] = ["ES256", "EdDSA"]
 

@@ -14,10 +14,15 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_rules import find_contradictions
 from passerelle.gateway.settings_secrets import load_signer
-from passerelle.runtime.common.signing.jwks import make_jwks_route
-from passerelle.runtime.common.signing.keys import mint_signing_key, read_signing_key
-from passerelle.runtime.common.signing.segments import decode_segment, encode_segment
-from passerelle.runtime.common.signing.signer import Signature, Signer
+from passerelle.runtime.common.signatures import (
+    Signature,
+    Signer,
+    decode_segment,
+    encode_segment,
+    make_jwks_route,
+    mint_signing_key,
+    read_signing_key,
+)
 
 JKU = "https://gateway.example/.well-known/jwks.json"
 NEW = read_signing_key(mint_signing_key("ES256"), "new")

@@ -1,0 +1,99 @@
+"""How an error of ours looks over a channel: as the ``err`` of a call, or as the end of a connection.
+
+Carries out a call of a client, and says what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from passerelle.core.errors import (
+    ActionClosed,
+    CallerError,
+    CredentialExpired,
+    Forbidden,
+    Limited,
+    PasserelleError,
+    RemoteError,
+    Unauthenticated,
+)
+from passerelle.protocol.closing import CloseCode
+from passerelle.protocol.frames import Answer, Failure, Refusal
+
+if TYPE_CHECKING:
+    from passerelle.channels.admission import Admission
+    from passerelle.channels.services import ChannelServices
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.protocol.frames import Call
+
+
+def refuse_call(call: str, error: PasserelleError) -> Failure:
+    """The ``err`` frame of an error; a loser always learns the winner (I7)."""
+    data: JsonObject = {**error.details}
+    if isinstance(error, ActionClosed):
+        data["winner"] = error.winner
+    return Failure(call, error.stable_code, error.message, _read_retry(error), data or None)
+
+
+def refuse_subscription(stream: str, error: PasserelleError) -> Refusal:
+    """The ``error`` frame of a stream that cannot be followed."""
+    return Refusal(error.stable_code, error.message, "sub", stream, retry_s=_read_retry(error))
+
+
+def end_connection(
+    error: PasserelleError, of: str, *, admitted: bool = False
+) -> tuple[CloseCode, Refusal]:
+    """The close code and the notice before it, for an error that a connection cannot outlive.
+
+    ``admitted``: the credential did hold, so one that does not was taken away.
+    """
+    notice = Refusal(error.stable_code, error.message, of, fatal=True, retry_s=_read_retry(error))
+    code = _choose_code(error)
+    if admitted and code is CloseCode.BAD_CREDENTIALS:
+        code = CloseCode.REVOKED
+    return code, notice
+
+
+def _choose_code(error: PasserelleError) -> CloseCode:
+    match error:
+        case CredentialExpired():
+            return CloseCode.TOKEN_EXPIRED
+        case Unauthenticated():
+            return CloseCode.BAD_CREDENTIALS
+        case Forbidden():
+            return CloseCode.FORBIDDEN
+        case Limited(kind="concurrency"):
+            return CloseCode.TOO_MANY
+        case Limited():
+            return CloseCode.RATE_LIMIT
+        case CallerError():
+            return CloseCode.MALFORMED
+        case RemoteError():
+            return CloseCode.STORE_UNAVAILABLE
+        case _:
+            return CloseCode.RESTART
+
+
+def _read_retry(error: PasserelleError) -> int | None:
+    return error.retry_after_s if isinstance(error, RemoteError | Limited) else None
+
+
+async def carry_out(services: ChannelServices, known: Admission, call: Call) -> Answer | Failure:
+    """The answer, or why there is none. A fault of ours is one too: the streams beside the call go on."""
+    try:
+        data = await services.calls.call(known.principal, call.method, call.data, call.idem)
+        return Answer(call.id, data)
+    except PasserelleError as error:
+        return refuse_call(call.id, error)
+    except Exception as error:  # noqa: BLE001  one call that fails must not end the streams beside it
+        structlog.get_logger().error(
+            "channel.fault",
+            method=call.method,
+            call=call.id,
+            connection=known.welcome.connection,
+            exc_info=error,
+        )
+        fault = PasserelleError("the gateway failed to answer; its log says why")
+        return refuse_call(call.id, fault)

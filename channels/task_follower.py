@@ -1,0 +1,476 @@
+"""Following a task as its callers do: frames cut out of stored entries, through the one hub (I1, I3).
+
+A reader never touches the peer: it reads what is stored, at its own pace, on any instance. A follower of a turn begins
+where the turn begins; a follower of a task gets the Task first and then only what came after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, assert_never
+
+import orjson
+
+from passerelle.channels.pages import Page
+from passerelle.channels.position import Gap, Live
+from passerelle.channels.stream_ends import StreamOpening
+from passerelle.channels.stream_frame import Followed, StreamFrame
+from passerelle.channels.views import TaskView
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import (
+    BadCursor,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
+from passerelle.core.event_type import EventType
+from passerelle.core.events import decode_event
+from passerelle.core.ids import place
+from passerelle.core.payloads.conversation import TurnFailed
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.core.wire.record import change
+from passerelle.protocol.cursor import Cursor, parse_cursor
+from passerelle.runtime.records.accepted_turns import (
+    check_owner,
+    check_taken,
+    find_exposure,
+    is_active,
+)
+from passerelle.runtime.records.long_content import LongContent
+from passerelle.runtime.records.ownership import Owned
+from passerelle.runtime.records.refusals import explain_failure, make_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from contextlib import AsyncExitStack
+
+    from passerelle.a2a_mapping.resume import ResumeWish
+    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.hub import Hub
+    from passerelle.channels.position import Item, Position
+    from passerelle.channels.stream_ends import StreamEnd
+    from passerelle.channels.stream_frame import Frames
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.errors import PasserelleError
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+    from passerelle.runtime.records.writes import Writes
+
+_AT_ONCE: Final = 16
+_AT_ONCE_BYTES: Final = 65_536
+"""Frames that a reader is given together: more would wait in memory for one that is slow."""
+_LONG_BYTES: Final = 65_536
+"""Pieces of artifacts over this are not held: who can take them as they stand gets them from the blob store."""
+_PIECE: Final = b'{"artifactUpdate"'
+_TASK: Final = b'{"task":'
+_PATIENCE_S: Final = 60.0
+_RETRY_S: Final = 0.25
+_STALLED: Final = b'"stalled":true'
+_ASKING: Final = frozenset({EventType.ACTION_REQUIRED.value, EventType.PERMISSION_REQUESTED.value})
+LAST: Final = frozenset(
+    {
+        EventType.TASK_COMPLETED.value,
+        EventType.TASK_FAILED.value,
+        EventType.TASK_CANCELLED.value,
+        EventType.TASK_TIMED_OUT.value,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A reader that has sent a message, or is about to.
+
+    ``awaits``: the turns whose answer is waited for: their message has to be taken, and who is told that the task does
+    not move waits no more. ``until``: where the stream ends before the task does. ``opening``: the Task that comes
+    first, once it has the message.
+    """
+
+    awaits: Sequence[str] = ()
+    until: StreamEnd | None = None
+    opening: StreamOpening | None = None
+
+
+_NOBODY: Final = Sender()
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A message that had been taken before; ``is_active``: its answer is still to come."""
+
+    is_active: bool
+
+
+@dataclass(slots=True)
+class Following:
+    """Opens followers."""
+
+    writes: Writes
+    log: EventLog
+    hub: Hub
+    contents: Contents
+    arrivals: InboxArrivals
+
+    async def follow_turn(
+        self,
+        stack: AsyncExitStack,
+        accepted: TurnAccepted,
+        owner: str,
+        until: StreamEnd | None = None,
+    ) -> Followed:
+        """The frames of a task from its first one on, until it ends or answers with a Message, or ``until`` is over.
+
+        What is opened is closed by ``stack``.
+
+        Raises:
+            NotFound: the task is not the owner's any more.
+        """
+        stream = StreamRef(StreamKind.SESSION, accepted.session_id)
+        record = await self._load(accepted, owner)
+        start = await self._start(stream, record.first - 1)
+        opening = self.hub.open(stream, TaskView(accepted.task_id), start)
+        position = await stack.enter_async_context(opening)
+        awaits = [accepted.turn_id]
+        frames = self._cut(position, accepted.facade, record, sender=Sender(awaits, until))
+        return Followed(frames, awaits=awaits)
+
+    async def follow_task(
+        self,
+        stack: AsyncExitStack,
+        owned: Owned,
+        facade: str,
+        wish: ResumeWish | None = None,
+        until: StreamEnd | None = None,
+        *,
+        sends: bool = False,
+    ) -> Followed:
+        """The Task as it stands, then what comes after it; or, after the cursor of ``wish``, what was missed first.
+
+        A cursor that does not hold is answered with the Task, and never with a part of what was missed (I8). The Task
+        and the position behind it are of one load, so that nothing older comes after the Task. A reader that ``sends``
+        a message next, and adds its turn to ``awaits``, gets the Task with that message in it; whether a task that has
+        ended takes it is not said here, since the message may be a repeat.
+
+        Raises:
+            UnsupportedOperation: the task has ended, and no cursor was sent (A2A 1.0, section 3.1.6).
+        """
+        record = owned.record
+        if wish is None:
+            if record.status in ENDED and not sends:
+                raise UnsupportedOperation(
+                    f"the task has ended: {record.status}", status=record.status
+                )
+            awaits: list[str] | None = [] if sends else None
+            frames = await self._begin(stack, owned, facade, awaits, until)
+            return Followed(frames, awaits=[] if awaits is None else awaits)
+        resumed = await self._resume(stack, record, facade, wish)
+        if resumed is not None:
+            return Followed(resumed, resumed=True)
+        return Followed(await self._begin(stack, owned, facade), resumed=False)
+
+    async def follow_repeat(
+        self, stack: AsyncExitStack, accepted: TurnAccepted, owner: str, until: StreamEnd | None
+    ) -> Followed:
+        """The Task as it stands for a further message that had been taken before, then what is still to come of it.
+
+        Raises:
+            NotFound: the task is not the owner's any more.
+            PeerRefused, InvalidAgentResponse: the agent did not take the message.
+        """
+        task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
+        thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
+        held = await self.writes.load([task_ref, thread_ref])
+        seen, thread = find_exposure(accepted, held[task_ref]), held[thread_ref].record
+        record = seen.record
+        if not isinstance(record, TaskRecord):
+            raise NotFound("task", accepted.facade)
+        check_owner(record, owner, accepted)
+        check_taken(thread, accepted.turn_id)
+        awaits = [accepted.turn_id]
+        repeat = Repeat(is_active(thread, accepted.turn_id))
+        owned = Owned(task_ref, seen, record)
+        frames = await self._begin(stack, owned, accepted.facade, awaits, until, repeat)
+        return Followed(frames, awaits=awaits)
+
+    async def _begin(
+        self,
+        stack: AsyncExitStack,
+        owned: Owned,
+        facade: str,
+        awaits: Sequence[str] | None = None,
+        until: StreamEnd | None = None,
+        repeat: Repeat | None = None,
+    ) -> Frames:
+        record = owned.record
+        if until is not None:
+            until.begin(record)
+        start = await self.locate(record)
+        # Who sends a message next is shown the Task with that in it, so that is folded further.
+        read = self.contents.read_slim if awaits is None else self.contents.read_task
+        task = await read(record, owned.held.fields)
+        if task is None:
+            raise NotFound("task", facade)
+        if isinstance(task, LongContent):
+            first = StreamFrame(
+                _TASK, str(start), seen=record.generation, long=task.wrap(_TASK, b"}")
+            )
+        else:
+            first = StreamFrame(orjson.dumps({"task": task}), str(start), seen=record.generation)
+        if record.status in ENDED or (repeat is not None and not repeat.is_active):
+            return _only(first)
+        stream = StreamRef(StreamKind.SESSION, record.session_id)
+        position = await stack.enter_async_context(
+            self.hub.open(stream, TaskView(record.task_id), start)
+        )
+        if awaits is None or isinstance(task, LongContent):
+            return _prepend(first, self._cut(position, facade, record, shown=True))
+        shard = place(record.task_id)
+        opening = StreamOpening(self.contents, shard, task, record.generation, awaits)
+        opening.is_taken = repeat is not None
+        if opening.is_ready:
+            sender = Sender(awaits, until)
+            return _prepend(first, self._cut(position, facade, record, shown=True, sender=sender))
+        sender = Sender(awaits, until, opening)
+        return self._cut(position, facade, record, shown=True, sender=sender)
+
+    async def _resume(
+        self, stack: AsyncExitStack, record: TaskRecord, facade: str, wish: ResumeWish
+    ) -> Frames | None:
+        """What comes after a cursor; None where it cannot be honoured exactly."""
+        try:
+            cursor = parse_cursor(wish.after)
+        except BadCursor:
+            return None
+        stream = StreamRef(StreamKind.SESSION, record.session_id)
+        opening = self.hub.open(stream, TaskView(record.task_id), cursor)
+        position = await stack.enter_async_context(opening)
+        first = await take_step(position, patience_s=0)
+        if first is None or isinstance(first, Gap):
+            return None
+        ended = record.status in ENDED
+        frames = self._cut(position, facade, record, first=first, shown=True, ended=ended)
+        if not wish.snapshot:
+            return frames
+        head = await self.log.read_head(stream)
+        if head is None or head.first > record.first:
+            return None
+        return await self._precede(record, cursor, frames)
+
+    async def _precede(self, record: TaskRecord, cursor: Cursor, frames: Frames) -> Frames:
+        """The Task as it stood at the cursor before ``frames``; only these, where there was none yet."""
+        then = await self.contents.fold_task(change(record, last=min(record.last, cursor.sequence)))
+        if then.task is None:
+            return frames
+        first = StreamFrame(orjson.dumps({"task": then.task}), str(cursor), seen=then.frames)
+        return _prepend(first, frames)
+
+    async def locate(self, record: TaskRecord) -> Cursor:
+        """The position behind everything that a record contains."""
+        return await self._start(StreamRef(StreamKind.SESSION, record.session_id), record.last)
+
+    async def _load(self, accepted: TurnAccepted, owner: str) -> TaskRecord:
+        ref = EntityRef(EntityKind.TASK, accepted.task_id)
+        record = (await self.writes.load([ref]))[ref].record
+        if not isinstance(record, TaskRecord) or record.owner != owner:
+            raise NotFound("task", accepted.facade)
+        return record
+
+    async def _start(self, stream: StreamRef, after: int) -> Cursor:
+        """The cursor at a sequence that is known to be stored; its chain comes from the entry behind it."""
+        head, entries = await self.log.read_resume(stream, after, 1)
+        if head is None:
+            raise StoreUnavailable("the stream is gone", "no")
+        if not entries:
+            return Cursor(head.epoch, head.sequence, head.chain)
+        # What lies between was archived; nothing of it is newer than the read that ``after`` comes from.
+        return Cursor(head.epoch, entries[0].sequence - 1, entries[0].previous)
+
+    async def _cut(
+        self,
+        position: Position,
+        facade: str,
+        record: TaskRecord,
+        *,
+        first: Page | Live | None = None,
+        shown: bool = False,
+        ended: bool = False,
+        sender: Sender = _NOBODY,
+    ) -> Frames:
+        """The frames of a facade task up to its end, or to that of its ``sender``, as many at once as are there.
+
+        ``record`` is the task as it was when it was found to be the reader's. ``first`` has been taken from the
+        position already. ``ended``: behind what is stored there is nothing to wait for.
+
+        Raises:
+            NotFound: it is somebody else's from here on.
+            PeerRefused, InvalidAgentResponse: the agent did not take a message of the sender.
+        """
+        until = sender.until
+        task_id = record.task_id
+        while (item := first or await take_step(position)) is not None:
+            first = None
+            match item:
+                case Page():
+                    self._note_asked(item, record)
+                    item, over = _cut_page(item, facade, record.last, sender.awaits)
+                    async for frames in self._read_page(item, facade, place(task_id), sender):
+                        shown = True
+                        yield frames
+                    if isinstance(over, Exception):
+                        raise over
+                    if over == "ended" and not shown:
+                        raise await self._explain(task_id)
+                    if over is not None or (until is not None and until.is_over):
+                        return
+                case Live():
+                    if ended:
+                        return
+                case Gap(why=why):
+                    raise StoreUnavailable(f"the stream cannot be followed on ({why.value})", "no")
+                case _:
+                    assert_never(item)
+
+    def _note_asked(self, page: Page, record: TaskRecord) -> None:
+        if any(linked.entry.type in _ASKING for linked in page.entries):
+            self.arrivals.note(record.owner, place(record.task_id))
+
+    async def _read_page(
+        self,
+        page: Page,
+        facade: str,
+        shard: Shard,
+        sender: Sender,
+    ) -> Frames:
+        until, opening = sender.until, sender.opening
+        frames: list[StreamFrame] = []
+        size = 0
+        for linked in page.entries:
+            entry, epoch = linked.entry, page.cursor.epoch
+            if until is not None:
+                until.note(entry)
+            frame = await self._read_frame(linked, epoch, shard) if entry.facade == facade else None
+            if opening is not None and not opening.is_shown:
+                frame = await frame.load() if frame is not None else None
+                cursor = str(Cursor(epoch, entry.sequence, linked.chain))
+                frame = await opening.take(entry, frame, cursor)
+            if frame is not None:
+                frames.append(frame if until is None else until.show(frame))
+                size += len(frame.data)
+            if until is not None and until.is_over:
+                break
+            if len(frames) == _AT_ONCE or size >= _AT_ONCE_BYTES:
+                yield frames
+                frames, size = [], 0
+        if frames:
+            yield frames
+
+    async def _read_frame(self, linked: Linked, epoch: str, shard: Shard) -> StreamFrame:
+        entry = linked.entry
+        cursor = str(Cursor(epoch, entry.sequence, linked.chain))
+        if entry.frame is not None:
+            offset, length = entry.frame
+            data = entry.data[offset : offset + length]
+            return StreamFrame(data, cursor, entry.data, forms=linked.memo)
+        # Forms of what was too large for its entry are not kept beside it: all of them would be in memory together.
+        long = self.contents.find_frame(entry, shard)
+        if long is not None and long.json.size > _LONG_BYTES:
+            begin = await self.contents.peek(long, len(_PIECE))
+            if begin == _PIECE:
+                return StreamFrame(begin, cursor, entry.data, long=long)
+        data = orjson.dumps(await self.contents.read_frame(entry, shard))
+        return StreamFrame(data, cursor, entry.data)
+
+    async def _explain(self, task_id: str) -> PasserelleError:
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.writes.load([ref]))[ref].record
+        return explain_failure(record if isinstance(record, TaskRecord) else None)
+
+
+def _cut_page(
+    page: Page, facade: str, since: int, awaits: Sequence[str]
+) -> tuple[Page, PasserelleError | Literal["told", "ended"] | None]:
+    """The page up to where its reader has no more to read, and why; None where it reads on.
+
+    What it is told last belongs to it.
+    """
+    for number, linked in enumerate(page.entries):
+        entry = linked.entry
+        reason: PasserelleError | None = None
+        if awaits and _is_told(entry):
+            return replace(page, entries=page.entries[: number + 1]), "told"
+        if entry.type == EventType.TASK_UPDATED.value and entry.sequence > since:
+            payload = decode_event(entry.data).fact.payload
+            if isinstance(payload, TaskUpdated) and payload.new_owner:
+                reason = NotFound("task", facade)
+        elif awaits and entry.type == EventType.TURN_FAILED.value:
+            reason = _read_refusal(entry, awaits)
+        if reason is not None:
+            return replace(page, entries=page.entries[:number]), reason
+    return page, "ended" if _has_end(page, facade) else None
+
+
+def _has_end(page: Page, facade: str) -> bool:
+    """Whether the task ends in it; the end of an earlier exposure is none, and one that nobody saw has no id."""
+    return any(
+        linked.entry.type in LAST and linked.entry.facade in {None, facade}
+        for linked in page.entries
+    )
+
+
+def _is_told(entry: Entry) -> bool:
+    """Whether whoever waits learns here that the task does not move."""
+    if entry.type != EventType.RUN_STATUS.value or _STALLED not in entry.data:
+        return False
+    payload = decode_event(entry.data).fact.payload
+    return isinstance(payload, RunStatus) and payload.stalled is True
+
+
+def _read_refusal(entry: Entry, awaits: Sequence[str]) -> PasserelleError | None:
+    """Why the agent did not take a message that is waited for, where an entry says so."""
+    fact = decode_event(entry.data).fact
+    payload = fact.payload
+    if not isinstance(payload, TurnFailed) or not payload.refused:
+        return None
+    return make_error(payload.error) if fact.scope.turn_id in awaits else None
+
+
+async def _prepend(first: StreamFrame, rest: Frames) -> Frames:
+    frames = [first]
+    # A reader may wait for hours, and the Task that it has seen long ago may be large.
+    del first
+    yield frames
+    del frames
+    async with aclosing(rest):
+        async for later in rest:
+            yield later
+
+
+async def _only(frame: StreamFrame) -> Frames:
+    yield [frame]
+
+
+async def take_step(steps: AsyncIterator[Item], patience_s: float = _PATIENCE_S) -> Item | None:
+    """The next item, or None at the end. A store that is away is waited for: the position has not moved.
+
+    Raises:
+        StoreUnavailable: it has been away for ``patience_s``.
+    """
+    loop = asyncio.get_running_loop()
+    until_s: float | None = None
+    while True:
+        try:
+            return await anext(steps, None)
+        except StoreUnavailable:
+            # Counted from the first failure: before it, the wait for an event may have been a long one.
+            until_s = until_s or loop.time() + patience_s
+            if loop.time() >= until_s:
+                raise
+        await asyncio.sleep(_RETRY_S)

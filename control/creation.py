@@ -1,0 +1,311 @@
+"""A task that is named before anybody works on it: its identity, and its place in a session (CMD-4).
+
+A task whose start waits for the card of its agent: until that is read it is being prepared, for all to see (ST-4).
+
+Nothing is sent, and the message is the caller's still: where the card cannot be read the caller is told, and the task
+is as before. Where whoever prepares it dies, a row that comes due puts it back (I9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.control.task_changes import check_content, read_task, render_change
+from passerelle.core.batch import (
+    Claim,
+    Conflict,
+    DueChange,
+    Early,
+    EntityKind,
+    EntityRef,
+    StaleEpoch,
+)
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
+from passerelle.core.events import Fact
+from passerelle.core.facts import Bounds
+from passerelle.core.facts import Scope as FactScope
+from passerelle.core.index_changes import list_rows
+from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
+from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
+from passerelle.core.principal import Scope
+from passerelle.core.session import machine as sessions
+from passerelle.core.session import thread as threads
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import AcceptTask, PrepareTask, PutBack
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status, Visibility
+from passerelle.runtime.records.family import check_above, refuse_below_stopped
+from passerelle.runtime.records.idempotency import Once, make_once
+from passerelle.runtime.records.message_summary import TITLE_LENGTH
+from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.core.task.requests import CreateTask, TaskChanged
+    from passerelle.delegation.runs.plan import Conditions
+    from passerelle.delegation.runs.turns import Turns
+    from passerelle.runtime.records.ownership import Owned, Ownership
+    from passerelle.runtime.records.places import Place
+    from passerelle.runtime.records.writes import Writes
+
+BOUND_CHARS: Final = 255
+"""Of a reference in the scope of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A task on its way into the store."""
+
+    principal: Principal
+    command: CreateTask
+    once: Once
+    parent: Owned | None
+
+
+@dataclass(frozen=True, slots=True)
+class Creating:
+    """Creates tasks."""
+
+    turns: Turns
+    ownership: Ownership
+    projections: Projections
+    find_peer: Callable[[str], Peer]
+    conditions: Conditions
+
+    async def create(
+        self, principal: Principal, command: CreateTask, idem: str | None
+    ) -> TaskChanged:
+        """Stores the task; the same key and request give the first one again.
+
+        Raises:
+            NotFound: an agent, session or parent that the caller does not have.
+            Forbidden: a hidden task of somebody who does not operate the runtime.
+            InvalidInput: a member that cannot be kept, conditions that are none, or a parent in another session.
+            IdempotencyConflict: the key came with another request.
+        """
+        if not principal.may_call(command.agent):
+            raise NotFound("agent", command.agent)
+        if command.visibility is Visibility.HIDDEN and Scope.OPERATE not in principal.scopes:
+            raise Forbidden(f"a hidden task takes the scope {Scope.OPERATE}", scope=Scope.OPERATE)
+        self.find_peer(command.agent)
+        check_content(command)
+        _check_scope(command.scope)
+        parent = await self._find_parent(principal, command)
+        once = make_once(principal, command, idem)
+        conditions = self.conditions.read_command(command.agent, command.acceptance)
+        plan = Plan(principal, replace(command, acceptance=conditions), once, parent)
+        if parent is not None and command.session_id is None and command.context_id is None:
+            plan = replace(plan, command=replace(plan.command, session_id=parent.record.session_id))
+        for tries in range(MAX_TRIES):
+            created = await self._try(plan, idem)
+            if created is not None:
+                return created
+            await self.turns.writes.step_back(tries)
+        raise ConflictError("the context was changed by others again and again; try once more")
+
+    async def _find_parent(self, principal: Principal, command: CreateTask) -> Owned | None:
+        if command.parent_task_id is None:
+            return None
+        found = await self.ownership.find(principal, command.parent_task_id, None, hidden=True)
+        _check_parent(found.record)
+        await check_above(self.turns.writes, found.record)
+        return found
+
+    async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:
+        writes = self.turns.writes
+        place, held = await self.turns.locate(plan.principal, plan.command, idem)
+        stored = await plan.once.find(writes.log, place.shard)
+        if stored is not None:
+            return await self._repeat(stored)
+        task = EntityRef(EntityKind.TASK, writes.ids.mint("task", place.shard))
+        if plan.parent is not None:
+            held = held | await writes.load([plan.parent.ref])
+        decision = writes.begin(place.session.id, held)
+        self._decide(decision, plan, place, task)
+        outcome = await writes.commit(decision, held, Terms(idem=plan.once.remember(task.id)))
+        match outcome:
+            case Conflict() | StaleEpoch() | Early():
+                return None
+            case Written(repeated=bytes(first)) if first != task.id.encode():
+                return await self._repeat(first)
+            case Written():
+                await self._list(outcome, task)
+                return render_change(outcome.held[task])
+            case _:
+                raise StoreUnavailable("the task could not be stored", "no")
+
+    async def _repeat(self, stored: bytes) -> TaskChanged:
+        task = EntityRef(EntityKind.TASK, stored.decode())
+        held = (await self.turns.writes.load([task]))[task]
+        return render_change(held, repeated=True)
+
+    async def _list(self, written: Written, task: EntityRef) -> None:
+        """In the caller's list before the answer; the relay writes the same row, so a failure loses nothing."""
+        record = written.held[task].record
+        try:
+            for row in list_rows(None, record) if isinstance(record, TaskRecord) else ():
+                await self.projections.index_now(row)
+        except StoreUnavailable:
+            return
+
+    def _decide(self, decision: Decision, plan: Plan, place: Place, task: EntityRef) -> None:
+        who = plan.principal
+        for ref in (place.thread, task):
+            if ref not in decision.states:
+                decision.introduce(ref)
+        is_new = decision.state(place.thread) is None
+        if is_new and place.session not in decision.states:
+            decision.introduce(place.session)
+        if is_new and decision.state(place.session) is None:
+            created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
+            decision.add(sessions.decide(None, sessions.OpenSession(place.session.id, created)))
+        if is_new:
+            started = ThreadStarted(
+                context_id=place.context_id, owner=who.key, tenant=who.tenant, principal=who.id
+            )
+            opening = threads.OpenThread(place.session.id, place.thread.id, started)
+            decision.add(threads.decide(None, opening))
+        scope = FactScope(place.session.id, place.thread.id, None, task.id)
+        command = tell.CreateTask(
+            scope, _compose(plan, place, task.id), accepts=not plan.command.draft
+        )
+        decision.add(tasks.decide(None, command))
+        if plan.parent is not None:
+            _adopt(decision, plan.parent, place, task)
+
+
+def _adopt(decision: Decision, parent: Owned, place: Place, task: EntityRef) -> None:
+    """Both ends of the edge between a task and its child."""
+    if parent.record.session_id != place.session.id:
+        raise InvalidInput("parentTaskId", "the parent belongs to another session")
+    older, child = decision.state(parent.ref), decision.state(task)
+    if isinstance(older, TaskRecord) and isinstance(child, TaskRecord):
+        _check_parent(older)
+        delegated = TaskDelegated("child_task", task.id)
+        decision.add([Fact(tasks.scope_of(older), delegated)])
+        edge = TaskDependencyUpdated(f"parent:{older.task_id}", "parent", older.task_id, "open")
+        decision.add(tasks.decide(child, tell.LinkTask(edge)))
+
+
+def _check_scope(scope: Bounds | None) -> None:
+    """Raises InvalidInput for a reference that is empty or too long."""
+    for member in fields(Bounds):
+        given = getattr(scope, member.name) if scope else None
+        if given is not None and not 0 < len(given) <= BOUND_CHARS:
+            raise InvalidInput(f"scope.{member.name}", f"takes 1 to {BOUND_CHARS} characters")
+
+
+def _check_parent(parent: TaskRecord) -> None:
+    """Raises UnsupportedOperation where a task takes no child (any more)."""
+    if parent.status in ENDED:
+        raise UnsupportedOperation(
+            f"the parent task has ended: {parent.status}", status=parent.status
+        )
+    refuse_below_stopped(parent)
+
+
+def _compose(plan: Plan, place: Place, task_id: str) -> TaskCreated:
+    command, who = plan.command, plan.principal
+    lines = command.objective.strip().splitlines() or [command.agent]
+    parent = plan.parent.record if plan.parent else None
+    return TaskCreated(
+        objective=command.objective,
+        title=command.title or lines[0][:TITLE_LENGTH],
+        kind=command.agent,
+        family="delegation",
+        requested_by=who.id,
+        owner=who.key,
+        tenant=who.tenant,
+        context_id=place.context_id,
+        assignee=command.agent,
+        visibility=command.visibility,
+        priority=command.priority,
+        parent_task_id=parent.task_id if parent else None,
+        root_task_id=parent.root_task_id if parent else task_id,
+        constraints=command.constraints,
+        profile=command.profile,
+        acceptance=command.acceptance,
+        metadata=command.metadata,
+        scope=command.scope,
+    )
+
+
+PREPARE: Final = "prepare"
+"""The kind of the due row of a task that is being prepared."""
+CARD: Final = "card"
+_LONGEST_MS: Final = 120_000
+"""Longer than the card of an agent is waited for."""
+
+
+def name_row(task_id: str) -> str:
+    """The due row of a task that is being prepared."""
+    return f"{PREPARE}:{task_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """Shows that a task is being prepared, and that it is no more."""
+
+    writes: Writes
+
+    async def begin(self, owned: Owned, version: int | None) -> None:
+        """From here on the task is being prepared.
+
+        Raises:
+            VersionMismatch: the caller read an older version.
+            UnsupportedOperation: it has been started, or has ended.
+        """
+
+        def body(decision: Decision) -> Terms:
+            record = read_task(decision, owned.ref, version)
+            if record.status is Status.DRAFT:
+                decision.add(tasks.decide(record, AcceptTask()))
+                record = read_task(decision, owned.ref, None)
+            decision.add(tasks.decide(record, PrepareTask(CARD)))
+            row = DueChange(name_row(owned.ref.id), decision.now_ms + _LONGEST_MS)
+            return Terms(due=(row,))
+
+        await self.writes.decide(owned.record.session_id, [owned.ref], body)
+
+    async def put_back(
+        self, task: EntityRef, session_id: str, reason: str, claim: Claim | None = None
+    ) -> None:
+        """It is not any more, and may be started again; nothing where it has gone on meanwhile."""
+        row = DueChange(name_row(task.id), None)
+
+        def body(decision: Decision) -> Terms:
+            record = decision.state(task)
+            if not isinstance(record, TaskRecord) or record.status is not Status.PREPARING:
+                return Terms()
+            decision.add(tasks.decide(record, PutBack(reason)))
+            return Terms(claim=claim) if claim else Terms(due=(row,))
+
+        await self.writes.decide(session_id, [task], body)
+
+    async def on_due(
+        self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
+    ) -> None:
+        """``prepare:<task>``: whoever prepared it is gone."""
+        task = EntityRef(EntityKind.TASK, row.entity)
+        record = (await self.writes.load([task]))[task].record
+        if not isinstance(record, TaskRecord) or record.status is not Status.PREPARING:
+            await drop(shard, row)
+            return
+        claim = Claim(row.member, row.token)
+        await self.put_back(task, record.session_id, "nobody prepares it any more", claim)

@@ -1,0 +1,129 @@
+"""Turns that are stopped, and threads that are attached to their runs again (CMD-2, CMD-3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import CancelTask
+from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
+from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.session.requests import ResumedTask, ThreadResumed, TurnInterrupted
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import HELD, Status
+from passerelle.runtime.records.ownership import Owned
+from passerelle.runtime.records.task_fields import read_driver
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from passerelle.control.cancellation import Cancelling
+    from passerelle.core.principal import Principal
+    from passerelle.core.session.requests import InterruptTurn, ResumeThread
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.runtime.records.task_lists import Records
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupting:
+    """Stops turns, and takes threads up again."""
+
+    records: Records
+    cancelling: Cancelling
+    dispatch: Dispatch
+    governing: Governing
+
+    async def interrupt(self, principal: Principal, command: InterruptTurn) -> TurnInterrupted:
+        """Cancels the tasks whose turns have no answer yet; where there is none, nothing is written.
+
+        Raises:
+            NotFound: no such session or thread of the caller.
+            InvalidInput: the thread is one of another session.
+            Forbidden: a rule denies that one of them is cancelled, or wants it asked about; those before it are.
+        """
+        if command.thread_id is not None:
+            thread = await self._find_thread(principal, command.thread_id)
+            if thread.session_id != command.session_id:
+                raise InvalidInput("threadId", "the thread belongs to another session")
+        wanted = [
+            owned
+            for owned in await self._list_open(principal, command.session_id, command.thread_id)
+            if _is_under_way(owned.record, command.turn_id)
+        ]
+        if not wanted:
+            return TurnInterrupted("no_op")
+        requested = TaskCancelRequested(
+            actor=principal.id, source="user", propagation="active_run", reason=command.reason
+        )
+        for owned in wanted:
+            # A rule about cancels is one about this, too. What was allowed is done before the next is asked about.
+            cancel = CancelTask(_name(owned.record), reason=command.reason)
+            await self.governing.govern(principal, cancel)
+            await self.cancelling.stop(principal, owned, requested)
+        return TurnInterrupted("accepted", tuple(_name(owned.record) for owned in wanted))
+
+    async def resume(self, principal: Principal, command: ResumeThread) -> ThreadResumed:
+        """Has each open run of a thread followed, where it is this instance's to follow.
+
+        Raises:
+            NotFound: no such thread of the caller.
+        """
+        thread = await self._find_thread(principal, command.thread_id)
+        found = await self._list_open(principal, thread.session_id, thread.thread_id)
+        return ThreadResumed(
+            command.thread_id,
+            tuple([await self._attach(owned) for owned in found if owned.record.run is not None]),
+        )
+
+    async def _find_thread(self, principal: Principal, thread_id: str) -> ThreadRecord:
+        if read_shard(thread_id) is not None:
+            ref = EntityRef(EntityKind.THREAD, thread_id)
+            thread = (await self.records.writes.load([ref]))[ref].record
+            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
+                return thread
+        raise NotFound("thread", thread_id)
+
+    async def _attach(self, owned: Owned) -> ResumedTask:
+        record = owned.record
+        outcome: Literal["attached", "elsewhere", "held"] = "attached"
+        if record.status in HELD:
+            outcome = "held"
+        elif not self.dispatch.wake(owned.ref.id):
+            if read_driver(owned.held.fields) == self.dispatch.drives(owned.ref.shard):
+                await self.dispatch.adopt(owned.ref)
+            else:
+                outcome = "elsewhere"
+        return ResumedTask(_name(record), record.status, outcome)
+
+    async def _list_open(
+        self, principal: Principal, session_id: str, thread_id: str | None
+    ) -> list[Owned]:
+        records = self.records
+        await records.find_session(principal, session_id)
+        refs = [
+            EntityRef(EntityKind.TASK, one)
+            for one in await records.log.read_open(session_id)
+            if one.startswith("task_") and parse_facade(one) is not None
+        ]
+        held = await records.writes.load(refs) if refs else {}
+        return [
+            Owned(ref, one, one.record)
+            for ref, one in held.items()
+            if isinstance(one.record, TaskRecord)
+            and one.record.owner == principal.key
+            and thread_id in {None, one.record.thread_id}
+        ]
+
+
+def _is_under_way(record: TaskRecord, turn_id: str | None) -> bool:
+    if record.status is Status.CANCELLING or not record.open_turns:
+        return False
+    return turn_id is None or turn_id in record.open_turns
+
+
+def _name(record: TaskRecord) -> str:
+    return expose(TaskId(record.task_id), record.exposure)

@@ -1,0 +1,382 @@
+"""Read models for their owners: out of stored snapshots and bounded pages of the stream, never out of a whole history.
+
+The head of the stream is read before the records, so a model holds everything up to its sequence, and whoever follows
+on from there misses nothing.
+
+The links of a session as they are stored: acks of devices, runs of agents, questions on their way (SNAP-13).
+
+Reads what may be done in a thread, and who is asked at this moment (SNAP-9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.channels.admission import name_channel
+from passerelle.channels.link_record import split_tab
+from passerelle.channels.views import read_task
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, GetThread
+from passerelle.core.errors import NotFound
+from passerelle.core.events import decode_event
+from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.ports.log import Head, StreamKind, StreamRef
+from passerelle.core.read_models.artifacts import ArtifactSummary, list_artifacts
+from passerelle.core.read_models.attempts import list_attempts
+from passerelle.core.read_models.channels import DeviceLink, show_channels
+from passerelle.core.read_models.delivery import show_delivery
+from passerelle.core.read_models.explanation import Explanation, explain_task
+from passerelle.core.read_models.history import show_context, show_history
+from passerelle.core.read_models.mark import unavailable
+from passerelle.core.read_models.permissions import PermissionState, show_permissions
+from passerelle.core.read_models.routing import RoutingSummary, show_routing
+from passerelle.core.read_models.session import show_session
+from passerelle.core.read_models.subagents import list_subagents
+from passerelle.core.read_models.task import TaskObjects, show_objects, show_task
+from passerelle.core.read_models.tasks import draw_graph, show_tasks
+from passerelle.core.read_models.thread import show_thread
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import format_ms
+from passerelle.protocol.cursor import Cursor
+from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.records.ownership import may_see
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.events import Event
+    from passerelle.core.policy.requests import GetPermissions
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.channels import Acked, Acks, Channels
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.principal import Principal
+    from passerelle.core.session.device_requests import GetChannels
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.ownership import Owned, Ownership
+    from passerelle.runtime.records.writes import Writes
+    from passerelle.webhooks.receivers import Receivers
+    from passerelle.webhooks.stream_webhooks import StreamWebhooks
+
+ModelQuery: TypeAlias = GetSession | GetSessionTasks | GetThread | GetTaskModel
+LISTED_TASKS: Final = 500
+"""Tasks of a session that are looked at, beside those that are open."""
+LOOKED_AT: Final = 4_096
+"""Events of a task that are looked at: the first ones, and twice as many of the last."""
+_PAGE: Final = 256
+_CHUNK: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The events of a task; ``skipped`` says which ones were not looked at."""
+
+    events: tuple[Event, ...]
+    skipped: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Reads models."""
+
+    writes: Writes
+    log: EventLog
+    ownership: Ownership
+    clock: Clock
+    receivers: Receivers
+    contents: Contents
+
+    async def read(self, principal: Principal, query: ModelQuery) -> JsonObject:
+        """One model in wire form.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
+        match query:
+            case GetSession():
+                return await self._read_session(principal, query)
+            case GetSessionTasks():
+                return await self._read_tasks(principal, query.session_id)
+            case GetThread():
+                return await self._read_thread(principal, query.thread_id)
+            case GetTaskModel():
+                return await self._read_task(principal, query)
+            case _:
+                assert_never(query)
+
+    async def _read_session(self, principal: Principal, query: GetSession) -> JsonObject:
+        session, head = await self._find_session(principal, query.session_id)
+        stream = _stream(session.session_id)
+        last = head.sequence if query.before is None else min(head.sequence, query.before - 1)
+        wanted = max(1, last - query.limit + 1)
+        entries = await self.log.read_page(stream, wanted - 1, max(0, last - wanted + 1))
+        events = [decode_event(entry.data) for entry in entries if entry.sequence <= last]
+        refs = [EntityRef(EntityKind.THREAD, thread) for thread in session.threads]
+        held = await self.writes.load(refs) if refs else {}
+        threads = [one.record for one in held.values() if isinstance(one.record, ThreadRecord)]
+        model = show_session(
+            session,
+            threads,
+            show_history(events, wanted, last, head.first),
+            str(Cursor(head.epoch, head.sequence, head.chain)),
+            await self.log.read_open(session.session_id),
+        )
+        return to_wire(model)
+
+    async def _read_tasks(self, principal: Principal, session_id: str) -> JsonObject:
+        session, head = await self._find_session(principal, session_id)
+        tasks, left_out = await self._load_tasks(principal, session.session_id)
+        now_ms = self.clock.now_ms()
+        return to_wire(show_tasks(session.session_id, head.sequence, tasks, now_ms, left_out))
+
+    async def load_session(
+        self, principal: Principal, session_id: str
+    ) -> tuple[SessionRecord, Head, list[TaskRecord], int]:
+        """A session of the caller, its head as it was before, its tasks, and how many older ones there are.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
+        session, head = await self._find_session(principal, session_id)
+        tasks, left_out = await self._load_tasks(principal, session.session_id)
+        return session, head, tasks, left_out
+
+    async def _read_thread(self, principal: Principal, thread_id: str) -> JsonObject:
+        if read_shard(thread_id) is None:
+            raise NotFound("thread", thread_id)
+        ref = EntityRef(EntityKind.THREAD, thread_id)
+        thread = (await self.writes.load([ref]))[ref].record
+        if not isinstance(thread, ThreadRecord) or thread.owner != principal.key:
+            raise NotFound("thread", thread_id)
+        _, head = await self._find_session(principal, thread.session_id)
+        tasks, left_out = await self._load_tasks(principal, thread.session_id)
+        now_ms = self.clock.now_ms()
+        return to_wire(show_thread(thread, tasks, head.sequence, now_ms, left_out))
+
+    async def _read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
+        owned = await self.ownership.find(principal, query.task, None, hidden=True)
+        task, now_ms = owned.record, self.clock.now_ms()
+        require_operation(principal, task.kind, Method.GET_TASK)
+        match query.model:
+            case "summary":
+                return to_wire(show_task(await self.contents.name_artifacts(task), now_ms))
+            case "attempts":
+                return to_wire(list_attempts(task, now_ms))
+            case "graph":
+                return to_wire(draw_graph([task]))
+            case "delivery":
+                return await self._read_delivery(owned)
+            case "subagents":
+                return to_wire(list_subagents(task))
+            case "context":
+                return to_wire(show_context(task))
+            case "artifacts" | "routing" | "objects" | "explain":
+                return await self._read_with_facts(task, query, now_ms)
+            case _:
+                assert_never(query.model)
+
+    async def _read_delivery(self, owned: Owned) -> JsonObject:
+        task, parent = owned.record, None
+        if task.parent_task_id is not None:
+            ref = EntityRef(EntityKind.TASK, task.parent_task_id)
+            parent = (await self.writes.load([ref]))[ref].record
+        receivers = await self.receivers.find(task, owned.held.fields)
+        found = parent if isinstance(parent, TaskRecord) else None
+        return to_wire(show_delivery(task, receivers, found))
+
+    async def _read_with_facts(
+        self, task: TaskRecord, query: GetTaskModel, now_ms: int
+    ) -> JsonObject:
+        facts = await self._read_facts(task)
+        model: ArtifactSummary | RoutingSummary | TaskObjects | Explanation
+        match query.model:
+            case "artifacts":
+                model = list_artifacts(await self.contents.name_artifacts(task), facts.events)
+            case "routing":
+                model = show_routing(task, facts.events)
+            case "objects":
+                whole = await self.contents.name_artifacts(task)
+                model = show_objects(whole, facts.events, now_ms)
+            case _:
+                model = explain_task(task, facts.events, now_ms)
+        if facts.skipped is not None:
+            model.marks["facts"] = unavailable(facts.skipped)
+        return to_wire(model)
+
+    async def _find_session(
+        self, principal: Principal, session_id: str
+    ) -> tuple[SessionRecord, Head]:
+        if read_shard(session_id) is not None:
+            head = await self.log.read_head(_stream(session_id))
+            ref = EntityRef(EntityKind.SESSION, session_id)
+            record = (await self.writes.load([ref]))[ref].record
+            if head and isinstance(record, SessionRecord) and record.owner == principal.key:
+                return record, head
+        raise NotFound("session", session_id)
+
+    async def _load_tasks(
+        self, principal: Principal, session_id: str
+    ) -> tuple[list[TaskRecord], int]:
+        """The newest tasks of a session that callers see, all that are open, and how many older ones there are."""
+        listed = await self.log.read_session_tasks(session_id)
+        names = [facade for facade, _ in listed[:LISTED_TASKS]]
+        names += await self.log.read_open(session_id)
+        parsed = (parse_facade(name) for name in names)
+        refs = [*dict.fromkeys(EntityRef(EntityKind.TASK, one[0]) for one in parsed if one)]
+        found: list[TaskRecord] = []
+        for first in range(0, len(refs), _CHUNK):
+            held = await self.writes.load(refs[first : first + _CHUNK])
+            found += [
+                one.record
+                for one in held.values()
+                if isinstance(one.record, TaskRecord) and _may_read(principal, one.record)
+            ]
+        return found, max(0, len(listed) - LISTED_TASKS)
+
+    async def _read_facts(self, task: TaskRecord) -> Facts:
+        total = task.last - task.first + 1
+        if total <= LOOKED_AT:
+            events = await self._read_range(task, task.first, task.last)
+            gone = events[0].sequence if events else task.last + 1
+            if gone > task.first:
+                return Facts(tuple(events), f"events before {gone} are not in the stream any more")
+            return Facts(tuple(events))
+        head, tail = task.first + LOOKED_AT // 3, task.last - LOOKED_AT * 2 // 3
+        events = await self._read_range(task, task.first, head)
+        events += await self._read_range(task, tail, task.last)
+        return Facts(tuple(events), f"events {head + 1} to {tail - 1} are not looked at")
+
+    async def _read_range(self, task: TaskRecord, first: int, last: int) -> list[Event]:
+        found: list[Event] = []
+        after = first - 1
+        while after < last:
+            entries = await self.log.read_page(
+                _stream(task.session_id), after, min(_PAGE, last - after)
+            )
+            if not entries:
+                break
+            found += [
+                decode_event(entry.data)
+                for entry in entries
+                if entry.sequence <= last and read_task(entry.data) == task.task_id
+            ]
+            after = entries[-1].sequence
+        return found
+
+
+def _may_read(principal: Principal, record: TaskRecord) -> bool:
+    allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
+    return allowed and may_see(principal, record)
+
+
+def _stream(session_id: str) -> StreamRef:
+    return StreamRef(StreamKind.SESSION, session_id)
+
+
+_LOOKED_AT: Final = 200
+"""Devices, and questions, that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSummaries:
+    """Reads summaries."""
+
+    models: Models
+    writes: Writes
+    acks: Acks
+    channels: Channels
+    webhooks: StreamWebhooks
+
+    async def read(self, principal: Principal, query: GetChannels) -> JsonObject:
+        """The summary of one session.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
+        session, head, tasks, left_out = await self.models.load_session(principal, query.session_id)
+        acked = await self.acks.list_acks(StreamRef(StreamKind.SESSION, session.session_id))
+        devices = await asyncio.gather(
+            *(self._describe(principal, one) for one in acked[:_LOOKED_AT])
+        )
+        actions = await self._load_actions(tasks)
+        return to_wire(
+            show_channels(
+                session.session_id,
+                head.sequence,
+                devices,
+                tasks,
+                actions,
+                left_out,
+                await self.webhooks.list_links(session.session_id, principal.key),
+            )
+        )
+
+    async def _describe(self, principal: Principal, acked: Acked) -> DeviceLink:
+        name, _, stream = acked.device.partition("@")
+        device, tab = split_tab(name)
+        channel = name_channel(principal, name)
+        cursor = acked.cursor
+        return DeviceLink(
+            channel_id=channel,
+            device=device,
+            tab=tab,
+            generation=acked.generation,
+            seen_at=format_ms(acked.seen_ms),
+            connected=await self.channels.is_live(channel),
+            cursor=cursor,
+            acknowledged=int(cursor.split(".")[1]) if cursor else None,
+            task=stream.removeprefix("task:") or None,
+        )
+
+    async def _load_actions(self, tasks: list[TaskRecord]) -> list[ActionRecord]:
+        names = [
+            name for task in tasks for name in (*task.open_actions, *task.occurrences.values())
+        ]
+        refs = [EntityRef(EntityKind.ACTION, name) for name in dict.fromkeys(names)]
+        held = await self.writes.load(refs[-_LOOKED_AT:]) if refs else {}
+        return [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionSummaries:
+    """Composes the summary of a thread."""
+
+    models: Models
+    granting: Granting
+    find_rules: Callable[[], Policy]
+
+    async def read(self, principal: Principal, query: GetPermissions) -> JsonObject:
+        """The summary.
+
+        Raises:
+            NotFound: no such thread of the caller.
+        """
+        writes = self.granting.writes
+        ref = EntityRef(EntityKind.THREAD, query.thread_id)
+        known = await writes.load([ref]) if read_shard(query.thread_id) is not None else {}
+        thread = known[ref].record if known else None
+        if not isinstance(thread, ThreadRecord) or thread.owner != principal.key:
+            raise NotFound("thread", query.thread_id)
+        _, head, tasks, _ = await self.models.load_session(principal, thread.session_id)
+        mine = [task for task in tasks if task.thread_id == thread.thread_id]
+        refs = [EntityRef(EntityKind.ACTION, name) for task in mine for name in task.open_actions]
+        held = await writes.load(refs) if refs else {}
+        actions = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+        state = await self._find_state(principal)
+        return to_wire(show_permissions(thread, head.sequence, state, actions))
+
+    async def _find_state(self, principal: Principal) -> PermissionState:
+        rules, now_ms = self.find_rules(), self.granting.writes.clock.now_ms()
+        grants = await self.granting.read(principal)
+        live = [one for one in grants.grants if one.judge(now_ms) == "live"] if grants else []
+        until = grants.bypass_until if grants and grants.bypasses(now_ms) else None
+        return PermissionState(rules.mode, rules.version, len(live), until)

@@ -1,0 +1,174 @@
+"""A task is tried again because its owner wants it (CMD-10, ATT-17).
+
+Nothing of what was tried is lost, and nothing of it counts any more: the policy begins anew, at the agent that was
+asked first or at the one that is named. The attempt is owed from this append on, as every further one is.
+
+A task whose end callers have seen goes on under another id, in the same context, with an edge to the one before; that
+one stays as it is, byte for byte (LT-12, LT-13).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.frames import make_status, task_frame
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.states import SUBMITTED
+from passerelle.control.task_changes import check_version, render_change
+from passerelle.core.batch import DueChange
+from passerelle.core.errors import NotFound, StoreUnavailable, UnsupportedOperation
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.status import TERMINAL, Status
+from passerelle.core.wire.times import format_ms
+from passerelle.delegation.runs.failure import list_tried, name_row, show_retrying
+from passerelle.delegation.runs.run import RunMovedError
+from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.records.blob_overflow import show
+from passerelle.runtime.records.exposures import freeze, name_field
+from passerelle.runtime.records.family import check_above
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.task_fields import CONTENT
+from passerelle.runtime.records.writes import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.peer import Peer
+    from passerelle.core.principal import Principal
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.task.requests import RetryTask, TaskChanged
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.draft import DecisionDraft
+    from passerelle.delegation.runs.plan import Planner
+    from passerelle.runtime.records.idempotency import Once
+    from passerelle.runtime.records.ownership import Owned, Ownership
+    from passerelle.runtime.records.writes import Writes
+
+_AT_REST: Final = TERMINAL | {Status.RETRYING, Status.LOST}
+"""Nobody works on a task in one of these, as far as anybody can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerunning:
+    """Has tasks tried again."""
+
+    writes: Writes
+    ownership: Ownership
+    planning: Planner
+    dispatch: Dispatch
+    find_peer: Callable[[str], Peer]
+
+    async def rerun(
+        self, principal: Principal, command: RetryTask, idem: str | None
+    ) -> TaskChanged:
+        """Owes a further attempt, once per idempotency key.
+
+        Raises:
+            NotFound: no such task, or no such agent for the caller.
+            UnsupportedOperation: the task was never started, or somebody works on it, or a task above it is to stop.
+            VersionMismatch, IdempotencyConflict, Limited: nothing is written.
+        """
+        owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
+        once = make_once(principal, command, idem)
+        if await once.find(self.writes.log, owned.ref.shard) is not None:
+            return render_change(owned.held, repeated=True)
+        _check(owned.record)
+        await check_above(self.writes, owned.record)
+        agent = command.agent or list_tried(owned.record).peers[0]
+        # Who asks for no other agent than before needs no grant but the one for the agent that was asked.
+        granted = command.agent or owned.record.kind
+        if not principal.may_call(granted):
+            raise NotFound("agent", granted)
+        require_operation(principal, granted, Method.SEND_MESSAGE)
+        self.find_peer(agent)
+        charge = await self.planning.charge_run(principal, agent)
+
+        def retry(draft: DecisionDraft) -> None:
+            check_version(command.version, draft.decision.version(owned.ref))
+            _check(draft.record)
+            draft.add([Fact(tasks.scope_of(draft.record), payload) for payload in charge.facts])
+            _retry(draft, TaskRetrying(command.reason, 0, None, agent, principal.id))
+
+        try:
+            await self._write(owned, retry, once)
+        except BaseException:
+            charge.refund()
+            raise
+        return render_change((await self.writes.load([owned.ref]))[owned.ref])
+
+    async def _write(
+        self, owned: Owned, retry: Callable[[DecisionDraft], None], once: Once
+    ) -> None:
+        driver = self.dispatch.find(owned.ref.id)
+        run = driver.run if driver is not None else await self.dispatch.hold(owned.ref.id)
+        row = once.remember(owned.ref.id)
+        try:
+            await run.append(retry, lambda _draft: Terms(idem=row))
+        except RunMovedError:
+            raise StoreUnavailable("the run is being moved", "no") from None
+        if driver is not None:
+            driver.wake()
+
+
+def _check(record: TaskRecord) -> None:
+    if not record.attempts:
+        raise UnsupportedOperation("the task was never started", status=record.status)
+    if record.status not in _AT_REST:
+        raise UnsupportedOperation("the task is under way", status=record.status)
+
+
+def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:
+    record, now_ms = draft.record, draft.decision.now_ms
+    if record.run is not None:
+        reason = record.status_reason or "nobody can tell whether the agent works on it"
+        lost = Failure("lost", ErrorCategory.TRANSPORT, reason, source=record.run.worker.peer)
+        draft.close_actions("asker_lost")
+        draft.add(draft.tell(tell.FailRun(Status.LOST, lost)))
+    is_over = record.status in TERMINAL
+    # What callers have seen end, as a task or as a message, is never shown as something else.
+    is_seen = record.shown or record.status is Status.COMPLETED
+    retrying = TaskRetrying(
+        reason=wish.reason,
+        ordinal=len(record.attempts) + 1,
+        next_at=format_ms(now_ms),
+        peer=wish.peer,
+        actor=wish.actor,
+        exposure=record.exposure + 1 if is_over and is_seen else None,
+    )
+    facts = draft.tell(tell.RetryTask(retrying))
+    if is_over:
+        _expose(draft, facts, retrying.exposure or record.exposure)
+    else:
+        show_retrying(draft, facts, wish.reason)
+    draft.due.append(DueChange(name_row(record.task_id), now_ms))
+
+
+def _expose(draft: DecisionDraft, facts: list[Fact], exposure: int) -> None:
+    """Shows the task as submitted: under its next id where its end was seen, which is put away as it is."""
+    record, context, decision = draft.record, draft.context, draft.decision
+    before = draft.facade
+    if exposure != record.exposure:
+        decision.set_field(
+            context.task, name_field(record.exposure), freeze(record, decision.fields(context.task))
+        )
+    decision.set_field(context.task, CONTENT, None)
+    facade = expose(TaskId(record.task_id), exposure)
+    status = make_status(SUBMITTED, format_ms(decision.now_ms))
+    task: JsonObject = {"id": facade, "contextId": context.context_id, "status": status}
+    context.content, context.answer, context.place = (
+        complete_history(task, context.accepted),
+        None,
+        None,
+    )
+    draft.add(show(draft.spill, facts[-1], task_frame(context.content), facade, "status"))
+    if exposure != record.exposure and record.shown:
+        edge = TaskDependencyUpdated(f"source:{before}", "source_task", before, "satisfied")
+        draft.add(draft.tell(tell.LinkTask(edge)))

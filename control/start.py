@@ -1,0 +1,281 @@
+"""The first run of a task that was created before: its turn, the intent to send, and the driver (CMD-6).
+
+As where a message opens a task, one append holds everything that must be true before the agent is called: the turn, the
+judgement of the policy, the attempt, the run in this instance's set, and the total limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.control.creation import name_row
+from passerelle.control.task_changes import read_task, render_change
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
+from passerelle.core.commands import SubmitTurn
+from passerelle.core.errors import (
+    Draining,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    PasserelleError,
+    StoreUnavailable,
+)
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.ids import REMOTE_CONTEXT
+from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.payloads.limit import CostEstimated
+from passerelle.core.session import thread as threads
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task import commands as tell
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
+from passerelle.core.wire.trace import read_trace
+from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
+from passerelle.delegation.runs.plan import begin_attempt
+from passerelle.delegation.runs.turns import OpenedTurn
+from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.common.carried import TRACE, choose_trace
+from passerelle.runtime.records.blob_overflow import Spill
+from passerelle.runtime.records.family import check_above
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.message_summary import submit
+from passerelle.runtime.records.places import Place
+from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.writes import Terms, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.control.creation import Preparing
+    from passerelle.core.decision import Decision
+    from passerelle.core.payloads.limit import LimitPayload
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.principal import Principal
+    from passerelle.core.session.thread import SubmitMessage
+    from passerelle.core.task.requests import StartTask, TaskChanged
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.plan import Delegation, Planner
+    from passerelle.delegation.runs.turns import Turns
+    from passerelle.runtime.records.idempotency import Once
+    from passerelle.runtime.records.ownership import Owned, Ownership
+    from passerelle.runtime.records.references import References, Referred
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run on its way into the store."""
+
+    task: EntityRef
+    thread: EntityRef
+    version: int | None
+    turn: SubmitTurn
+    scope: Scope
+    plan: Delegation
+    submitting: SubmitMessage
+    run_id: str
+    remote_context: str
+    facts: tuple[LimitPayload, ...]
+    once: Once
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Starts tasks."""
+
+    turns: Turns
+    ownership: Ownership
+    planning: Planner
+    references: References
+    preparing: Preparing
+    dispatch: Dispatch
+    find_peer: Callable[[str], Peer]
+    message_bounds: MessageBounds
+
+    async def start(
+        self, principal: Principal, command: StartTask, idem: str | None
+    ) -> TaskChanged:
+        """Stores the intent and sends, once per idempotency key.
+
+        Raises:
+            NotFound: no such task, or no such agent for the caller.
+            UnsupportedOperation: the task has a run, or has ended, or a task above it is to stop.
+            Forbidden: a constraint of the task does not let it be sent there.
+            VersionMismatch, IdempotencyConflict, Limited, Draining: nothing is written.
+            PeerUnavailable: the agent never had a card that could be read.
+        """
+        owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
+        # Where in which trace a repeat is makes no other request of it.
+        named = replace(command, traceparent=None, tracestate=None)
+        once = make_once(principal, named, idem)
+        if await once.find(self.turns.writes.log, owned.ref.shard) is not None:
+            return render_change(owned.held, repeated=True)
+        agent = command.agent or owned.record.assignee or owned.record.kind
+        if not principal.may_call(agent):
+            raise NotFound("agent", agent)
+        require_operation(principal, agent, Method.SEND_MESSAGE)
+        await check_above(self.turns.writes, owned.record)
+        turn = self._compose(owned.record, command, agent)
+        caller = read_trace(command.traceparent, command.tracestate)
+        TRACE.set(choose_trace(caller, self.turns.writes.ids.draw))
+        peer = self.find_peer(agent)
+        if self.dispatch.runs.is_draining:
+            raise Draining("this instance is shutting down", retry_after_s=1)
+        referred = await self.references.find(principal, agent, turn.message)
+        if peer.peek() is not None:
+            return await self._start(principal, owned, turn, peer, referred, command.version, once)
+        # Reading the card of an agent may take as long as the agent does.
+        await self.preparing.begin(owned, command.version)
+        try:
+            return await self._start(principal, owned, turn, peer, referred, None, once)
+        except PasserelleError as error:
+            await self.preparing.put_back(owned.ref, owned.record.session_id, str(error))
+            raise
+
+    async def _start(
+        self,
+        principal: Principal,
+        owned: Owned,
+        turn: SubmitTurn,
+        peer: Peer,
+        referred: Referred,
+        version: int | None,
+        once: Once,
+    ) -> TaskChanged:
+        plan = await self.planning.plan(principal, turn, peer)
+        plan = change(plan, policy=bound_policy(owned.record, plan.policy), ground=object())
+        charge = await self.planning.charge(principal, turn)
+        try:
+            _check_constraints(owned.record, turn.agent, plan, charge.facts)
+            start = await self._prepare(owned, version, turn, plan, charge.facts, once)
+            written = await self._append(start)
+        except BaseException:
+            charge.refund()
+            raise
+        if written.repeated is not None and written.repeated != start.run_id.encode():
+            charge.refund()
+            return render_change(written.held[owned.ref], repeated=True)
+        self._begin(start, written, peer, referred)
+        return render_change(written.held[owned.ref])
+
+    def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
+        message = command.message or {
+            "role": ROLE_USER,
+            "messageId": self.turns.writes.ids.mint(
+                "msg", EntityRef(EntityKind.TASK, record.task_id).shard
+            ),
+            "parts": [{"text": record.objective}],
+        }
+        for name in ("taskId", "contextId"):
+            if name in message:
+                raise InvalidInput(
+                    f"message.{name}", "is the gateway's to say for a task that starts"
+                )
+        self.message_bounds.judge(message)
+        return SubmitTurn(agent, message, command.source, "none")
+
+    async def _prepare(
+        self,
+        owned: Owned,
+        version: int | None,
+        turn: SubmitTurn,
+        plan: Delegation,
+        facts: tuple[LimitPayload, ...],
+        once: Once,
+    ) -> Start:
+        record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
+        scope = Scope(record.session_id, record.thread_id, ids.mint("turn", shard), record.task_id)
+        spill = Spill()
+        submitting = submit(turn, scope, spill)
+        for blob in spill.blobs:
+            await self.turns.blobs.put(shard, blob)
+        return Start(
+            task=owned.ref,
+            thread=EntityRef(EntityKind.THREAD, record.thread_id or ""),
+            version=version,
+            turn=turn,
+            scope=scope,
+            plan=plan,
+            submitting=submitting,
+            run_id=ids.mint("run", shard),
+            remote_context=ids.mint(REMOTE_CONTEXT, shard),
+            facts=facts,
+            once=once,
+        )
+
+    async def _append(self, start: Start) -> Written:
+        driver = start.plan.drives(start.task.shard)
+
+        def body(decision: Decision) -> Terms:
+            _decide(decision, start, self.turns.writes.ids)
+            decision.set_field(start.task, OWNER, str(driver).encode())
+            return Terms(
+                runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
+                due=(
+                    *list_limits(start.task.id, start.plan.policy, decision.now_ms),
+                    DueChange(name_row(start.task.id), None),
+                ),
+                idem=start.once.remember(start.run_id),
+            )
+
+        try:
+            written = await self.turns.writes.decide(
+                start.scope.session_id, [start.task, start.thread], body
+            )
+        except StoreUnavailable as error:
+            if error.wrote == "unknown":
+                self.turns.doubt(start.task)
+            raise
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the lease of this instance is lost", "no")
+        return written
+
+    def _begin(self, start: Start, written: Written, peer: Peer, referred: Referred) -> None:
+        record = written.held[start.task].record
+        context = record.scope.context_id if isinstance(record, TaskRecord) else ""
+        session = EntityRef(EntityKind.SESSION, start.scope.session_id)
+        opened = OpenedTurn(
+            Place(start.thread.shard, context, start.thread, session),
+            start.task,
+            start.scope.turn_id or "",
+            written.held,
+            start.plan.drives(start.task.shard),
+        )
+        params: JsonObject = {"message": start.turn.message}
+        begun = self.dispatch.begin(opened, peer, start.turn.message, params, referred)
+        self.dispatch.runs.start(*begun)
+
+
+def _check_constraints(
+    record: TaskRecord, agent: str, plan: Delegation, facts: tuple[LimitPayload, ...]
+) -> None:
+    """Raises Forbidden where a constraint of the task does not let it be sent there."""
+    estimates = [one.amount_micros for one in facts if isinstance(one, CostEstimated)]
+    obstacle = find_obstacle(record, agent, plan.card.endpoint or None, sum(estimates))
+    if obstacle is not None:
+        raise Forbidden(obstacle, why="constraint")
+
+
+def _decide(decision: Decision, start: Start, ids: Ids) -> None:
+    decision.belong(start.plan.trace)
+    record = read_task(decision, start.task, start.version)
+    if record.status is Status.DRAFT:
+        decision.add(tasks.decide(record, tell.AcceptTask()))
+    thread = decision.state(start.thread)
+    if not isinstance(thread, ThreadRecord):
+        raise NotFound("context", record.scope.context_id)
+    decision.add(threads.decide(thread, start.submitting))
+    decision.add([Fact(start.scope, start.plan.judge(ids, start.task.shard))])
+    decision.add(Fact(start.scope, payload) for payload in start.facts)
+    ready = decision.state(start.task)
+    if isinstance(ready, TaskRecord):
+        remote = thread.remotes.get(start.turn.agent) or start.remote_context
+        started = begin_attempt(ready, start.turn, start.plan, remote)
+        decision.add(tasks.decide(ready, tell.StartRun(start.run_id, started)))

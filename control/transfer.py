@@ -1,0 +1,190 @@
+"""A task is given to another owner: one append, and from then on it is the new one's alone (TEV-5).
+
+Session and thread stay whose they were, as they are the order in which everything was stored. So what the old owner
+has on the task or on the whole stream ends in the same append: webhooks here, followers at the event itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.control.task_changes import read_task
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
+from passerelle.core.ids import parse_facade
+from passerelle.core.index_changes import list_rows
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import UpdateTask
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import TaskGiven
+from passerelle.core.task.status import Visibility
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.writes import Terms, Written
+from passerelle.webhooks.push_configs import forget_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.control.task_changes import TaskChanges
+    from passerelle.core.decision import Decision
+    from passerelle.core.events import Fact
+    from passerelle.core.ports.channels import Channels
+    from passerelle.core.task.requests import GiveTask
+    from passerelle.webhooks.stream_webhooks import StoredWebhook, StreamWebhooks
+
+MOST_GIVEN: Final = 64
+_FAMILY: Final = frozenset({"parent", "child", "blocks", "blocked_by"})
+
+
+@dataclass(frozen=True, slots=True)
+class Giving:
+    """Gives tasks to other owners."""
+
+    changes: TaskChanges
+    find_principal: Callable[[str, str], Principal | None]
+    channels: Channels
+    webhooks: StreamWebhooks
+
+    async def give(self, principal: Principal, command: GiveTask, idem: str | None) -> TaskGiven:
+        """Gives a task of the caller away, or anybody's of its tenant where the caller operates the runtime.
+
+        A repeat gets what the first one got, though the task is not the caller's any more.
+
+        Raises:
+            NotFound: no such task that the caller may give.
+            InvalidInput: the new owner is not known, or may not have the task.
+            UnsupportedOperation: the task has ended, or cannot be parted from its owner now.
+            VersionMismatch: the caller read an older version.
+            IdempotencyConflict: the key came with another request.
+        """
+        writes, once = self.changes.writes, make_once(principal, command, idem)
+        task = _name(command.task_id)
+        first = await once.find(writes.log, task.shard)
+        if first is not None:
+            return _read_first(first)
+        record = await self._find(principal, command.task_id, task)
+        heir = self._find_heir(principal, command, record)
+        session = EntityRef(EntityKind.SESSION, record.session_id)
+        gone: list[StoredWebhook] = []
+
+        def body(decision: Decision) -> Terms:
+            before = read_task(decision, task, command.version)
+            if not _may_give(principal, before):
+                raise NotFound("task", command.task_id)
+            facts = decide_gift(before, heir)
+            if not facts:
+                return Terms()
+            _check_room(decision.state(session))
+            ended, webhooks = self.webhooks.end_all(decision, session, task.id)
+            gone[:] = webhooks
+            targets = (*forget_all(decision, task, before), *ended)
+            decision.add(facts)
+            given = TaskGiven(task.id, heir.id, decision.version(task) + 1)
+            return Terms(targets=targets, idem=once.remember(to_bytes(given).decode()))
+
+        written = await writes.decide(record.session_id, [task, session], body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the task is being moved", "no")
+        if written.repeated is not None:
+            return _read_first(written.repeated)
+        if not written.unchanged:
+            await self._follow_up(task, record, written.held[task].record, gone)
+        return TaskGiven(task.id, heir.id, written.held[task].stamp.version)
+
+    async def _find(self, principal: Principal, facade: str, task: EntityRef) -> TaskRecord:
+        record = (await self.changes.writes.load([task]))[task].record
+        if not isinstance(record, TaskRecord) or not _may_give(principal, record):
+            raise NotFound("task", facade)
+        return record
+
+    def _find_heir(self, principal: Principal, command: GiveTask, record: TaskRecord) -> Principal:
+        """Who is unknown and who may not have the task look the same: nobody learns here who there is."""
+        heir = self.find_principal(command.owner, principal.tenant)
+        hidden = record.visibility is Visibility.HIDDEN
+        if (
+            heir is None
+            or not heir.may_call(record.kind)
+            or (hidden and Scope.OPERATE not in heir.scopes)
+        ):
+            raise InvalidInput("owner", "is not known here, or may not have tasks of this agent")
+        return heir
+
+    async def _follow_up(
+        self,
+        task: EntityRef,
+        before: TaskRecord,
+        after: object,
+        gone: list[StoredWebhook],
+    ) -> None:
+        """What need not be in the append: the relay, the interval of channels and readers themselves do it as well."""
+        dispatch = self.changes.dispatch
+        if isinstance(after, TaskRecord):
+            for row in list_rows(before, after):
+                await dispatch.list_row(row)
+        await self.changes.tell(task)
+        for stored in gone:
+            with suppress(StoreUnavailable):
+                await self.webhooks.tell_left(stored)
+        with suppress(StoreUnavailable):
+            await self.channels.tell_devices(before.owner)
+
+
+def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
+    """``task.updated`` with the old and the new owner, and nothing where it is the owner already.
+
+    Raises:
+        UnsupportedOperation: the task has ended (LT-12), or something of the old owner hangs on it.
+    """
+    old, new = record.scope.principal, heir.id
+    facts = tasks.decide(record, UpdateTask({"owner": {"old": old, "new": new}}))
+    if record.owner == heir.key:
+        return []
+    if record.open_actions:
+        message = "a question of the task is open: it has to be answered or withdrawn first"
+        raise UnsupportedOperation(
+            message, why="open_question", actions=" ".join(record.open_actions)
+        )
+    if record.exposure > 1:
+        message = (
+            "callers have seen the task end before it went on: what they saw is not given away"
+        )
+        raise UnsupportedOperation(message, why="exposed_before")
+    related = [
+        edge.target
+        for edge in record.relationships
+        if edge.kind in _FAMILY and edge.status != "removed"
+    ]
+    if record.parent_task_id is not None or related:
+        message = "other tasks of its owner wait for the task, or it for them: unlink them first"
+        raise UnsupportedOperation(message, why="related", tasks=" ".join(related))
+    return facts
+
+
+def _check_room(session: object) -> None:
+    """A session names those of its tasks that are somebody else's, and its record has to stay small."""
+    if isinstance(session, SessionRecord) and len(session.given) >= MOST_GIVEN:
+        message = f"{MOST_GIVEN} tasks of the session have been given away already"
+        raise UnsupportedOperation(message, why="too_many_given")
+
+
+def _may_give(principal: Principal, record: TaskRecord) -> bool:
+    if Scope.OPERATE in principal.scopes:
+        return record.scope.tenant == principal.tenant
+    return record.owner == principal.key and record.visibility is not Visibility.HIDDEN
+
+
+def _name(facade: str) -> EntityRef:
+    parsed = parse_facade(facade)
+    if parsed is None:
+        raise NotFound("task", facade)
+    return EntityRef(EntityKind.TASK, parsed[0])
+
+
+def _read_first(stored: bytes) -> TaskGiven:
+    return change(from_bytes(TaskGiven, stored), repeated=True)

@@ -1,0 +1,107 @@
+"""What policy would say, asked beforehand: nothing is written, no hook is called, no grant is used (CMD-21)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, assert_never
+
+from passerelle.core.ids import Shard, parse_facade
+from passerelle.core.policy.requests import Judgement
+from passerelle.core.wire.codec import to_wire
+from passerelle.permission_bridge.cases import ControlCommand, InboundCall, OutboundDelegation
+from passerelle.permission_bridge.grants import NOWHERE, Where
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.worker_asks import find_fault, make_prompt, read_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.policy.requests import EvaluatePermission
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.cases import Case
+    from passerelle.permission_bridge.governing.run_access import Tagged
+    from passerelle.permission_bridge.policy import Evaluation
+    from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.records.ownership import Ownership
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """Judges cases that are made up."""
+
+    granting: Granting
+    ownership: Ownership
+    find_rules: Callable[[], Policy]
+    find_terms: Callable[[str], Tagged]
+    is_configured: Callable[[str], bool]
+    ids: Ids
+
+    async def evaluate(self, principal: Principal, query: EvaluatePermission) -> JsonObject:
+        """What policy says to the caller's own case.
+
+        Raises:
+            NotFound: a task that is named and is not the caller's.
+        """
+        now_ms, rules = self.granting.writes.clock.now_ms(), self.find_rules()
+        grants = await self.granting.read(principal)
+        facts = PolicyFacts(
+            self.ids.mint("eval", Shard(0)),
+            may_call=principal.may_call(query.agent),
+            is_configured=self.is_configured(query.agent),
+            grants=grants.grants if grants else (),
+            where=await self._place(principal, query.task_id),
+            bypass=grants.bypasses(now_ms) if grants else False,
+            unsound=find_fault(query.subject),
+        )
+        return render_judgement(evaluate(self._make(principal, query), facts, now_ms, rules))
+
+    def _make(self, principal: Principal, query: EvaluatePermission) -> Case:
+        tags = self.find_terms(query.agent).tags
+        match query.about:
+            case "calls":
+                return InboundCall(principal.id, query.agent, tags)
+            case "delegations":
+                args: JsonObject = {"text": query.text}
+                return OutboundDelegation(query.agent, principal.id, tags, args=args)
+            case "commands":
+                content = query.subject
+                return ControlCommand(
+                    principal.id, content.tool, query.action_type, content.arguments, query.agent
+                )
+            case "asks":
+                prompt = make_prompt(
+                    query.action_type,
+                    query.subject,
+                    destructive=query.destructive,
+                    risk=query.risk,
+                )
+                asked = read_worker(prompt, principal.id, query.agent)
+                return replace(asked, asker="peer", tags=tags)
+            case _:
+                assert_never(query.about)
+
+    async def _place(self, principal: Principal, task: str | None) -> Where:
+        if task is None or parse_facade(task) is None:
+            return NOWHERE
+        record = (await self.ownership.find(principal, task, None, hidden=True)).record
+        return Where(record.task_id, record.thread_id or "", record.session_id)
+
+
+def render_judgement(found: Evaluation) -> JsonObject:
+    """An evaluation as it is read."""
+    return to_wire(
+        Judgement(
+            decision=found.decision,
+            source=found.source,
+            reason=found.reason,
+            policy_version=found.policy_version,
+            risk=found.risk,
+            risk_reasons=found.risk_reasons,
+            rules=found.rules,
+            trail=found.trail,
+            grant_id=found.grant_id,
+        )
+    )

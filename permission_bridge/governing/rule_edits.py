@@ -1,0 +1,172 @@
+"""Rules that are put beside those of the configuration while the gateway runs, for every instance (EXT-3).
+
+Whoever edits names the revision that it has read, so of two at the same moment one is refused. Everything is checked
+before anything is written, and what the rules would have made of what was asked lately is told with it. Each instance
+holds the rules in memory: it reads them when it starts, when it is told that they are others, and again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidInput,
+    StoreUnavailable,
+    UnsupportedOperation,
+    VersionMismatch,
+)
+from passerelle.core.facts import Scope
+from passerelle.core.payloads.governance import PolicyChanged
+from passerelle.core.policy.edited_rules import EditedRules, tell_edit
+from passerelle.core.policy.requests import PolicySet, PolicyTried
+from passerelle.core.principal import OWNER
+from passerelle.core.principal import Scope as Right
+from passerelle.core.wire.codec import to_wire
+from passerelle.permission_bridge.policy_view import show_policy
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.places import name_home, open_home
+from passerelle.runtime.records.writes import Terms, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.policy.requests import SetPolicy
+    from passerelle.core.ports.signals import RuleNews
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.permission_bridge.governing.dry_run import Rehearsing
+    from passerelle.permission_bridge.governing.rulebook import Rulebook
+    from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.records.idempotency import Once
+    from passerelle.runtime.records.writes import Writes
+
+HOME: Final = name_home(OWNER)
+_SESSION: Final = EntityRef(EntityKind.SESSION, HOME)
+_RULES: Final = EntityRef(EntityKind.RULES, HOME)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEditing:
+    """Reads and replaces the edited rules; ``find_rules`` is what is judged by."""
+
+    writes: Writes
+    rulebook: Rulebook
+    find_rules: Callable[[], Policy]
+    news: RuleNews
+    rehearsing: Rehearsing
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """What was read first is never laid over what was written after it."""
+
+    async def refresh(self) -> EditedRules | None:
+        """Has the stored rules count here. What cannot be read counts as a deny of everything.
+
+        Raises:
+            StoreUnavailable: those of before go on to count.
+        """
+        async with self.turn:
+            try:
+                return await self._read()
+            except InvalidInput as wrong:
+                self.rulebook.distrust(wrong.message)
+                return None
+
+    async def show(self, principal: Principal) -> JsonObject:
+        """The policy for the work of a caller; the edited rules of everybody for whoever may edit them."""
+        edited = await self.refresh()
+        may_edit = Right.WRITE_POLICY in principal.scopes and principal.tenant == OWNER.tenant
+        view = show_policy(self.find_rules(), principal.id, edited, may_edit=may_edit)
+        return to_wire(view)
+
+    async def edit(self, principal: Principal, command: SetPolicy, idem: str | None) -> PolicySet:
+        """Replaces the edited rules, or says what that would change.
+
+        Raises:
+            InvalidInput: a rule is none; the field is named, and nothing is written.
+            VersionMismatch: they were edited since they were read; nothing is written.
+            Forbidden: a caller of another tenant: the rules are those of the whole gateway.
+            UnsupportedOperation: what is stored is of a version that this one does not read.
+            IdempotencyConflict: the key came with another request.
+        """
+        if principal.tenant != OWNER.tenant:
+            raise Forbidden("the rules are those of the whole gateway", tenant=principal.tenant)
+        once = make_once(principal, command, idem)
+        first = await once.find(self.writes.log, OWNER.home)
+        if first is not None:
+            return PolicySet(int(first), self.find_rules().version, repeated=True)
+        wanted = self.rulebook.preview(command.rules)
+        await self.refresh()
+        in_force = self.find_rules()
+        tried = await self.rehearsing.rehearse(principal, wanted, in_force, command.tries)
+        async with self.turn:
+            await self._read_or_refuse()
+            if command.dry_run:
+                return self._foresee(command, wanted, tried)
+            answer = await self._write(principal, command, wanted, tried, once)
+        await self._tell()
+        return answer
+
+    async def _read(self) -> EditedRules | None:
+        found = (await self.writes.load([_RULES]))[_RULES].record
+        edited = found if isinstance(found, EditedRules) else None
+        self.rulebook.take(edited)
+        return edited
+
+    async def _read_or_refuse(self) -> None:
+        try:
+            await self._read()
+        except InvalidInput as wrong:
+            self.rulebook.distrust(wrong.message)
+            raise UnsupportedOperation(
+                f"the edited rules cannot be read: {wrong.message}"
+            ) from None
+
+    def _foresee(self, command: SetPolicy, wanted: Policy, tried: PolicyTried) -> PolicySet:
+        stands = self.rulebook.revision
+        if command.version != stands:
+            raise VersionMismatch(command.version, stands)
+        return PolicySet(stands, wanted.version, dry_run=True, tried=tried)
+
+    async def _write(
+        self,
+        principal: Principal,
+        command: SetPolicy,
+        wanted: Policy,
+        tried: PolicyTried,
+        once: Once,
+    ) -> PolicySet:
+        edited = PolicyChanged(
+            "rules",
+            principal.id,
+            wanted.version,
+            previous=self.rulebook.find_rules().version,
+            mode=wanted.mode,
+            rules=command.rules,
+        )
+
+        def body(decision: Decision) -> Terms:
+            open_home(decision, _SESSION, OWNER)
+            known = decision.state(_RULES)
+            state = known if isinstance(known, EditedRules) else None
+            decision.add(tell_edit(state, Scope(HOME), command.version, edited))
+            return Terms(idem=once.remember(str(command.version + 1)))
+
+        outcome = await self.writes.decide(HOME, [_SESSION, _RULES], body)
+        if not isinstance(outcome, Written) or outcome.repeated is not None:
+            return PolicySet(command.version + 1, self.find_rules().version, repeated=True)
+        record = outcome.held[_RULES].record
+        self.rulebook.take(record if isinstance(record, EditedRules) else None)
+        return PolicySet(self.rulebook.revision, self.rulebook.find_rules().version, tried=tried)
+
+    async def _tell(self) -> None:
+        try:
+            await self.news.tell(HOME)
+        except StoreUnavailable as error:
+            # Every instance reads again by itself.
+            structlog.get_logger().info("rules.untold", reason=error.reason)

@@ -1,0 +1,135 @@
+"""What a hook answers, and what of it counts.
+
+Asks one hook, wherever it lives, within its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
+
+import orjson
+from aiohttp import ClientError, ClientTimeout
+from pydantic import Field
+
+from passerelle.core.errors import ConfigInvalid, InvalidInput
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.payloads.approval import Risk
+from passerelle.core.wire.codec import from_bytes, from_wire
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
+from passerelle.peers.sessions import PeerSessions
+
+if TYPE_CHECKING:
+    from passerelle.permission_bridge.hook_terms import HookTerms
+
+
+@record
+class HookAnswer:
+    """The verdict of a hook; an empty object is silence.
+
+    ``message`` is another message in place of the one that the hook was given, where the point lets it be changed;
+    ``risk`` is a classifier's opinion.
+    """
+
+    verdict: Literal["silent", "allow", "ask", "deny"] = "silent"
+    reason: Annotated[str, Field(max_length=500)] | None = None
+    message: JsonObject | None = None
+    risk: Risk | None = None
+
+
+Answer: TypeAlias = JsonObject | None
+HookCallable: TypeAlias = Callable[[JsonObject], Answer | Awaitable[Answer]]
+
+ANSWER_LIMIT_BYTES: Final = 1_048_576
+_OK: Final = 200
+_SILENT: Final = 204
+
+
+@dataclass(frozen=True, slots=True)
+class HookCaller:
+    """Calls hooks. The endpoints are the operator's, so their addresses are not screened."""
+
+    sessions: PeerSessions = field(default_factory=PeerSessions)
+
+    async def call(self, terms: HookTerms, given: JsonObject) -> HookAnswer | Failure:
+        """What the hook says; every failure is a value."""
+        try:
+            async with asyncio.timeout(terms.timeout_ms / 1000):
+                return await self._call(terms, given)
+        except TimeoutError:
+            return _fail(terms, "timeout", ErrorCategory.TIMEOUT, "it took too long")
+        except InvalidInput as wrong:
+            return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {wrong}")
+        except (ClientError, OSError) as error:
+            return _fail(terms, "unreachable", ErrorCategory.TRANSPORT, type(error).__name__)
+        except Exception as error:  # noqa: BLE001  code of the operator's: whatever it raises is its failure
+            return _fail(terms, "raised", ErrorCategory.INTERNAL, type(error).__name__)
+
+    async def _call(self, terms: HookTerms, given: JsonObject) -> HookAnswer:
+        if terms.call is not None:
+            return await _call_here(find_callable(terms.call), given)
+        return await self._post(terms, given)
+
+    async def _post(self, terms: HookTerms, given: JsonObject) -> HookAnswer:
+        key = os.environ.get(terms.key_env) if terms.key_env else None
+        headers = {"Content-Type": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        async with self.sessions.open("hooks").post(
+            terms.url or "",
+            data=orjson.dumps(given),
+            headers=headers,
+            timeout=ClientTimeout(total=None),
+            allow_redirects=False,
+        ) as response:
+            if response.status == _SILENT:
+                return HookAnswer()
+            if response.status != _OK:
+                raise InvalidInput("status", f"is {response.status}")
+            body = await response.content.read(ANSWER_LIMIT_BYTES + 1)
+            if not response.content.at_eof() or len(body) > ANSWER_LIMIT_BYTES:
+                raise InvalidInput("body", "is too large")
+            return from_bytes(HookAnswer, body)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self.sessions.close()
+
+
+@lru_cache(maxsize=256)
+def find_callable(name: str) -> HookCallable:
+    """The function that ``module:name`` stands for.
+
+    Raises:
+        ConfigInvalid: there is none.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigInvalid("policy.hooks", f"there is no {name!r}: {error}") from None
+    if not callable(found):
+        raise ConfigInvalid("policy.hooks", f"{name!r} cannot be called")
+    return cast("HookCallable", found)
+
+
+async def _call_here(function: HookCallable, given: JsonObject) -> HookAnswer:
+    if inspect.iscoroutinefunction(function):
+        answer = await function(given)
+    else:
+        # One that waits for something must not hold up everybody else.
+        answer = await asyncio.to_thread(function, given)
+        if inspect.isawaitable(answer):
+            answer = await answer
+    return HookAnswer() if answer is None else from_wire(HookAnswer, cast("JsonObject", answer))
+
+
+def _fail(terms: HookTerms, code: str, category: ErrorCategory, why: str) -> Failure:
+    return Failure(code, category, f"the hook {terms.name}: {why}", source=terms.name)

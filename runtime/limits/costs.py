@@ -1,0 +1,239 @@
+"""What a run costs: thought before it, known after it. Money is whole millionths, so that sums are exact.
+
+Quotas and budgets of callers, and what calls of agents cost (EXT-7).
+
+A call is charged before anything is stored or sent. What is said about it rides on the turn that it opens; a call
+that is refused opens none, so the refusal stands in the caller's home session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from passerelle.core.errors import Limited
+from passerelle.core.payloads.limit import CostEstimated, CostRecorded, QuotaBlocked, QuotaLow
+from passerelle.core.payloads.limit import Limited as Bound
+from passerelle.core.wire.times import format_ms
+from passerelle.runtime.limits.account import Account
+from passerelle.runtime.limits.gate import find_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from passerelle.a2a_mapping.answer_metadata import Usage
+    from passerelle.core.payloads.limit import LimitPayload
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.limits.account import Allowance, Quota
+    from passerelle.runtime.limits.limiter import Limiter
+
+_MILLION = 1_000_000
+Basis: TypeAlias = Literal["per_call", "per_second", "per_token"]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of an agent. ``micros`` are for one call, one second, or a million input tokens."""
+
+    currency: str
+    basis: Basis
+    micros: int
+    output_micros: int = 0
+    """For a million output tokens."""
+    expected_ms: int = 10_000
+    expected_tokens: tuple[int, int] = (1_000, 1_000)
+    """In and out."""
+
+    def estimate(self) -> int:
+        """What a run is thought to cost."""
+        match self.basis:
+            case "per_call":
+                return self.micros
+            case "per_second":
+                return _divide(self.micros * self.expected_ms, 1000)
+            case "per_token":
+                return self._count(*self.expected_tokens)
+
+    def say_estimate(self, peer: str) -> CostEstimated:
+        """The estimate as a fact (EXT-7)."""
+        return CostEstimated(peer, self.estimate(), self.currency, self.basis)
+
+    def record(self, peer: str, duration_ms: int, usage: Usage | None) -> CostRecorded:
+        """What a run cost, from the peer's own usage or from time and price (EXT-7).
+
+        A peer that is paid by token and reports none costs what was thought.
+        """
+        known = usage is not None and self.basis == "per_token"
+        if self.basis == "per_second":
+            amount, source = _divide(self.micros * duration_ms, 1000), "wall_time"
+        elif usage is not None and known:
+            amount, source = self._count(usage.input_tokens, usage.output_tokens), "peer_usage"
+        else:
+            amount, source = self.estimate(), "per_call"
+        return CostRecorded(
+            peer=peer,
+            amount_micros=amount,
+            currency=self.currency,
+            source=source,  # type: ignore[arg-type]  # one of the three words above
+            duration_ms=duration_ms,
+            input_tokens=usage.input_tokens if usage else None,
+            output_tokens=usage.output_tokens if usage else None,
+        )
+
+    def _count(self, read: int, written: int) -> int:
+        return _divide(self.micros * read + self.output_micros * written, _MILLION)
+
+
+def _divide(amount: int, by: int) -> int:
+    """Rounded up: a part of a millionth counts as one."""
+    return -(-amount // by)
+
+
+_KEPT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a call was charged, and what is to be said about it on its turn."""
+
+    facts: tuple[LimitPayload, ...] = ()
+    account: Account | None = None
+    asks: tuple[tuple[Allowance, int], ...] = ()
+
+    def refund(self) -> None:
+        """The call was not made after all."""
+        if self.account is not None:
+            self.account.give(self.asks)
+
+
+FREE: Final = Charge()
+
+
+class Spending:
+    """Accounts of callers and prices of agents. ``tell`` is told of each call that is refused."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        clock: Clock,
+        quotas: Mapping[str, Sequence[Quota]],
+        prices: Mapping[str, Price],
+        tell: Callable[[Principal, str, QuotaBlocked], None],
+    ) -> None:
+        self._limiter = limiter
+        self._clock = clock
+        self._tell = tell
+        self._accounts: dict[str, Account] = {}
+        self.is_on = False
+        """Whether anybody has a quota, or any agent a price."""
+        self.reload(quotas, prices)
+
+    def reload(self, quotas: Mapping[str, Sequence[Quota]], prices: Mapping[str, Price]) -> None:
+        """Other quotas and prices from the next call on; what was used stays used."""
+        self._quotas, self._prices = dict(quotas), dict(prices)
+        self.is_on = bool(self._quotas or self._prices)
+        self._accounts.clear()
+
+    def find_price(self, agent: str) -> Price | None:
+        """What an agent costs; None for nothing."""
+        return self._prices.get(agent)
+
+    async def charge(self, principal: Principal, agent: str, *, opens: bool) -> Charge:
+        """Charges a message to an agent; ``opens`` says that it opens a run, which has a price.
+
+        Raises:
+            Limited: a quota or a budget does not cover it; nothing was charged.
+            StoreUnavailable: nobody can tell.
+        """
+        price = self._prices.get(agent) if opens else None
+        account = self._find(principal.id, principal.key) if self._quotas else None
+        if account is None:
+            return Charge((price.say_estimate(agent),)) if price else FREE
+        estimate = price.say_estimate(agent) if price else None
+        asks = tuple(_list_asks(account, estimate))
+        blocked = await account.take(asks)
+        if blocked is not None:
+            raise self._refuse(principal, blocked, dict(asks)[blocked])
+        charge = Charge((estimate,) if estimate else (), account, asks)
+        try:
+            warnings = await _claim_warnings(principal, account, asks)
+        except BaseException:
+            charge.refund()
+            raise
+        return replace(charge, facts=(*charge.facts, *warnings)) if warnings else charge
+
+    def settle(self, principal_id: str, key: str, recorded: CostRecorded) -> None:
+        """Sets the budget right once it is known what a run cost."""
+        account = self._find(principal_id, key) if self._quotas else None
+        price = self._prices.get(recorded.peer)
+        if account is None or price is None:
+            return
+        now_ms, more = self._clock.now_ms(), recorded.amount_micros - price.estimate()
+        for allowance in account.allowances:
+            if more and allowance.quota.currency == recorded.currency:
+                allowance.open(now_ms)
+                account.give(((allowance, -more),))
+
+    def _find(self, principal_id: str, key: str) -> Account | None:
+        account = self._accounts.get(key)
+        if account is None:
+            quotas = self._quotas.get(find_name(principal_id))
+            if not quotas:
+                return None
+            account = self._limiter.open_account(f"spend:{key}", quotas)
+            self._accounts[key] = account
+            if len(self._accounts) > _KEPT:
+                idle = next((one for one, held in self._accounts.items() if held.is_idle), None)
+                self._accounts.pop(idle or "", None)
+        return account
+
+    def _refuse(self, principal: Principal, blocked: Allowance, asked: int) -> Limited:
+        quota = blocked.quota
+        resets_at = format_ms(blocked.till_ms)
+        fact = QuotaBlocked(
+            limited=Bound("caller", principal.id),
+            kind=quota.kind,
+            unit="micros" if quota.currency else "calls",
+            limit=quota.limit,
+            used=blocked.used,
+            asked=asked,
+            resets_at=resets_at,
+        )
+        self._tell(principal, quota.meter, fact)
+        wait_s = max(1, -(-(blocked.till_ms - self._clock.now_ms()) // 1000))
+        what = "budget" if quota.currency else "quota"
+        return Limited(quota.kind, f"the {what} of this {quota.period} is used up", wait_s)
+
+
+async def _claim_warnings(
+    principal: Principal, account: Account, asks: Sequence[tuple[Allowance, int]]
+) -> list[QuotaLow]:
+    return [
+        _warn(principal, allowance)
+        for allowance, _ in asks
+        if allowance.is_low and await account.claim_warning(allowance)
+    ]
+
+
+def _list_asks(account: Account, estimate: CostEstimated | None) -> list[tuple[Allowance, int]]:
+    asks: list[tuple[Allowance, int]] = []
+    for allowance in account.allowances:
+        currency = allowance.quota.currency
+        if currency is None:
+            asks.append((allowance, 1))
+        elif estimate is not None and estimate.currency == currency:
+            asks.append((allowance, estimate.amount_micros))
+    return asks
+
+
+def _warn(principal: Principal, allowance: Allowance) -> QuotaLow:
+    quota = allowance.quota
+    return QuotaLow(
+        limited=Bound("caller", principal.id),
+        kind=quota.kind,
+        unit="micros" if quota.currency else "calls",
+        limit=quota.limit,
+        used=allowance.used,
+        threshold_percent=quota.warn_percent,
+    )

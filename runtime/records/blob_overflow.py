@@ -1,0 +1,115 @@
+"""Content over the cap of a fact: it goes to the blob store, and a reference with a preview takes its place (ENV-11).
+
+Pure: what has to be stored is collected, and the write path stores it before the fact that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
+
+from passerelle.a2a_mapping.long_task import preview_frame
+from passerelle.core.events import FRAME, Fact
+from passerelle.core.facts import Ref
+from passerelle.core.payloads.run import OutputSpilled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from passerelle.core.events import AnyPayload
+    from passerelle.core.facts import Scope
+    from passerelle.core.wire.json import JsonObject
+
+SUBJECT: Final = "subject"
+"""Name of the reference to all of what a question is about."""
+CAP: Final = 16 * 1024
+"""Bytes that a fact may carry itself."""
+_NOTHING: Final[Mapping[str, bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact in the making, and the content behind each reference of it."""
+
+    payload: AnyPayload
+    contents: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class LongBlob:
+    """Content by its hash, and how it is written."""
+
+    sha256: str
+    size: int
+    write: Callable[[], Iterator[bytes]]
+
+
+@dataclass(slots=True)
+class Spill:
+    """Blobs that have to be stored before the facts of one decision."""
+
+    blobs: list[bytes] = field(default_factory=list[bytes])
+    long: list[LongBlob] = field(default_factory=list["LongBlob"])
+    """Those that are written piece by piece."""
+
+    def keep(self, content: bytes, preview: str | None = None) -> Ref:
+        """A reference to ``content``, which is JSON and is stored in time."""
+        self.blobs.append(content)
+        return _refer(hashlib.sha256(content).hexdigest(), len(content), preview)
+
+    def keep_long(self, write: Callable[[], Iterator[bytes]], preview: str | None = None) -> Ref:
+        """The same for JSON that is not held: ``write`` gives its pieces, the same ones every time."""
+        digest, size = hashlib.sha256(), 0
+        for piece in write():
+            digest.update(piece)
+            size += len(piece)
+        self.long.append(LongBlob(digest.hexdigest(), size, write))
+        return _refer(digest.hexdigest(), size, preview)
+
+
+def _refer(sha256: str, size: int, preview: str | None) -> Ref:
+    return Ref(blob=sha256, size=size, media_type="application/json", preview=preview or None)
+
+
+def keep_subject(spill: Spill, facts: list[Fact], whole: bytes | None) -> list[Fact]:
+    """The facts that open a question; the first refers to what is too large to be shown in it."""
+    if whole is None:
+        return facts
+    opening, *others = facts
+    return [replace(opening, refs={**opening.refs, SUBJECT: spill.keep(whole)}), *others]
+
+
+def write_notes(spill: Spill, scope: Scope, notes: Iterable[Note]) -> list[Fact]:
+    """The facts of notes, with the content that they refer to."""
+    return [
+        Fact(scope, note.payload, {name: spill.keep(said) for name, said in note.contents.items()})
+        for note in notes
+    ]
+
+
+def show(
+    spill: Spill,
+    fact: Fact,
+    frame: JsonObject,
+    facade: str,
+    of: Literal["message", "status", "artifact"],
+) -> list[Fact]:
+    """The fact as callers of ``facade`` see it, with what was spilled recorded before it."""
+    content = orjson.dumps(frame)
+    if len(content) <= CAP:
+        return [Fact(fact.scope, fact.payload, fact.refs, content, facade)]
+    ref = spill.keep(content, preview_frame(frame))
+    spilled = OutputSpilled(of=of, size=len(content), sha256=ref.blob or "")
+    return [
+        Fact(fact.scope, spilled, {"output": ref}),
+        Fact(fact.scope, fact.payload, {**fact.refs, FRAME: ref}, None, facade),
+    ]
+
+
+def hold(spill: Spill, content: JsonObject) -> Ref | None:
+    """A reference to ``content`` if it is too large for the fact itself."""
+    packed = orjson.dumps(content)
+    return spill.keep(packed, preview_frame(content)) if len(packed) > CAP else None

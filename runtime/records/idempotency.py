@@ -1,0 +1,91 @@
+"""One command under one idempotency key: carried out once, and a repeat gets what came of it (CMD-30).
+
+A key is remembered beside what the command changed, in the same append, for a day. So a key belongs to what it changes:
+with another command to the same task it is a conflict, with another task it is another key, wherever both are stored.
+
+Under the idempotency key of a message: what a repeat of the same request finds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import IdempotencyRow
+from passerelle.core.errors import IdempotencyConflict
+from passerelle.core.session.requests import DescribeSession
+from passerelle.core.wire.codec import to_bytes
+from passerelle.core.wire.record import record
+from passerelle.runtime.records.places import hash_key
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.principal import Principal
+
+KEPT_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A command with its key, if it has one; ``digest`` tells requests apart."""
+
+    key: str | None
+    digest: str
+
+    async def find(self, log: EventLog, shard: Shard) -> bytes | None:
+        """What the first of these commands came to.
+
+        Raises:
+            IdempotencyConflict: the key came with another request.
+        """
+        stored = await log.read_idempotency(shard, self.key) if self.key else None
+        if stored is None:
+            return None
+        if stored[0] != self.digest:
+            raise IdempotencyConflict("the idempotency key was used for another request")
+        return stored[1]
+
+    def remember(self, result: str) -> IdempotencyRow | None:
+        """The row that goes into the append of the command."""
+        if self.key is None:
+            return None
+        return IdempotencyRow(self.key, self.digest, result.encode(), KEPT_MS)
+
+
+def make_once(principal: Principal, command: DataclassInstance, idem: str | None) -> Once:
+    """The command of a caller, told from all others by its name and its members."""
+    digest = hashlib.sha256(type(command).__name__.encode() + b"\0" + to_bytes(command))
+    if idem is None:
+        return Once(None, digest.hexdigest())
+    changed = getattr(command, "task_id", "")
+    if isinstance(command, DescribeSession):
+        changed = command.session_id
+    return Once(hash_key(principal, f"{idem}\0{changed}" if changed else idem), digest.hexdigest())
+
+
+IDEMPOTENCY_MS: Final = 24 * 3600 * 1000
+
+
+@record
+class TurnReceipt:
+    """What a repeat of the same request finds under its idempotency key."""
+
+    session_id: str
+    thread_id: str
+    turn_id: str
+    task_id: str
+    context_id: str
+
+
+def remember(principal: Principal, idem: str, digest: str, receipt: TurnReceipt) -> IdempotencyRow:
+    """The row of a request; ``digest`` tells it from others under the same key."""
+    return IdempotencyRow(
+        key=hash_key(principal, idem),
+        digest=digest,
+        result=to_bytes(receipt),
+        ttl_ms=IDEMPOTENCY_MS,
+    )

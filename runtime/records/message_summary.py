@@ -1,0 +1,119 @@
+"""What the records say of a message: its turn, words that describe it, and what tells it from another one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.members import objects_at
+from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
+from passerelle.core.payloads.conversation import TurnSubmitted
+from passerelle.core.session.thread import SubmitMessage
+from passerelle.core.wire.record import value
+from passerelle.runtime.records.blob_overflow import Spill, hold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.core.commands import SubmitTurn
+    from passerelle.core.facts import Scope
+    from passerelle.core.wire.json import Json, JsonObject
+
+TITLE_LENGTH: Final = 80
+_OBJECTIVE_LENGTH: Final = 2000
+_PREVIEW_LENGTH: Final = 200
+_ANSWER_LENGTH: Final = 4000
+_OTHER_KINDS: Final = ("data", "raw", "url")
+_SHOWN_PARTS: Final = 32
+
+
+@value
+class Words:
+    """What is read off a message to describe its task and its turn."""
+
+    objective: str
+    title: str
+    preview: str
+
+
+def submit(
+    command: SubmitTurn,
+    scope: Scope,
+    spill: Spill,
+    extensions: Iterable[str] = (),
+    kept: str | None = None,
+) -> SubmitMessage:
+    """The turn of a message; a message over the cap stands behind ``refs.input``.
+
+    What was asked for beside a further message is kept with its turn; a first message has it in its run. ``kept``:
+    why the message goes no further.
+    """
+    ref = hold(spill, command.message)
+    options = read_options(command)
+    aside = hold(spill, options) if options else None
+    submitted = TurnSubmitted(
+        message_id=str(command.message["messageId"]),
+        agent=command.agent,
+        source=command.source,
+        preview=describe(command).preview,
+        message=None if ref else command.message,
+        streams=True if command.task is not None and command.wait == "stream" else None,
+        options=None if aside else options,
+        extensions=tuple(sorted(extensions)) or None,
+        kept=kept,
+        sealed=command.sealed,
+    )
+    return SubmitMessage(
+        session_id=scope.session_id,
+        turn_id=scope.turn_id or "",
+        task_id=scope.task_id or "",
+        submitted=submitted,
+        refs={name: one for name, one in (("input", ref), ("options", aside)) if one},
+    )
+
+
+def read_options(command: SubmitTurn) -> JsonObject | None:
+    """What goes to the agent beside a further message; what the caller wants of us stays here."""
+    if command.task is None or not command.params:
+        return None
+    options = address_send({**command.params, "message": {}}, RemoteAddress())
+    del options["message"]
+    return options or None
+
+
+def describe(command: SubmitTurn) -> Words:
+    """What the records say of a message."""
+    text = read_text(command.message)
+    first = text.strip()[:TITLE_LENGTH].splitlines()
+    title = first[0] if first else command.agent[:TITLE_LENGTH]
+    return Words(text[:_OBJECTIVE_LENGTH], title, text[:_PREVIEW_LENGTH])
+
+
+def read_text(message: JsonObject) -> str:
+    """The text parts of a message, joined."""
+    parts = message.get("parts")
+    if not isinstance(parts, list):
+        return ""
+    texts = [
+        text
+        for part in parts
+        if isinstance(part, dict) and isinstance(text := part.get("text"), str)
+    ]
+    return "\n".join(texts)
+
+
+def describe_answer(message: JsonObject) -> JsonObject:
+    """A message that answers a question, as people see the answer: its words, and the kinds of its other parts."""
+    described: JsonObject = {"text": read_text(message)[:_ANSWER_LENGTH]}
+    kinds: list[Json] = [
+        name for part in objects_at(message, "parts") for name in _OTHER_KINDS if name in part
+    ]
+    return {**described, "parts": kinds[:_SHOWN_PARTS]} if kinds else described
+
+
+def digest_request(command: SubmitTurn) -> str:
+    """Tells one request from another under the same idempotency key."""
+    named = [command.agent, command.message, command.task, command.context_id, command.session_id]
+    return hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,249 @@
+"""The list of a caller's tasks in the control plane: of every agent, with those that nobody has started yet (CMD-12).
+
+It walks the caller's lists by time, newest first, and reads the records of what it meets. A page names the last row
+that it looked at, so a list that changes loses and repeats nothing that stood still. What is asked for may be rare: a
+page ends after a bound of rows, with fewer tasks than wanted and a token to go on with.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
+from passerelle.core.index_changes import UNSEEN
+from passerelle.core.read_models.task import show_progress
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import LISTED
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.times import parse_ms
+from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.task_pages import read_token, write_token
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from passerelle.core.decision import Held
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.core.task.requests import ListRecords
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.records.lag import Lag
+    from passerelle.runtime.records.writes import Writes
+
+Row: TypeAlias = "tuple[int, str]"
+CHUNK: Final = 100
+_MOST_ROWS: Final = 2_000
+"""Rows that one page looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Lists records of tasks."""
+
+    writes: Writes
+    log: EventLog
+    projections: Projections
+    list_agents: Callable[[], tuple[str, ...]]
+    lag: Lag
+
+    async def list_tasks(self, principal: Principal, query: ListRecords) -> JsonObject:
+        """One page: ``tasks``, and ``nextPageToken`` where there may be more; ``marks`` where it may be behind.
+
+        Raises:
+            InvalidInput: a page token or a time that is not one.
+            NotFound: a session that is not the caller's.
+        """
+        bounds = _read_time("since", query.since), _read_time("until", query.until)
+        # Before the rows: what is carried in between is no reason to doubt them.
+        doubt = await self.lag.find() if query.session_id is None else None
+        found: list[Json] = []
+        last: Row | None = None
+        looked, token = 0, ""
+        async for row, held in self.walk(self._choose_rows(principal, query)):
+            if len(found) == query.page_size or looked == _MOST_ROWS:
+                token = write_token(last) if last else ""
+                break
+            last, looked = row, looked + 1
+            record = held.record
+            if isinstance(record, TaskRecord) and _fits(record, principal, query, bounds):
+                found.append(summarize(record, held.stamp.version))
+        page: JsonObject = {"tasks": found, "nextPageToken": token}
+        return page if doubt is None else {**page, "marks": {"tasks": to_wire(doubt)}}
+
+    def _choose_rows(self, principal: Principal, query: ListRecords) -> AsyncIterator[Row]:
+        before = read_token(query.page_token)
+        if query.session_id is not None:
+            return self.list_session(principal, query.session_id, before)
+        return self.list_all(principal, before, query.agent)
+
+    async def walk(self, rows: AsyncIterator[Row]) -> AsyncIterator[tuple[Row, Held]]:
+        """The stored tasks of rows, each under its newest name only; many are read at once."""
+        batch: list[Row] = []
+        async for row in rows:
+            batch.append(row)
+            if len(batch) == CHUNK:
+                for one in await self.load(batch):
+                    yield one
+                batch = []
+        for one in await self.load(batch):
+            yield one
+
+    async def load(self, batch: list[Row]) -> list[tuple[Row, Held]]:
+        """The stored tasks of some rows; one that is named by an earlier exposure is left out."""
+        named = [(row, parsed) for row in batch if (parsed := parse_facade(row[1])) is not None]
+        refs = {row: EntityRef(EntityKind.TASK, parsed[0]) for row, parsed in named}
+        held = await self.writes.load(dict.fromkeys(refs.values())) if refs else {}
+        return [
+            (row, held[refs[row]])
+            for row, parsed in named
+            if _is_newest(held[refs[row]].record, parsed[1])
+        ]
+
+    async def list_all(
+        self,
+        principal: Principal,
+        before: Row | None,
+        agent: str | None = None,
+        also: tuple[str, ...] = (UNSEEN,),
+    ) -> AsyncIterator[Row]:
+        """Rows of every agent that the caller sees, or of one, merged with those of the lists that no agent has."""
+        names = [agent] if agent is not None else self.list_agents()
+        lanes = [
+            _Lane(self.projections, principal.key, name, before)
+            for name in (*filter(principal.sees, names), *also)
+        ]
+        heads: list[tuple[Row, int]] = []
+        for place, lane in enumerate(lanes):
+            await _push(heads, lane, place)
+        seen: set[str] = set()
+        while heads:
+            row, place = heads.pop()
+            if row[1] not in seen:
+                seen.add(row[1])
+                yield row
+            await _push(heads, lanes[place], place)
+
+    async def list_session(
+        self, principal: Principal, session_id: str, before: Row | None
+    ) -> AsyncIterator[Row]:
+        """Rows of one session, with its open tasks that nobody has seen yet.
+
+        Raises:
+            NotFound: it is not the caller's.
+        """
+        await self.find_session(principal, session_id)
+        times = dict(await self.log.read_session_tasks(session_id))
+        unlisted = [one for one in await self.log.read_open(session_id) if one not in times]
+        refs = [EntityRef(EntityKind.TASK, one) for one in unlisted if parse_facade(one)]
+        for held in (await self.writes.load(refs)).values() if refs else ():
+            if isinstance(held.record, TaskRecord) and held.record.exposure == 1:
+                times[held.record.task_id] = parse_ms(held.record.status_at)
+        for row in sorted(((at_ms, facade) for facade, at_ms in times.items()), reverse=True):
+            if before is None or row < before:
+                yield row
+
+    async def find_session(self, principal: Principal, session_id: str) -> Held:
+        """A session of the caller. Raises NotFound."""
+        if read_shard(session_id) is not None:
+            ref = EntityRef(EntityKind.SESSION, session_id)
+            held = (await self.writes.load([ref]))[ref]
+            if isinstance(held.record, SessionRecord) and held.record.owner == principal.key:
+                return held
+        raise NotFound("session", session_id)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One list of an owner, read in chunks."""
+
+    projections: Projections
+    owner: str
+    agent: str
+    before: Row | None
+    _read: list[Row] = field(default_factory=list["Row"])
+    _is_over: bool = False
+
+    async def take(self) -> Row | None:
+        if not self._read and not self._is_over:
+            page = await self.projections.read_index(self.owner, self.agent, self.before, CHUNK)
+            self._read = [(at_ms, facade) for facade, at_ms in reversed(page)]
+            self._is_over = len(page) < CHUNK
+        if not self._read:
+            return None
+        self.before = self._read.pop()
+        return self.before
+
+
+async def _push(heads: list[tuple[Row, int]], lane: _Lane, place: int) -> None:
+    row = await lane.take()
+    if row is not None:
+        insort(heads, (row, place))
+
+
+def _is_newest(record: object, exposure: int) -> bool:
+    return isinstance(record, TaskRecord) and record.exposure == exposure
+
+
+def _fits(
+    record: TaskRecord,
+    principal: Principal,
+    query: ListRecords,
+    bounds: tuple[int | None, int | None],
+) -> bool:
+    since_ms, until_ms = bounds
+    at_ms = parse_ms(record.status_at)
+    return (
+        may_see(principal, record)
+        and record.visibility in (query.visibility or LISTED)
+        and (not query.status or record.status in query.status)
+        and query.agent in {None, record.kind}
+        and query.session_id in {None, record.session_id}
+        and query.context_id in {None, record.scope.context_id}
+        and (since_ms is None or at_ms >= since_ms)
+        and (until_ms is None or at_ms < until_ms)
+        and (query.text is None or query.text.casefold() in record.title.casefold())
+    )
+
+
+def summarize(record: TaskRecord, version: int) -> JsonObject:
+    """A task as a list shows it."""
+    progress = show_progress(record)
+    return {
+        "taskId": expose(TaskId(record.task_id), record.exposure),
+        "title": record.title,
+        "status": record.status,
+        "statusReason": record.status_reason,
+        "statusAt": record.status_at,
+        "agent": record.kind,
+        "assignee": record.assignee,
+        "priority": record.priority,
+        "sessionId": record.session_id,
+        "contextId": record.scope.context_id,
+        "parentTaskId": record.parent_task_id,
+        "createdAt": record.created_at,
+        "updatedAt": record.updated_at,
+        "attempts": len(record.attempts),
+        "progress": {
+            "phase": progress.phase,
+            "percent": progress.percent,
+            "step": progress.step,
+            "summary": progress.summary,
+        },
+        "error": record.last_error.code if record.last_error else None,
+        "version": version,
+    }
+
+
+def _read_time(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_ms(text)
+    except ValueError:
+        raise InvalidInput(name, "is no RFC 3339 time in UTC") from None

@@ -1,0 +1,249 @@
+"""Lists of a caller's tasks: by status time, newest first, in pages that a changing list cannot shuffle.
+
+With a context the session's own list is read, without one the owner index. Only what the caller may see is in it: its
+own tasks, shown ones, of the agent it asks. A page token names the last row by time and id.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.content import leave_out_artifacts
+from passerelle.a2a_mapping.frames import render_page
+from passerelle.a2a_mapping.history import cut_history
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED, REJECTED
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import parse_facade
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import LISTED, TERMINAL
+from passerelle.core.wire.times import parse_ms
+from passerelle.runtime.common.concurrency import join_all
+from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.places import list_places
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from passerelle.core.commands import ListTasks
+    from passerelle.core.decision import Held
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Part, Projections
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.writes import Writes
+
+_CHUNK: Final = 100
+_ENDS: Final[Mapping[str, Part]] = {
+    COMPLETED: "completed",
+    CANCELED: "canceled",
+    FAILED: "failed",
+    REJECTED: "rejected",
+}
+"""Where the owner's list has what ended in a state."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """Lists tasks."""
+
+    writes: Writes
+    log: EventLog
+    projections: Projections
+    contents: Contents
+
+    async def list_tasks(self, principal: Principal, query: ListTasks) -> JsonObject:
+        """One page in A2A form: ``tasks, nextPageToken, pageSize, totalSize``.
+
+        Raises:
+            InvalidInput: a page token that is not ours.
+        """
+        if query.context_id is not None:
+            return await self._list_context(principal, query, query.context_id)
+        if query.state is not None:
+            return await self._list_state(principal, query, query.state)
+        return await self._list_index(principal, query)
+
+    async def _list_context(
+        self, principal: Principal, query: ListTasks, context_id: str
+    ) -> JsonObject:
+        """A page of the tasks of a conversation."""
+        before = read_token(query.page_token)
+        found: list[JsonObject] = []
+        total = 0
+        last: tuple[int, str] | None = None
+        more = False
+        rows = await self._context_rows(principal, context_id)
+        async for row, held in self._walk(principal, query, rows):
+            is_behind = before is None or row < before
+            wanted = is_behind and len(found) < query.page_size
+            # Content is read for what is on the page; only a state that is asked for takes it for all the others.
+            task = await self._read(query, held) if wanted or query.state is not None else None
+            if task is None and (wanted or query.state is not None):
+                continue
+            total += 1
+            more = more or (is_behind and not wanted)
+            if wanted and task is not None:
+                found.append(task)
+                last = row
+        token = write_token(last) if more and last else ""
+        return render_page(found, query.page_size, total, token)
+
+    async def _list_state(self, principal: Principal, query: ListTasks, state: str) -> JsonObject:
+        """A page of tasks in one state: those that ended in it are listed apart, and open ones are looked at.
+
+        Open ones too where an end is asked for: one that has just ended stands among them for a moment (LT-7).
+        """
+        before = read_token(query.page_token)
+        part = _ENDS.get(state)
+        matches = await self._match_open(principal, query, ended=part is not None)
+        total = len(matches)
+        rows = [row for row in matches if before is None or row < before]
+        if part is not None:
+            key, limit = principal.key, query.page_size + 1
+            page = await self.projections.read_index(key, query.agent, before, limit, [part])
+            rows += [(at_ms, facade) for facade, at_ms in page if _is_after(query, at_ms)]
+            total += await self.projections.count_index(key, query.agent, query.after_ms, [part])
+        rows = sorted(set(rows), reverse=True)
+        wanted = [(facade, at_ms) for at_ms, facade in rows[: query.page_size]]
+        loaded = await self._load(principal, query, wanted)
+        tasks = await join_all(self._read(query, held) for _, held in loaded)
+        token = write_token(rows[query.page_size - 1]) if len(rows) > query.page_size else ""
+        found = [task for task in tasks if task is not None]
+        return render_page(found, query.page_size, total, token)
+
+    async def _match_open(
+        self, principal: Principal, query: ListTasks, *, ended: bool
+    ) -> list[tuple[int, str]]:
+        """Of the open part of the list, those that are in the state that is asked for, by their time of now."""
+        matches: list[tuple[int, str]] = []
+        before: tuple[int, str] | None = None
+        while True:
+            key = principal.key
+            rows = await self.projections.read_index(key, query.agent, before, _CHUNK, ["open"])
+            loaded = await self._load(principal, query, rows)
+            fitting = [(facade, held) for (_, facade), held in loaded if _has_ended(held) is ended]
+            tasks = await join_all(self._read(query, held) for _, held in fitting)
+            matches += [
+                (_read_time(held), facade)
+                for (facade, held), task in zip(fitting, tasks, strict=True)
+                if task is not None
+            ]
+            if len(rows) < _CHUNK:
+                return matches
+            before = (rows[-1][1], rows[-1][0])
+
+    async def _list_index(self, principal: Principal, query: ListTasks) -> JsonObject:
+        """A page off the owner's index: only what is on the page is read, and the rest is counted there."""
+        last = read_token(query.page_token)
+        found: list[JsonObject] = []
+        more = True
+        while more and len(found) < query.page_size:
+            wanted = query.page_size - len(found)
+            rows = await self.projections.read_index(principal.key, query.agent, last, wanted + 1)
+            if query.after_ms is not None:
+                rows = [row for row in rows if _is_after(query, row[1])]
+            more = len(rows) > wanted
+            for _, held in await self._load(principal, query, rows[:wanted]):
+                task = await self._read(query, held)
+                found += [task] if task is not None else []
+            if rows:
+                last = (rows[:wanted][-1][1], rows[:wanted][-1][0])
+        total = await self.projections.count_index(principal.key, query.agent, query.after_ms)
+        token = write_token(last) if more and last else ""
+        return render_page(found, query.page_size, total, token)
+
+    async def _context_rows(self, principal: Principal, context_id: str) -> list[tuple[str, int]]:
+        for place in list_places(principal, context_id):
+            held = await self.writes.load([place.thread])
+            thread = held[place.thread].record
+            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
+                return await self.log.read_session_tasks(thread.session_id)
+        return []
+
+    async def _walk(
+        self, principal: Principal, query: ListTasks, rows: list[tuple[str, int]]
+    ) -> AsyncIterator[tuple[tuple[int, str], Held]]:
+        """The tasks that fit, as (time, facade id) with what is stored, newest first; many are read at once."""
+        for first in range(0, len(rows), _CHUNK):
+            for row in await self._load(principal, query, rows[first : first + _CHUNK]):
+                yield row
+
+    async def _load(
+        self, principal: Principal, query: ListTasks, rows: list[tuple[str, int]]
+    ) -> list[tuple[tuple[int, str], Held]]:
+        parsed = [
+            ((at_ms, facade), EntityRef(EntityKind.TASK, task[0]), task[1])
+            for facade, at_ms in rows
+            if _is_after(query, at_ms) and (task := parse_facade(facade)) is not None
+        ]
+        held = await self.writes.load([ref for _, ref, _ in parsed])
+        seen = ((row, look_back(held[ref], exposure)) for row, ref, exposure in parsed)
+        return [
+            (row, one)
+            for row, one in seen
+            if one is not None and _fits(one.record, principal, query)
+        ]
+
+    async def _read(self, query: ListTasks, held: Held) -> JsonObject | None:
+        if not isinstance(held.record, TaskRecord):
+            return None
+        task = await self.contents.read_task(held.record, held.fields)
+        if task is None or not _has_state(task, query.state):
+            return None
+        task = cut_history(task, query.history_length)
+        return task if query.include_artifacts else leave_out_artifacts(task)
+
+
+def _fits(record: object, principal: Principal, query: ListTasks) -> bool:
+    return (
+        isinstance(record, TaskRecord)
+        and record.owner == principal.key
+        and record.shown
+        and record.visibility in LISTED
+        and record.kind == query.agent
+        and (query.context_id is None or record.scope.context_id == query.context_id)
+    )
+
+
+def _has_state(task: JsonObject, state: str | None) -> bool:
+    return state is None or text_at(object_at(task, "status"), "state") == state
+
+
+def _is_after(query: ListTasks, at_ms: int) -> bool:
+    return query.after_ms is None or at_ms > query.after_ms
+
+
+def _read_time(held: Held) -> int:
+    """What the list will say once the relay has come to it."""
+    return parse_ms(held.record.status_at) if isinstance(held.record, TaskRecord) else 0
+
+
+def _has_ended(held: Held) -> bool:
+    return isinstance(held.record, TaskRecord) and held.record.status in TERMINAL
+
+
+def write_token(row: tuple[int, str]) -> str:
+    """A page token: opaque to callers."""
+    return base64.urlsafe_b64encode(f"{row[0]}.{row[1]}".encode()).decode().rstrip("=")
+
+
+def read_token(token: str | None) -> tuple[int, str] | None:
+    """The row that a token names.
+
+    Raises:
+        InvalidInput: it is not one of ours.
+    """
+    if not token:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+        at_ms, _, facade = text.partition(".")
+        return int(at_ms), facade
+    except ValueError:
+        raise InvalidInput("pageToken", "it is not a token of this list") from None
