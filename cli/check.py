@@ -15,17 +15,15 @@ from passerelle.core.errors import (
 )
 from passerelle.core.ports.chance import Clock
 from passerelle.core.principal import EVERY_AGENT
-from passerelle.gateway.auth.jwks import read_keys
-from passerelle.gateway.auth.key_sources import HttpKeySource
+from passerelle.gateway.auth.jwks import HttpKeySource, read_keys
 from passerelle.gateway.channel_port import require_extra
 from passerelle.gateway.server_tls import load_server_tls
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_agents import AgentSettings
-from passerelle.gateway.settings_callers import IssuerSettings
-from passerelle.gateway.settings_peers import make_peer_configs
-from passerelle.gateway.settings_secrets import load_sealer, load_signer
-from passerelle.gateway.settings_source import Sources, read_settings
-from passerelle.gateway.store_opening import LOSSES
+from passerelle.gateway.settings.agents import AgentSettings
+from passerelle.gateway.settings.callers import IssuerSettings
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.values import load_sealer, load_signer, make_peer_configs
+from passerelle.gateway.store_setup import LOSSES
 from passerelle.peers.agent import AgentPeer
 from passerelle.peers.interface import Security, is_unsaid
 from passerelle.peers.registry import PeerRegistry

@@ -27,7 +27,7 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.gateway.server_tls import trust_own_certificate
-from passerelle.gateway.settings_source import TOKEN_VARIABLE, URL_VARIABLE
+from passerelle.gateway.settings.source import TOKEN_VARIABLE, URL_VARIABLE
 from passerelle.runtime.common.calls import KEY_HEADER
 from passerelle.runtime.common.secret import Secret
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from httpx._types import QueryParamTypes
 
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
 
 TIMEOUT_S: Final = 30.0
 _CLOSED: Final = frozenset(get_args(ClosedState))

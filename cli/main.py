@@ -18,11 +18,10 @@ from passerelle.cli.exit_status import ExitStatus, find_exit_status, find_hints
 from passerelle.cli.verbs.agents import agents
 from passerelle.cli.verbs.answers import answers
 from passerelle.cli.verbs.approvals import approvals
-from passerelle.cli.verbs.asking import asking
 from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.inbox import inbox_verb
-from passerelle.cli.verbs.mutes import mutes
+from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
 from passerelle.cli.verbs.sessions import sessions
 from passerelle.cli.verbs.task_changes import changes
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.app import Addresses
     from passerelle.gateway.auth.owner import OwnerToken
-    from passerelle.gateway.settings import Settings
-    from passerelle.gateway.settings_source import Sources
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.source import Sources
     from passerelle.runtime.common.secret import Secret
 
 INTERRUPTED: Final = 130
@@ -232,7 +231,7 @@ def verify(
 def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> None:
     """Make an API key; the key is shown once, the configuration keeps its hash."""
     from passerelle.gateway.auth.keys import hash_key, mint_token
-    from passerelle.gateway.settings_section import NAME_PATTERN, NAME_RULE
+    from passerelle.gateway.settings.section import NAME_PATTERN, NAME_RULE
     from passerelle.runtime.common.clock import SystemIds
 
     if not re.fullmatch(NAME_PATTERN, name):
@@ -295,13 +294,13 @@ def _group_token() -> None:
 
 
 def _name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
-    from passerelle.gateway.settings_source import Sources
+    from passerelle.gateway.settings.source import Sources
 
     return Sources(os.environ, Path.cwd(), config, flags)
 
 
 def _load(sources: Sources) -> Settings:
-    from passerelle.gateway.settings_source import load_settings
+    from passerelle.gateway.settings.source import load_settings
 
     settings, notices = load_settings(sources)
     for notice in notices:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from passerelle.core.batch import Loaded
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
 
 _AT_ONCE: Final = 256
 _LOOKS: Final = 8

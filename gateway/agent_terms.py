@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import OutputLimits
-from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.auth.principals import find_principal
-from passerelle.gateway.settings_peers import make_retry_policy
-from passerelle.gateway.settings_policy import read_policy
+from passerelle.gateway.auth.principals import enter_client, find_principal
+from passerelle.gateway.settings.policy import read_policy
+from passerelle.gateway.settings.values import make_retry_policy
 from passerelle.permission_bridge.governing.rulebook import Rulebook
 
 if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.follow_strategy import Timeouts
-    from passerelle.gateway.settings import Settings
-    from passerelle.gateway.settings_agents import AgentSettings
+    from passerelle.gateway.settings.agents import AgentSettings
+    from passerelle.gateway.settings.model import Settings
     from passerelle.permission_bridge.rules import Policy
 
 

@@ -15,16 +15,15 @@ import structlog
 
 from passerelle.core.errors import EngineFailed
 from passerelle.gateway.assembly import open_gateway
-from passerelle.gateway.auth.opening import open_access
+from passerelle.gateway.auth.access import open_access
 from passerelle.gateway.channel_port import open_channel_port
 from passerelle.gateway.edges import make_edges
-from passerelle.gateway.grpc.opening import open_grpc
-from passerelle.gateway.reloading import Reloading
+from passerelle.gateway.grpc.extra import open_grpc
+from passerelle.gateway.reload import Reloading, take_over
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
-from passerelle.gateway.settings_rules import is_loopback
-from passerelle.gateway.settings_source import Sources
-from passerelle.gateway.taking_over import take_over
+from passerelle.gateway.settings.model import is_loopback
+from passerelle.gateway.settings.source import Sources
 from passerelle.runtime.common.collector import calm_collector
 from passerelle.runtime.memory.machine import give_back
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.auth.owner import OwnerToken
     from passerelle.gateway.server_tls import ServerTls
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
     from passerelle.store.engine import EmbeddedEngine
 
 

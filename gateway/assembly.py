@@ -21,20 +21,25 @@ from passerelle.delegation.runs.deadlines import Deadlines
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.outputs import make_policy
 from passerelle.delegation.runs.remote_drivers import InstanceSignals
-from passerelle.gateway.a2a.edge import make_edge
+from passerelle.gateway.a2a.cards import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.due_rows import list_handlers
 from passerelle.gateway.late_duties import LateDuties
 from passerelle.gateway.parts import make_service
-from passerelle.gateway.reverse.opening import open_host
+from passerelle.gateway.reverse.host import open_host
 from passerelle.gateway.reverse.routing import Routing
-from passerelle.gateway.settings_approvals import read_notifiers, read_quiet_hours
-from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
-from passerelle.gateway.settings_outputs import read_output_terms
-from passerelle.gateway.settings_peers import make_peer_configs
-from passerelle.gateway.settings_secrets import load_signer, load_webhooks
+from passerelle.gateway.settings.approvals import read_notifiers, read_quiet_hours
+from passerelle.gateway.settings.section import read_output_terms
+from passerelle.gateway.settings.values import (
+    list_bounds,
+    list_prices,
+    list_quotas,
+    load_signer,
+    load_webhooks,
+    make_peer_configs,
+)
 from passerelle.gateway.span_export import open_spans
-from passerelle.gateway.store_opening import open_store
+from passerelle.gateway.store_setup import open_store
 from passerelle.gateway.surroundings import Surroundings
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.reverse.cards import Dialling
@@ -76,7 +81,7 @@ if TYPE_CHECKING:
 
     from passerelle.control.service import Service
     from passerelle.gateway.reverse.host import Host
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.memory.budget import Lack
     from passerelle.runtime.memory.room import Kind, Outcome
     from passerelle.runtime.observability.spans import Spans

@@ -1,9 +1,18 @@
-"""Streams for devices, over WebSockets and over plain HTTP: two edges on one hub, one set of rights and of states."""
+"""Commands over channels: the same table of methods as ``/v1`` (CMD-27).
+
+The series of channels: read off the counts and off what stands, whenever somebody scrapes.
+
+Streams for devices, over WebSockets and over plain HTTP: two edges on one hub, one set of rights and of states.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.replays import Replays
@@ -11,20 +20,106 @@ from passerelle.channels.services import ChannelServices
 from passerelle.channels.states import States
 from passerelle.channels.texts import Texts
 from passerelle.control.channel_access import ServiceAccess, ServiceSnapshots
-from passerelle.gateway.channel_calls import ServiceCalls
-from passerelle.gateway.channel_metrics import ChannelMetrics
+from passerelle.core.session.device import name_list
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
-from passerelle.gateway.reverse.asking import Asking
+from passerelle.gateway.reverse.outgoing_calls import Asking
+from passerelle.gateway.rpc.table import ANSWERING, call
+from passerelle.runtime.common.calls import Caller
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.collector import CollectorRest
 
 if TYPE_CHECKING:
+    from collections import Counter
+
+    from prometheus_client.core import Metric
+
+    from passerelle.channels.counts import ChannelCounts
+    from passerelle.channels.hub import Hub
+    from passerelle.control.service import Service
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.face import Face
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.auth.tickets import Tickets
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.runtime.limits.gate import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCalls:
+    """``channels.services.Calls``: the same table of methods as ``/v1``."""
+
+    service: Service
+    gate: Gate | None = None
+
+    async def call(
+        self, principal: Principal, method: str, data: JsonObject, idem: str | None
+    ) -> JsonObject:
+        """Carries out one method."""
+        return await call(self.service, Caller(principal, "channel", idem), method, data, self.gate)
+
+    def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
+        """Reads ahead what an answer is about."""
+        action = data.get("actionId")
+        if method == ANSWERING and isinstance(action, str):
+            self.service.actions.read_ahead(action, name_list(principal))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelMetrics(Collector):
+    """``passerelle_channel_*``."""
+
+    counts: ChannelCounts
+    hub: Hub
+    endpoint: ChannelEndpoint
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        yield from self._show_standing()
+        counts = self.counts
+        yield _by("deliveries", "Events and text handed to sockets.", "class", counts.deliveries)
+        yield _by("gaps", "Gaps that were announced.", "why", counts.gaps)
+        yield _by("acks", "Acks that the store judged.", "result", counts.acks)
+        for name, about, value in (
+            ("repairs", "Snapshots in place of what is missing.", counts.repairs),
+            ("replay_events", "Events that readers got before they were live.", counts.replayed),
+            ("slow", "Readers that took too little and lost their place.", counts.slow),
+            (
+                "refused",
+                "Connections that were sent away as the instance was full.",
+                counts.refused,
+            ),
+            ("takeovers", "Connections that a newer one has ended.", counts.takeovers),
+            (
+                "audit_mismatch",
+                "Streams that an audit found elsewhere than we were.",
+                counts.audit_mismatches,
+            ),
+        ):
+            yield CounterMetricFamily(f"passerelle_channel_{name}", about, value)
+
+    def _show_standing(self) -> Iterator[Metric]:
+        endpoint, hub = self.endpoint, self.hub
+        for name, about, value in (
+            ("connections", "Open channel connections.", endpoint.connections),
+            ("streams", "Streams that are followed for readers here.", hub.streams),
+            ("ring_bytes", "What is kept of the last events of these streams.", hub.ring_bytes),
+            (
+                "position_lag_events",
+                "How many events the furthest reader is behind.",
+                endpoint.find_lag(),
+            ),
+        ):
+            yield GaugeMetricFamily(f"passerelle_channel_{name}", about, value)
+
+
+def _by(name: str, about: str, label: str, counts: Counter[Any]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"passerelle_channel_{name}", about, labels=[label])
+    for key, value in sorted(counts.items()):
+        family.add_metric([key], value)
+    return family
 
 
 @dataclass(frozen=True, slots=True)

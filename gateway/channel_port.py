@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.edges import Edges
     from passerelle.gateway.server_tls import ServerTls
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
 
 CHANNEL_PATH: Final = "/v1/channel"
 WITHOUT_EXTRA: Final = "a port for channels takes a further library: pip install 'passerelle[fast]'"

@@ -18,14 +18,14 @@ from passerelle.gateway.connections import (
     find_most_of_grpc,
     read_descriptor_limit,
 )
-from passerelle.gateway.forwarding import Proxies
+from passerelle.gateway.proxies import Proxies
 from passerelle.gateway.server import BACKLOG, Admission
 from passerelle.runtime.common.descriptors import Descriptors
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)

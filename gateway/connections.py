@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from passerelle.gateway.forwarding import Proxies
+from passerelle.gateway.proxies import Proxies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

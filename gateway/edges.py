@@ -14,8 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.delegation.runs.callbacks import CallbackEdge
-from passerelle.gateway.a2a.cards import CardOptions, make_card_options
-from passerelle.gateway.a2a.extended import PeerExtendedCards
+from passerelle.gateway.a2a.cards import CardOptions, PeerExtendedCards, make_card_options
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.push import ServicePush
@@ -24,20 +23,19 @@ from passerelle.gateway.auth.tickets import Tickets
 from passerelle.gateway.channel_edges import make_channel_edges
 from passerelle.gateway.channel_port import CHANNEL_PATH
 from passerelle.gateway.connection_settings import ConnectionMetrics, Connections, make_connections
-from passerelle.gateway.http.asyncapi import make_asyncapi_route
+from passerelle.gateway.gauges import watch
 from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.buttons import ButtonEdge, make_button_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.index import make_index_route
-from passerelle.gateway.http.openapi import make_openapi_route
+from passerelle.gateway.http.openapi import make_asyncapi_route, make_openapi_route
 from passerelle.gateway.http.pairing import PairingEdge, make_pairing_routes
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.http.site import find_own_hosts, make_site
 from passerelle.gateway.http.streams import make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
-from passerelle.gateway.standing_metrics import watch
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import describe_skew
 from passerelle.runtime.common.replica_watch import describe_replicas
@@ -52,10 +50,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from passerelle.channels.endpoint import ChannelEndpoint
-    from passerelle.gateway.a2a.offer import BeginOffered, ServeOffered
+    from passerelle.gateway.a2a.heads import BeginOffered, ServeOffered
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.common.descriptors import Descriptors
 
 DRAIN_MS: Final = 1_000

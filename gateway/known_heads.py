@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from passerelle.core.wire.record import value
-from passerelle.gateway.a2a.offer import OFFER, KnowsHeads
+from passerelle.gateway.a2a.heads import OFFER, KnowsHeads
 from passerelle.gateway.request_bounds import (
     BoundedRequests,
     ServerOffer,
@@ -26,7 +26,7 @@ from passerelle.gateway.request_bounds import (
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveEvent, HTTPScope
 
-    from passerelle.gateway.a2a.offer import Kept
+    from passerelle.gateway.a2a.heads import Kept
 
 _END: Final = b"\r\n\r\n"
 _NEVER: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})

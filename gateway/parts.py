@@ -30,8 +30,8 @@ from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
-from passerelle.gateway.ground import Ground, lay_ground
-from passerelle.gateway.settings_policy import read_tried_policy
+from passerelle.gateway.settings.policy import read_tried_policy
+from passerelle.gateway.surroundings import Ground, lay_ground
 from passerelle.permission_bridge.answers.attention import Attending
 from passerelle.permission_bridge.answers.audit import Auditing, Explaining
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits

@@ -5,6 +5,10 @@ answers nobody reads, or hold connections for ever, before a token is asked for.
 whoever reads it.
 
 Beside that it offers what ASGI has no messages for (``a2a.offer``).
+
+The size of WebSocket messages by what is served over the socket, and the pings of those without a heartbeat.
+
+Until a socket is accepted it may hold no more than a channel may, whatever it is for: who asks is not known before.
 """
 
 from __future__ import annotations
@@ -17,11 +21,12 @@ from weakref import ref
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from passerelle.gateway.a2a.leaving import Left
-from passerelle.gateway.a2a.offer import OFFER, Kept
+from passerelle.a2a_mapping.socket_frames import PATH
+from passerelle.gateway.a2a.heads import OFFER, Kept
+from passerelle.gateway.a2a.http_request import Left
 from passerelle.gateway.connections import SLOT, ConnectionTable
-from passerelle.gateway.socket_bounds import BoundedSockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +35,12 @@ if TYPE_CHECKING:
         ASGI3Application,
         ASGIReceiveCallable,
         ASGISendCallable,
+        ASGISendEvent,
         Scope,
     )
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+    from passerelle.gateway.connections import Slot
 
 HEAD_BYTES: Final = 65_536
 HEAD_S: Final = 15.0
@@ -400,3 +408,40 @@ class BoundedRequests(HttpToolsProtocol):
             head = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode())
         self.transport.close()
+
+
+PING_S: Final = 20.0
+
+
+class BoundedSockets(WebSocketsSansIOProtocol):
+    """uvicorn's protocol for sockets, which has the place of the connection that asked for it."""
+
+    frame_bytes: int
+    """Bounds one frame of A2A, as the body of a request."""
+    is_idle = False
+    """``Connection``: it is the channel of somebody, or is about to be."""
+    _slot: Slot | None = None
+
+    def take_slot(self, slot: Slot) -> None:
+        """The connection is this one's from now on."""
+        self._slot = slot
+
+    def evict(self) -> None:
+        """``Connection``."""
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._slot is not None:
+            self._slot.release()
+        super().connection_lost(exc)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "websocket.accept" and self.scope["path"].endswith(PATH):
+            self.conn.max_message_size = self.frame_bytes
+            self.ping_interval = self.ping_timeout = PING_S
+        await super().send(message)
+
+
+def make_socket_protocol(frame_bytes: int) -> type[BoundedSockets]:
+    """What a server parses WebSockets with."""
+    return type("Sockets", (BoundedSockets,), {"frame_bytes": frame_bytes})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 import uvicorn
 
-from passerelle.gateway.a2a.offer import Offer, find_offer
+from passerelle.gateway.a2a.heads import Offer, find_offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -33,7 +33,7 @@ _WAYS: Final = (
     ("passerelle.gateway.request_bounds", "BoundedRequests", "known heads"),
 )
 """Module, class and what is lost where the ones before it do not work; the first that works is taken."""
-_SOCKETS: Final = "passerelle.gateway.socket_bounds"
+_SOCKETS: Final = "passerelle.gateway.request_bounds"
 _PLAIN: Final = "known heads, the bounds of requests and sockets, and limits of connections"
 _HEAD: Final = b"POST /trial HTTP/1.1\r\nHost: trial\r\nContent-Length: 3\r\n\r\n"
 _UPGRADE: Final = (

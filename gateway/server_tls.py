@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from passerelle.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from passerelle.gateway.settings import Settings
-    from passerelle.gateway.settings_tls import TlsSettings
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.section import TlsSettings
 
 # Forward secrecy and authenticated encryption only; TLS 1.3 has nothing else (A2A 1.0 section 7.1).
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from passerelle.gateway.settings_schema import render_schema
+from passerelle.gateway.settings.source import render_schema
 from tools.channel_docs import render_frames
 from tools.channel_docs import render_schema as render_frame_schema
 from tools.channel_types import render_types

@@ -6,15 +6,15 @@ import json
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.gateway.settings_schema import render_schema
+from passerelle.gateway.settings.source import render_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _INTRODUCTION: Final = """# Settings
 
-Drawn from the models in `gateway/settings.py`; `make generate` writes it. The same as JSON Schema, for editors, is
-[gateway/settings.schema.json](../../gateway/settings.schema.json).
+Drawn from the models in `gateway/settings/model.py`; `make generate` writes it. The same as JSON Schema, for editors,
+is [gateway/settings.schema.json](../../gateway/settings.schema.json).
 
 Flags beat the environment, the environment beats the file. The file is what `--config` names, else what
 `PASSERELLE_CONFIG` names, else `passerelle.yaml` in the working folder. A variable is `PASSERELLE_` and the name in

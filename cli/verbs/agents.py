@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
-from passerelle.cli.verbs.link import Link
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import Link, add_verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,8 @@ import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.verbs.approval_text import describe_audit, describe_question
-from passerelle.cli.verbs.link import Link, name_path
-from passerelle.cli.verbs.mutes import MuteFlag
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.questions import MuteFlag
+from passerelle.cli.verbs.verb import Link, add_verb, name_path
 from passerelle.core.errors import Forbidden, StaleAnswer
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.table import flatten, format_fields, format_table
+from passerelle.cli.verbs.verb import flatten, format_fields, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,14 @@ import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.verbs.approval_text import RiskWord, describe_judgement
-from passerelle.cli.verbs.link import Link, name_path
-from passerelle.cli.verbs.table import flatten, format_fields, format_table
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import (
+    Link,
+    add_verb,
+    flatten,
+    format_fields,
+    format_table,
+    name_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

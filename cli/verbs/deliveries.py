@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import as_list, objects_at
-from passerelle.cli.verbs.link import Link
-from passerelle.cli.verbs.table import format_table
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import Link, add_verb, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.link import Link, name_path
-from passerelle.cli.verbs.table import flatten, format_table
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import Link, add_verb, flatten, format_table, name_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

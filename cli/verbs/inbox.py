@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.cli.verbs.answers import sign_answer
-from passerelle.cli.verbs.link import Link
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import Link, add_verb
 
 if TYPE_CHECKING:
     from passerelle.cli.watch.inbox_watcher import InboxOutput

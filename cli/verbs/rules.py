@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.link import Link
-from passerelle.cli.verbs.table import flatten, format_table
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import Link, add_verb, flatten, format_table
 from passerelle.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:

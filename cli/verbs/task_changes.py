@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import text_at
-from passerelle.cli.verbs.link import Link, name_path
 from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, tell_change
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import Link, add_verb, name_path
 from passerelle.core.errors import CallerError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at, whole_at
-from passerelle.cli.verbs.table import flatten, format_fields, format_table
+from passerelle.cli.verbs.verb import flatten, format_fields, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.cli.verbs.link import Link, name_path
 from passerelle.cli.verbs.task_text import (
     describe_change,
     describe_reasons,
     describe_task,
     list_tasks,
 )
-from passerelle.cli.verbs.verb import add_verb
+from passerelle.cli.verbs.verb import Link, add_verb, name_path
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject

@@ -1,17 +1,129 @@
-"""How a function becomes a verb of the command line: it gets a Link, and has the flags that all verbs share."""
+"""Tables and fields for people: columns as wide as they need, in the order that they are given in.
+
+What a verb of the command line is given: the gateway that it asks, and how its answer is printed.
+
+How a function becomes a verb of the command line: it gets a Link, and has the flags that all verbs share.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, cast
+from urllib.parse import quote
 
 import typer
 
-from passerelle.cli.verbs.link import Link
+from passerelle.core.wire.display import escape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from passerelle.cli.control_client import ControlClient
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.gateway.settings.model import Settings
+
+
+def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The rows below their titles; nothing where there is no row."""
+    lines = [titles, *rows]
+    if len(lines) == 1:
+        return
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
+
+def format_fields(fields: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """One line for each field that says something."""
+    said = [(name, text) for name, text in fields if text]
+    width = max((len(name) for name, _ in said), default=0)
+    for name, text in said:
+        yield f"{name.ljust(width)}  {text}"
+
+
+def flatten(text: str, most: int = 60) -> str:
+    """A text in one line, cut where it is longer than ``most`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Opened with the first call, so that a flag that is wrong is complained about before a token is looked for.
+
+    ``key`` makes a change safe to be repeated: whoever comes with it again gets the first answer.
+    """
+
+    url: str | None = None
+    token_env: str | None = None
+    config: Path | None = None
+    data_dir: Path | None = None
+    as_json: bool = False
+    key: str | None = None
+
+    def load_settings(self) -> Settings:
+        """The settings that name the gateway. Raises ConfigInvalid."""
+        from passerelle.gateway.settings.source import Sources, load_settings
+
+        flags = {"data_dir": self.data_dir}
+        settings, notices = load_settings(Sources(os.environ, Path.cwd(), self.config, flags))
+        for notice in notices:
+            print(f"passerelle: notice: {notice}", file=sys.stderr)
+        return settings
+
+    def open(self) -> ControlClient:
+        """A client for the gateway. Raises ConfigInvalid: there is no token."""
+        from passerelle.cli.control_client import open_client
+
+        return open_client(self.load_settings(), self.url, self.token_env)
+
+    def read(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
+        """The answer of a query; parameters without a value are left out."""
+        return self.open().get(path, _leave_out(params or {}))
+
+    def post(
+        self, path: str, body: Mapping[str, Json] | None = None, key: str | None = None
+    ) -> JsonObject:
+        """The answer of a command; members without a value are left out."""
+        return self.open().send("POST", path, _leave_out(body or {}), key or self.key)
+
+    def patch(self, path: str, body: Mapping[str, Json]) -> JsonObject:
+        """The answer of a command that changes what describes something."""
+        return self.open().send("PATCH", path, _leave_out(body), self.key)
+
+    def put(self, path: str, body: Mapping[str, Json]) -> JsonObject:
+        """The answer of a command that puts something in the place of what was there."""
+        return self.open().send("PUT", path, _leave_out(body), self.key)
+
+    def delete(self, path: str) -> JsonObject:
+        """The answer of a command that ends something."""
+        return self.open().send("DELETE", path, {}, self.key)
+
+    def tell(self, answer: JsonObject, lines: Iterable[str]) -> None:
+        """Prints an answer: as it is for programs, as ``lines`` for people."""
+        if self.as_json:
+            print(json.dumps(answer, indent=2))
+            return
+        for line in lines:
+            # What agents say must not act on the terminal.
+            print(escape_text(line.replace("\n", " ")))
+
+
+def name_path(*steps: str) -> str:
+    """A path out of fixed steps and ids; an id cannot lead anywhere else."""
+    first, *rest = steps
+    return "/".join((first, *(quote(step, safe="~") for step in rest)))
+
+
+def _leave_out(members: Mapping[str, Json]) -> JsonObject:
+    return {name: value for name, value in members.items() if value is not None}
+
 
 P = ParamSpec("P")
 

@@ -15,7 +15,7 @@ from passerelle.a2a_mapping.rpc import render_result
 from passerelle.a2a_mapping.v0_3.responses import render_legacy_status
 from passerelle.core.errors import UnknownMethod
 from passerelle.core.wire.record import value
-from passerelle.gateway.a2a.incoming import A2A_JSON, JSON
+from passerelle.gateway.a2a.http_request import A2A_JSON, JSON
 from passerelle.gateway.a2a.reply import Reply, compose_error
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.rpc import RpcId
     from passerelle.core.errors import PasserelleError
     from passerelle.core.wire.json import Json
-    from passerelle.gateway.a2a.incoming import Incoming
+    from passerelle.gateway.a2a.http_request import Incoming
 
 _NO_STORE: Final = {"cache-control": "no-store"}
 _METHOD_NOT_ALLOWED: Final = 405

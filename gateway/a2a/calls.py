@@ -27,18 +27,17 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.a2a.asked import Asked, judge_without_id, read_asked_http, read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
-from passerelle.gateway.a2a.extended import PRIVATE
+from passerelle.gateway.a2a.cards import PRIVATE
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
-from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
-from passerelle.gateway.a2a.leaving import watch_messages
+from passerelle.gateway.a2a.heads import Admitted
+from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_messages
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
-from passerelle.gateway.a2a.reading import Admitted
 from passerelle.gateway.a2a.reply import HOLE
-from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
+from passerelle.gateway.a2a.waits import Standing
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
 from passerelle.runtime.common.carried import carry_on, list_confirmed
 from passerelle.runtime.common.secret import Secret
@@ -55,10 +54,9 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.a2a.leaving import Watch
-    from passerelle.gateway.a2a.offer import Offer
+    from passerelle.gateway.a2a.heads import Offer, Reading
+    from passerelle.gateway.a2a.http_request import Watch
     from passerelle.gateway.a2a.paths import Spot, Target
-    from passerelle.gateway.a2a.reading import Reading
     from passerelle.gateway.a2a.reply import Reply
     from passerelle.runtime.memory.room import Kind, MemoryRoom
     from passerelle.runtime.records.long_content import LongContent

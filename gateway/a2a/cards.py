@@ -1,11 +1,22 @@
-"""The cards that we serve: a peer's card made into ours, with what a cache needs to keep it (A2A 1.0 section 8)."""
+"""What cards say of our edge, by the settings: who may come in and how, and what is served.
+
+The cards that we serve: a peer's card made into ours, with what a cache needs to keep it (A2A 1.0 section 8).
+
+The extended card: an agent's card as one authenticated caller may see it (A2A 1.0 section 3.1.11).
+
+What the agent tells to those who show credentials is asked for with ours, never with the caller's, and kept per agent.
+An agent that has no such card, or is away, is shown by its public one: what we announce works on every binding.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import asyncio
+from contextvars import Context
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
 
 import orjson
 import structlog
@@ -13,25 +24,110 @@ import structlog
 from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.a2a_mapping.cards import (
     EVERY_BINDING,
+    Edge,
+    Place,
     Shape,
     choose_shape,
     hash_bytes,
     rewrite_card,
     shape_card,
 )
+from passerelle.a2a_mapping.errors import ROWS, ErrorKind, ExtendedCardNotConfigured
+from passerelle.a2a_mapping.extensions import ACCEPTANCE, PERMISSION, RESUME
+from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.socket_frames import BINDING as SOCKET_BINDING
+from passerelle.a2a_mapping.v0_3.cards import lift_card
 from passerelle.core.errors import InvalidInput
-from passerelle.gateway.a2a.edge import KEY_EDGE, make_edge
+from passerelle.core.peer import Answered, Refused
+from passerelle.core.principal import Scope
+from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.reply import Reply
+from passerelle.gateway.auth.credentials import API_KEY_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.a2a_mapping.cards import Edge, Place
-    from passerelle.core.peer import PeerCard
+    from passerelle.core.peer import Peer, PeerCard, PeerOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.a2a.operations import Call
+    from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.common.signatures import Signer
+
+EXTENSIONS: Final[tuple[JsonObject, ...]] = (
+    {
+        "uri": PERMISSION,
+        "description": "An open decision on a waiting task, and the typed answer to it.",
+        "required": False,
+    },
+    {
+        "uri": RESUME,
+        "description": "A cursor on every event, and a defined answer to a reader that comes back with one.",
+        "required": False,
+        "params": {"cursor": "sse-id"},
+    },
+    {
+        "uri": ACCEPTANCE,
+        "description": "What a task must bring before it counts as completed.",
+        "required": False,
+    },
+)
+_KEYS: Final[Mapping[str, JsonObject]] = {
+    "bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}},
+    "apiKey": {"apiKeySecurityScheme": {"location": "header", "name": API_KEY_HEADER}},
+}
+_BINDINGS: Final = {"WEBSOCKET": SOCKET_BINDING}
+"""What the settings call otherwise than cards do."""
+_OPENID: Final = "/.well-known/openid-configuration"
+KEY_EDGE: Final = Edge(_KEYS, (Scope.CALL.value,), EXTENSIONS)
+"""Callers show an API key, in either way."""
+OPEN_EDGE: Final = Edge(extensions=EXTENSIONS)
+"""Nobody is asked for anything."""
+
+
+def make_edge(settings: Settings) -> Edge:
+    """The edge of a gateway with these settings."""
+    edge = OPEN_EDGE if settings.auth == "open" else replace(KEY_EDGE, schemes=_list(settings))
+    return replace(
+        edge,
+        links=settings.card_links == "keep",
+        grpc=_find_grpc(settings),
+        grpc_default=settings.grpc.default_agent,
+        sockets=True,
+        listed=_read_listed(settings),
+    )
+
+
+def _read_listed(settings: Settings) -> frozenset[str] | None:
+    named = settings.card.interfaces
+    return None if named is None else frozenset(_BINDINGS.get(name, name) for name in named)
+
+
+def _list(settings: Settings) -> dict[str, JsonObject]:
+    """Every way in: keys, the tokens of each issuer, and a certificate that the proxy before us has checked."""
+    schemes = {**_KEYS}
+    for issuer in settings.issuers:
+        where = f"{issuer.issuer.rstrip('/')}{_OPENID}"
+        schemes[f"oidc-{issuer.name}"] = {
+            "openIdConnectSecurityScheme": {"openIdConnectUrl": where}
+        }
+    if settings.proxy is not None:
+        about = "A client certificate, checked by the proxy."
+        schemes["mtls"] = {"mtlsSecurityScheme": {"description": about}}
+    return schemes
+
+
+def _find_grpc(settings: Settings) -> str | None:
+    """Where gRPC callers dial, ``host:port`` as dialers expect it; None where it is not served."""
+    port = settings.grpc.port
+    if port is None:
+        return None
+    if settings.grpc.address or not port:
+        # A free port is known to nobody before it is taken.
+        return settings.grpc.address
+    host = urlsplit(settings.public_url).hostname if settings.public_url else settings.host
+    return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}"
+
 
 CACHE_CONTROL: Final = "public, max-age=300, stale-while-revalidate=60"
 
@@ -154,3 +250,105 @@ def _is_unchanged(modified: str, since: str | None) -> bool:
     except (ValueError, TypeError):
         # A time that cannot be read is as good as none; one without a zone cannot be compared.
         return False
+
+
+PRIVATE: Final = {"cache-control": "private, max-age=60", "vary": "Authorization, A2A-Version"}
+"""Headers of an answer that holds one: no cache that callers share may keep it."""
+_FRESH_MS: Final = 600_000
+_RETRY_MS: Final = 10_000
+_NOT_CONFIGURED: Final = ROWS[ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED].jsonrpc
+
+
+class ExtendedPeers(Protocol):
+    """The agents, and what they tell to those who show credentials; ``PeerRegistry`` is one."""
+
+    def find(self, name: str) -> Peer:
+        """Raises NotFound for a name that is not configured."""
+        ...
+
+    def card_url(self, name: str) -> str:
+        """Where the card of an agent is read."""
+        ...
+
+    async def read_extended_card(self, name: str) -> PeerOutcome:
+        """GetExtendedAgentCard with our credentials; the card may be of 0.3."""
+        ...
+
+
+@dataclass(slots=True)
+class _KeptExtendedCard:
+    """What an agent said last. ``card`` None: it has no extended card, or has not said."""
+
+    sha256: str = ""
+    card: JsonObject | None = None
+    configured: bool = True
+    until_ms: int = 0
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class PeerExtendedCards:
+    """Renders extended cards. Implements ``gateway.a2a.ports.ExtendedCards``."""
+
+    def __init__(
+        self,
+        peers: ExtendedPeers,
+        options: CardOptions,
+        clock: Clock,
+        *,
+        public_url: str | None,
+        local_url: str,
+    ) -> None:
+        """``public_url`` is where callers reach us; without it they are believed, and ``local_url`` is the rest."""
+        self._peers = peers
+        self._options = replace(options, edge=replace(options.edge, extended=True))
+        self._public_url = public_url
+        self._local_url = local_url
+        self._clock = clock
+        self._kept: dict[str, _KeptExtendedCard] = {}
+
+    async def render(self, call: Call) -> JsonObject:
+        """The card, in the form of the caller's version.
+
+        Raises:
+            ExtendedCardNotConfigured: the agent announces one and has none.
+            PeerUnavailable: the agent never had a card.
+        """
+        card = await self._read(call.agent)
+        if not call.principal.may_call(call.agent):
+            # Who may only read tasks is told of nothing that it could ask for.
+            card = {**card, "skills": []}
+        reached = self._public_url or call.own_url or self._local_url
+        card_url = self._peers.card_url(call.agent)
+        place = Place(call.agent, card_url, f"{reached}{AGENTS}/{call.agent}")
+        shape: Shape = "v0.3" if call.version == "0.3" else "v1"
+        return shape_card(self._options.compose(card, place), shape)
+
+    async def _read(self, agent: str) -> JsonObject:
+        public = await self._peers.find(agent).describe()
+        if not object_at(lift_card(public.card), "capabilities").get("extendedAgentCard"):
+            return public.card
+        kept = self._kept.setdefault(agent, _KeptExtendedCard())
+        async with kept.asking:
+            if kept.sha256 != public.sha256 or self._clock.now_ms() >= kept.until_ms:
+                await self._ask(agent, kept, public.sha256)
+        if not kept.configured:
+            raise ExtendedCardNotConfigured(f"agent {agent!r} has no extended card")
+        return kept.card or public.card
+
+    async def _ask(self, agent: str, kept: _KeptExtendedCard, sha256: str) -> None:
+        # In a context of its own: what is kept for everybody may not be asked for with one caller's token.
+        loop = asyncio.get_running_loop()
+        outcome = await loop.create_task(self._peers.read_extended_card(agent), context=Context())
+        fresh_ms = _FRESH_MS
+        match outcome:
+            case Answered(result):
+                kept.card, kept.configured = result, True
+            case Refused(code=code) if code == _NOT_CONFIGURED:
+                kept.card, kept.configured = None, False
+            case _:
+                fresh_ms = _RETRY_MS
+                if kept.sha256 != sha256:
+                    kept.card, kept.configured = None, True
+                reason = getattr(outcome, "reason", getattr(outcome, "message", ""))
+                structlog.get_logger().warning("card.extended", agent=agent, reason=reason)
+        kept.sha256, kept.until_ms = sha256, self._clock.now_ms() + fresh_ms

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import text_at
-from passerelle.gateway.a2a.edge import EXTENSIONS
+from passerelle.gateway.a2a.cards import EXTENSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.gateway.a2a.incoming import Incoming
+    from passerelle.gateway.a2a.http_request import Incoming
 
 HEADER: Final = "A2A-Extensions"
 """Also the name of the query parameter."""

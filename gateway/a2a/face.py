@@ -31,11 +31,10 @@ from passerelle.gateway.a2a.bindings import (
 from passerelle.gateway.a2a.calls import Calls, HttpVisit
 from passerelle.gateway.a2a.cards import CardOptions, Cards, shorten
 from passerelle.gateway.a2a.extensions import read_extensions
-from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
-from passerelle.gateway.a2a.offer import find_offer
+from passerelle.gateway.a2a.heads import Reading, find_offer
+from passerelle.gateway.a2a.http_request import CallerLeftError, Incoming
 from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
-from passerelle.gateway.a2a.reading import Reading
 from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.unary import UnaryCalls
@@ -58,10 +57,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.a2a.offer import Offer
+    from passerelle.gateway.a2a.heads import Offer
     from passerelle.gateway.a2a.operations import TurnService
     from passerelle.gateway.a2a.paths import Spot, Target
-    from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
+    from passerelle.gateway.a2a.push import ExtendedCards, PushConfigs
     from passerelle.gateway.auth.authenticator import Doorkeeper
     from passerelle.runtime.limits.gate import Gate
     from passerelle.runtime.observability.metrics import Metrics

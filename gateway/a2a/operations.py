@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from passerelle.core.push import PushConfig
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import ResultCallback
-    from passerelle.gateway.a2a.leaving import Watch
-    from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
+    from passerelle.gateway.a2a.http_request import Watch
+    from passerelle.gateway.a2a.push import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Judge, Waits
     from passerelle.runtime.limits.gate import Gate
 

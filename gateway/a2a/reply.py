@@ -1,4 +1,7 @@
-"""Answers of one HTTP response: status, headers, bytes."""
+"""Errors of peers as callers may read them: where a peer is, and how its card is wrong, stays in the log.
+
+Answers of one HTTP response: status, headers, bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,47 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import structlog
 
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import (
+    InvalidAgentResponse,
+    PasserelleError,
+    PeerBusy,
+    PeerUnavailable,
+    StoreUnavailable,
+)
 from passerelle.core.wire.record import value
-from passerelle.gateway.a2a.incoming import JSON
+from passerelle.gateway.a2a.http_request import JSON
 
 if TYPE_CHECKING:
     from starlette.types import Send
 
     from passerelle.a2a_mapping.envelopes import ErrorAnswer
     from passerelle.core.wire.json import JsonObject
-    from passerelle.gateway.a2a.offer import Offer
+    from passerelle.gateway.a2a.heads import Offer
     from passerelle.runtime.records.long_content import LongContent
+
+
+def veil(error: PasserelleError, agent: str) -> PasserelleError:
+    """``error``, or in its place one that names the agent and nothing behind it (A2A-12)."""
+    match error:
+        case PeerBusy():
+            return PeerBusy(
+                f"agent {agent!r} takes no more work for now",
+                retry_after_s=error.retry_after_s or 1,
+                agent=agent,
+            )
+        case PeerUnavailable():
+            return PeerUnavailable(
+                f"agent {agent!r} is not available",
+                retry_after_s=error.retry_after_s,
+                agent=agent,
+            )
+        case InvalidAgentResponse():
+            return InvalidAgentResponse(
+                f"agent {agent!r} answered with something that is not A2A", agent=agent
+            )
+        case _:
+            return error
+
 
 RETRY_AFTER_S: Final = 1
 _TRY_LATER: Final = frozenset({429, 503})

@@ -19,8 +19,7 @@ import structlog
 
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
-from passerelle.gateway.a2a.refusals import veil
-from passerelle.gateway.a2a.reply import HOLE
+from passerelle.gateway.a2a.reply import HOLE, veil
 from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.records.long_content import CHUNK_BYTES, MissingContent
 

@@ -23,7 +23,7 @@ from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.asked import read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
-from passerelle.gateway.a2a.incoming import CallerLeftError
+from passerelle.gateway.a2a.http_request import CallerLeftError
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import carry_on
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.asked import Asked
-    from passerelle.gateway.a2a.offer import Offer
+    from passerelle.gateway.a2a.heads import Admitted, Offer, Reading
     from passerelle.gateway.a2a.operations import Call, Operations, Turn, Whole
-    from passerelle.gateway.a2a.reading import Admitted, Reading
     from passerelle.gateway.a2a.reply import Reply
     from passerelle.gateway.a2a.visits import Visits
     from passerelle.gateway.a2a.waits import Judge

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.a2a.reply import veil
 from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.observability.spans import end_request
 

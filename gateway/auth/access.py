@@ -1,31 +1,50 @@
-"""Who may come in, by the settings: made at the start, and made again at each reload."""
+"""Who may come in, by the settings: made at the start, and made again at each reload.
+
+Who may come in, put together by the settings and by what the store keeps of the owner.
+"""
 
 from __future__ import annotations
 
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
+import structlog
+
+from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers, OpenAuthenticator
-from passerelle.gateway.auth.certificates import Certificates
-from passerelle.gateway.auth.credentials import CredentialReader
+from passerelle.gateway.auth.credentials import Certificates, CredentialReader
 from passerelle.gateway.auth.devices import DeviceCallers
-from passerelle.gateway.auth.jwks import KeySet
-from passerelle.gateway.auth.key_sources import HttpKeySource
+from passerelle.gateway.auth.jwks import HttpKeySource, KeySet
 from passerelle.gateway.auth.keys import KeyRing
+from passerelle.gateway.auth.owner import (
+    NO_KEY,
+    OWNER_FILE,
+    KeptOwnerToken,
+    OwnerPlace,
+    load_owner_token,
+)
 from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.auth.tokens import Issuer, Tokens
+from passerelle.gateway.settings.values import load_sealer, name_setting
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import Screen
+from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.sealer import SETTING
+from passerelle.store.data_directory import make_data_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.gateway.auth.authenticator import Doorkeeper
-    from passerelle.gateway.settings import Settings
-    from passerelle.gateway.settings_callers import IssuerSettings
+    from passerelle.gateway.auth.owner import OwnerToken
+    from passerelle.gateway.settings.callers import IssuerSettings
+    from passerelle.gateway.settings.model import Settings
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
     from passerelle.runtime.common.secret import Secret
+    from passerelle.store.store import Store
 
 
 class Access:
@@ -97,3 +116,66 @@ class Access:
     def _open(self, issuer: IssuerSettings) -> KeySet:
         source = HttpKeySource(issuer, self._trusted, self._screened)
         return KeySet(issuer.name, source, self._clock)
+
+
+@asynccontextmanager
+async def open_access(
+    settings: Settings, store: Store, introduce: Callable[[OwnerToken], None] | None = None
+) -> AsyncGenerator[Access]:
+    """Who may come in, until the end; ``introduce`` is told of the owner's token.
+
+    Raises:
+        ConfigInvalid: the secret key does not open the owner token of the store, or its file cannot be used.
+        StoreUnavailable: the token of the store could not be read.
+    """
+    if settings.auth == "open":
+        async with aclosing(Access(settings, None, SystemClock())) as access:
+            yield access
+        return
+    place, log = find_place(settings, store), structlog.get_logger("passerelle")
+    kept = None if place is None else KeptOwnerToken(place, log)
+    if kept is None:
+        await _refuse_sealed(store)
+        log.warning("owner_token.unshared", reason=NO_KEY)
+        token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
+    else:
+        token = await kept.load()
+    if introduce is not None:
+        introduce(token)
+    async with aclosing(Access(settings, token.accepted, SystemClock())) as access:
+        if kept is None:
+            yield access
+            return
+        kept.on_change = access.know_owner
+        listen = store.owner_tokens.listen
+        async with NewsFollowing("owner_token", kept.refresh, listen, log).follow():
+            yield access
+
+
+def find_place(settings: Settings, store: Store) -> OwnerPlace | None:
+    """Where the owner token of a store is kept; None where nothing can be sealed.
+
+    Raises:
+        ConfigInvalid: the secret key cannot be read or used.
+    """
+    data_dir, ids = make_data_directory(settings.data_dir), SystemIds()
+    sealer = load_sealer(settings, data_dir, ids.draw)
+    if sealer is None:
+        return None
+    return OwnerPlace(
+        store.owner_tokens,
+        sealer,
+        name_setting(settings, data_dir),
+        store.runtime_id,
+        data_dir / OWNER_FILE,
+        ids,
+    )
+
+
+async def _refuse_sealed(store: Store) -> None:
+    """An instance that cannot read the token of the store would go on with one that may have been replaced."""
+    if await store.owner_tokens.read() is not None:
+        raise ConfigInvalid(
+            SETTING,
+            "is not given, and the store keeps its owner token sealed; every instance needs the key",
+        )

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from passerelle.core.credentials import Credentials
     from passerelle.core.principal import Principal
-    from passerelle.gateway.auth.certificates import Certificates
+    from passerelle.gateway.auth.credentials import Certificates
     from passerelle.gateway.auth.tokens import Tokens
-    from passerelle.gateway.settings_callers import ClientSettings
+    from passerelle.gateway.settings.callers import ClientSettings
     from passerelle.runtime.common.secret import Secret
 
 _UNKNOWN = "the token or API key is not known"

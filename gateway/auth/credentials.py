@@ -1,16 +1,88 @@
-"""From the head of a request to credentials, the same for HTTP, WebSockets and gRPC metadata."""
+"""Who a caller is by its client certificate, as a trusted proxy says in a header.
+
+The header proves nothing by itself: it counts only on a connection from an address of the proxy. The address is that of
+the socket; what a forwarding header says about it is not asked.
+
+From the head of a request to credentials, the same for HTTP, WebSockets and gRPC metadata.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from passerelle.core.credentials import Credentials
+from passerelle.gateway.auth.principals import enter_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from starlette.types import Scope
+
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.settings.callers import ClientSettings, ProxySettings
+
+ENVOY_HEADER: Final = "x-forwarded-client-cert"
+_PAIR: Final = re.compile(r'\s*([A-Za-z]+)=("(?:[^"\\]|\\.)*"|[^;,"]*)\s*([;,]|$)')
+_IDENTITIES: Final = frozenset({"uri", "subject"})
+
+
+class Certificates:
+    """The clients that are known by a certificate, and the proxy that checks it."""
+
+    def __init__(self, proxy: ProxySettings, clients: Iterable[ClientSettings]) -> None:
+        self._networks = proxy.addresses
+        self._is_envoy = proxy.certificate_header.lower() == ENVOY_HEADER
+        self._known = {
+            client.certificate: enter_client(client) for client in clients if client.certificate
+        }
+        self._trusts = lru_cache(maxsize=1024)(self._judge)
+
+    def find(self, shown: Credentials) -> Principal | None:
+        """The client whose certificate the proxy saw; None where it is unknown, or not the proxy that speaks."""
+        if shown.certificate is None or shown.address is None or not self._trusts(shown.address):
+            return None
+        named = read_envoy(shown.certificate) if self._is_envoy else (shown.certificate.strip(),)
+        return next((self._known[one] for one in named if one in self._known), None)
+
+    def _judge(self, text: str) -> bool:
+        try:
+            address = ip_address(text)
+        except ValueError:
+            return False
+        carried = getattr(address, "ipv4_mapped", None) or address
+        return any(carried in network for network in self._networks)
+
+
+def read_envoy(header: str) -> tuple[str, ...]:
+    """URIs and subject of the last element of an ``X-Forwarded-Client-Cert``: the one that the nearest proxy added.
+
+    Nothing, where a part of the header cannot be read: what is left might not be what the proxy meant.
+    """
+    found: list[str] = []
+    position = 0
+    while position < len(header):
+        match = _PAIR.match(header, position)
+        if match is None:
+            return ()
+        name, value, end = match[1].lower(), match[2], match[3]
+        if name in _IDENTITIES:
+            found.append(_unquote(value))
+        if end == "," and match.end() < len(header):
+            found.clear()
+        position = match.end()
+    return tuple(one for one in found if one)
+
+
+def _unquote(value: str) -> str:
+    if value.startswith('"'):
+        return re.sub(r"\\(.)", r"\1", value[1:-1])
+    return unquote(value)
+
 
 API_KEY_HEADER: Final = "x-api-key"
 _SCHEME: Final = "bearer "

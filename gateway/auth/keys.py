@@ -14,8 +14,8 @@ from passerelle.core.credentials import digest_token
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports.chance import Ids
 from passerelle.core.principal import OWNER, Principal
-from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.settings_callers import ClientSettings
+from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.settings.callers import ClientSettings
 from passerelle.runtime.common.secret import Secret
 
 _TOKEN_CHARACTERS: Final = 52

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.auth.opening import find_place
+from passerelle.gateway.auth.access import find_place
 from passerelle.gateway.auth.owner import rotate_owner_token
 from passerelle.runtime.common.sealer import SETTING
 from passerelle.store.data_directory import read_stamp
@@ -17,7 +17,7 @@ from passerelle.store.store import Store, StoreSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.common.secret import Secret
 
 

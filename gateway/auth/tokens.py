@@ -13,14 +13,14 @@ import jwt
 
 from passerelle.core.errors import CredentialExpired
 from passerelle.core.principal import Principal, Scope
-from passerelle.gateway.auth.grants import make_principal
+from passerelle.gateway.auth.principals import make_principal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ports.chance import Clock
     from passerelle.gateway.auth.jwks import KeySet
-    from passerelle.gateway.settings_callers import IssuerSettings
+    from passerelle.gateway.settings.callers import IssuerSettings
 
 Claims = dict[str, Any]
 

@@ -31,10 +31,10 @@ from passerelle.core.errors import (
 from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
 from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
-from passerelle.gateway.a2a.leaving import watch_nobody
+from passerelle.gateway.a2a.http_request import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
-from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.visits import Visits
+from passerelle.gateway.a2a.waits import Standing
 from passerelle.gateway.grpc.connections import GrpcConnections
 from passerelle.gateway.grpc.metadata import Head, list_texts, read_head, refuse_repeated
 from passerelle.peers.grpc.status import Refusal, render_refusal

@@ -16,7 +16,7 @@ from passerelle.core.principal import Scope
 from passerelle.core.wire.codec import from_bytes
 from passerelle.core.wire.record import record
 from passerelle.gateway.http.bodies import read_json
-from passerelle.gateway.rpc import render_result
+from passerelle.gateway.rpc.table import render_result
 from passerelle.permission_bridge.devices.action_tokens import TOKEN_LIMIT, make_answer
 from passerelle.runtime.common.calls import require_scope
 

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from passerelle.gateway.http import asyncapi, openapi
+from passerelle.gateway.http import openapi
+from passerelle.gateway.http import openapi as asyncapi
 from passerelle.runtime.common.version import VERSION
 
 LINKS: Final = {
@@ -18,7 +19,7 @@ LINKS: Final = {
     "readiness": ("/readyz", "whether it takes work, and if not, why"),
     "metrics": ("/metrics", "what it has counted, for Prometheus"),
     "openapi": (openapi.PATH, "tasks, approvals, devices and rules over HTTP"),
-    "asyncapi": (asyncapi.PATH, "the frames of the channel for screens and devices"),
+    "asyncapi": (asyncapi.ASYNCAPI_PATH, "the frames of the channel for screens and devices"),
 }
 """The path of each link, and what is there."""
 AGENT_CARD: Final = "/agents/{name}/.well-known/agent-card.json"

@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from passerelle.core.errors import Forbidden, InvalidInput
 from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.gateway.http.problem import EXCEPTION_HANDLERS, FaultGuard, render_problem
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_rules import is_loopback
+from passerelle.gateway.settings.model import Settings, is_loopback
 
 
 def make_site(

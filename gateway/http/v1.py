@@ -28,7 +28,7 @@ from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.auth.devices import find_list
 from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.http.problem import render_problem
-from passerelle.gateway.rpc import ANSWERING, CALLS, call
+from passerelle.gateway.rpc.table import ANSWERING, CALLS, call
 from passerelle.runtime.common.calls import KEY_HEADER, Call, Caller
 from passerelle.runtime.common.carried import carry_on
 from passerelle.runtime.limits.gate import Gate

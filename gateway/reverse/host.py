@@ -2,12 +2,14 @@
 
 A name belongs to the newest link, unless the operator lets several serve it. The store says who that is; the word of it
 may be lost, so each link asks from time to time whether it still has its name.
+
+Puts together what serves agents that dial in, and runs it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
@@ -27,7 +29,7 @@ from passerelle.peers.reverse.local import Served
 from passerelle.protocol.reverse_frames import Registered
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncGenerator, Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
@@ -192,3 +194,15 @@ class Host:
             self.log.info("agent.late", reason=error.message)  # the due row brings it up again
         except Exception:
             self.log.exception("agent.fault")
+
+
+@asynccontextmanager
+async def open_host(peers: PeerRegistry, routing: Routing, instance: str) -> AsyncGenerator[Host]:
+    """The host of one instance, at work."""
+    host = Host(routing.dialling, peers, routing, instance, routing.service.dispatch.log)
+    running = asyncio.create_task(host.run(), name="agents")
+    try:
+        yield host
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

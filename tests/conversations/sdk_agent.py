@@ -37,7 +37,7 @@ from google.protobuf.message import Message
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from passerelle.gateway.prompt_server import PromptServer
+from passerelle.gateway.server import PromptServer
 from tests.conversations.forms import Json
 from tests.conversations.older_grpc import read_sent
 from tests.conversations.script import DONE, EXTENSION, FAULT, REFUSAL, SECOND

@@ -20,10 +20,10 @@ from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.hub import Hub
 from passerelle.cli.main import app
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.channel_metrics import ChannelMetrics
+from passerelle.gateway.channel_edges import ChannelMetrics
 from passerelle.gateway.connection_settings import ConnectionMetrics
 from passerelle.gateway.connections import ConnectionTable
-from passerelle.gateway.settings_source import Sources, read_settings
+from passerelle.gateway.settings.source import Sources, read_settings
 from passerelle.protocol.closing import CloseCode, is_retryable
 from passerelle.protocol.cursor import DISCARDS_STATE, GapReason
 from passerelle.runtime.observability.metrics import Metrics

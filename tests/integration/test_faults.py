@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.server import Server, bind
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

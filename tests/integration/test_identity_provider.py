@@ -11,8 +11,8 @@ import pytest
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import IssuerUnavailable
 from passerelle.gateway.auth.access import Access
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_callers import IssuerSettings
+from passerelle.gateway.settings.callers import IssuerSettings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.secret import Secret
 from tests.support.house import MovableClock
 from tests.support.identity import issuer, publish, rsa_key, run_provider, sign

@@ -16,7 +16,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from passerelle.gateway import server
-from passerelle.gateway.a2a.offer import BeginOffered, Kept, Offer, ServeOffered, find_offer
+from passerelle.gateway.a2a.heads import BeginOffered, Kept, Offer, ServeOffered, find_offer
 from passerelle.gateway.a2a.reply import Reply
 from passerelle.gateway.known_heads import KnownHeads
 from passerelle.gateway.server import Listener
@@ -24,7 +24,7 @@ from tests.support.serving import serving
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.gateway.a2a.reading import Reading
+    from passerelle.gateway.a2a.heads import Reading
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 20.0

@@ -12,7 +12,7 @@ import pytest
 import websockets
 
 from passerelle.gateway.connections import ConnectionTable, note_authenticated
-from passerelle.gateway.forwarding import Proxies
+from passerelle.gateway.proxies import Proxies
 from passerelle.gateway.server import Admission, Server, bind
 from tests.support.waiting import wait_until
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from passerelle.gateway.prompt_server import PromptServer
+from passerelle.gateway.server import PromptServer
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.core.peer import Unknown, Unreached
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.standing_metrics import watch_agents
+from passerelle.gateway.gauges import watch_agents
 from passerelle.peers.breaker import FAILURES
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry

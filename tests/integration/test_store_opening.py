@@ -14,8 +14,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.store_opening import LOSSES, open_store
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.store_setup import LOSSES, open_store
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.engine_process import EngineSettings, build_command
 from passerelle.store.store import Store

@@ -20,8 +20,8 @@ from passerelle.cli.check import run_check
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.server import Listener, Server, bind
 from passerelle.gateway.server_tls import ServerTls, trust_own_certificate
-from passerelle.gateway.settings_source import Sources
-from passerelle.gateway.settings_tls import TlsSettings
+from passerelle.gateway.settings.section import TlsSettings
+from passerelle.gateway.settings.source import Sources
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.tls import Authority, weaken
 

@@ -30,7 +30,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.verification.rebuild import find_difference
 from passerelle.delegation.verification.report import VerifyReport
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.store import keys
 from passerelle.store.engine import EmbeddedEngine

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from passerelle.gateway.a2a.leaving import Left
-from passerelle.gateway.a2a.offer import Kept, Offer, find_offer
+from passerelle.gateway.a2a.heads import Kept, Offer, find_offer
+from passerelle.gateway.a2a.http_request import Left
 from passerelle.gateway.a2a.reply import Reply
 from tests.support.serving import serving
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from passerelle.core.principal import Scope
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.settings_callers import DEFAULT_SCOPES, ClientSettings, GrantSettings, Kind
+from passerelle.gateway.settings.callers import DEFAULT_SCOPES, ClientSettings, GrantSettings, Kind
 from passerelle.runtime.common.secret import Secret
 
 

@@ -60,7 +60,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from passerelle.gateway.prompt_server import PromptServer
+from passerelle.gateway.server import PromptServer
 from tests.support.conformance_behaviours import Gates, Turn, find_behaviour
 from tests.support.conformance_wire import put_faults_on_the_wire
 

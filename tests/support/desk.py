@@ -11,7 +11,7 @@ from passerelle.core.principal import Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.gateway.rpc import call
+from passerelle.gateway.rpc.table import call
 from passerelle.runtime.common.calls import Caller
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until

@@ -14,7 +14,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from passerelle.gateway.settings_callers import IssuerSettings
+from passerelle.gateway.settings.callers import IssuerSettings
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.loopback_server import end_runner
 

@@ -40,7 +40,7 @@ from a2a.types import (
 )
 from starlette.applications import Starlette
 
-from passerelle.gateway.prompt_server import PromptServer
+from passerelle.gateway.server import PromptServer
 
 
 @dataclass

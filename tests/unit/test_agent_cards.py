@@ -11,7 +11,7 @@ from a2a.types import AgentCard
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from passerelle.a2a_mapping.cards import Place, rewrite_card
-from passerelle.gateway.a2a.edge import KEY_EDGE
+from passerelle.gateway.a2a.cards import KEY_EDGE
 
 KNOWN_ONLY_WHEN_RUNNING = {
     "version": "0",

@@ -22,12 +22,12 @@ from passerelle.core.principal import Scope
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.peer_profile import PeerTerms
-from passerelle.gateway.a2a.extended import PeerExtendedCards
+from passerelle.gateway.a2a.cards import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.parts import make_service
 from passerelle.gateway.server import Server, bind
-from passerelle.gateway.settings_callers import GrantSettings
+from passerelle.gateway.settings.callers import GrantSettings
 from passerelle.gateway.surroundings import Surroundings
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry

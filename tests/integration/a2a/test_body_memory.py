@@ -15,7 +15,7 @@ import pytest
 
 from passerelle.core.wire.json import Json
 from passerelle.gateway.a2a.face import FaceSettings
-from passerelle.gateway.a2a.incoming import FREE_BYTES
+from passerelle.gateway.a2a.http_request import FREE_BYTES
 from passerelle.gateway.grpc.face import GrpcFace
 from passerelle.gateway.grpc.server import start_grpc
 from passerelle.runtime.memory.budget import Budget

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from passerelle.a2a_mapping.extensions import INTERFACES
-from passerelle.gateway.a2a.cards import CardOptions
-from passerelle.gateway.a2a.edge import OPEN_EDGE
+from passerelle.gateway.a2a.cards import OPEN_EDGE, CardOptions
 from passerelle.gateway.a2a.face import FaceSettings
 from passerelle.peers.interface import Reach, read_offer
 from tests.integration.a2a.rig import Rig, run_rig

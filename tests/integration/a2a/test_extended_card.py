@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.a2a.cards import CardOptions
-from passerelle.gateway.a2a.edge import OPEN_EDGE
+from passerelle.gateway.a2a.cards import OPEN_EDGE, CardOptions
 from passerelle.gateway.a2a.face import FaceSettings
 from tests.integration.a2a.rig import Rig, run_rig
 from tests.support.engine import Server

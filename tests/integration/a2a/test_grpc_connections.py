@@ -13,10 +13,10 @@ import pytest
 from a2a.types import a2a_pb2 as a2a
 
 from passerelle.gateway.connections import ConnectionTable
-from passerelle.gateway.forwarding import Proxies
 from passerelle.gateway.grpc import server
 from passerelle.gateway.grpc.connections import GrpcConnections
 from passerelle.gateway.grpc.face import GrpcFace
+from passerelle.gateway.proxies import Proxies
 from passerelle.gateway.request_bounds import HEAD_S
 from passerelle.gateway.server import KEEP_ALIVE_S
 from tests.integration.a2a.test_grpc import Wire

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from passerelle.gateway.a2a.offer import KnowsHeads
+from passerelle.gateway.a2a.heads import KnowsHeads
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers
 from passerelle.gateway.auth.keys import KeyRing
 from passerelle.gateway.edges import FaceFirst
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.observability.logs import Requests

@@ -17,12 +17,11 @@ from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.face import Face
 from passerelle.gateway.assembly import Gateway, open_gateway
-from passerelle.gateway.auth.access import Access
+from passerelle.gateway.auth.access import Access, open_access
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.auth.opening import open_access
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.server import Server, bind
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.records.places import name_home
 from tests.support.engine import ask

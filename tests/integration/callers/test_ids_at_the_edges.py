@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from passerelle.core.principal import Scope
 from passerelle.core.wire.codec import wire_schema
 from passerelle.gateway.http.v1 import OPERATIONS, Operation
-from passerelle.gateway.rpc import CALLS
+from passerelle.gateway.rpc.table import CALLS
 from tests.integration.devices.asking import bearer
 from tests.support.raw_channel import open_channel
 

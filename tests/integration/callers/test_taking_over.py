@@ -9,8 +9,8 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.taking_over import take_over
+from passerelle.gateway.reload import take_over
+from passerelle.gateway.settings.model import Settings
 from tests.integration.callers.rig import describe
 from tests.support.waiting import wait_until
 

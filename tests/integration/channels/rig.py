@@ -53,7 +53,7 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.vocabulary import WithdrawalReason
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.auth.credentials import READER
-from passerelle.gateway.prompt_server import PromptServer
+from passerelle.gateway.server import PromptServer
 from passerelle.protocol.cursor import GapReason
 from passerelle.store import keys
 from passerelle.store.connection import pack

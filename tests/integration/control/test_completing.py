@@ -8,7 +8,7 @@ import pytest
 
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.task.status import Status
-from passerelle.gateway.settings_outputs import OutputSettings, read_output_terms
+from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.desk import Desk
 from tests.support.file_server import File, FileServer
 from tests.support.scripted_tasks import Turn

@@ -10,7 +10,7 @@ import pytest
 from passerelle.core.event_type import EventType
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.rpc import CALLS
+from passerelle.gateway.rpc.table import CALLS
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 

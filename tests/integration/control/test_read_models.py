@@ -28,7 +28,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.gateway.rpc import CALLS
+from passerelle.gateway.rpc.table import CALLS
 from passerelle.runtime.records.writes import Terms, Written
 from passerelle.store.retention import Archived, Trimmed
 from tests.support.desk import Desk

@@ -12,7 +12,7 @@ from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.task.status import Status, Visibility
-from passerelle.gateway.rpc import call
+from passerelle.gateway.rpc.table import call
 from passerelle.runtime.common.calls import Caller
 from tests.support.desk import Desk
 from tests.support.house import ADA

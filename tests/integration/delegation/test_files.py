@@ -24,7 +24,7 @@ from passerelle.core.task.record import KEPT_ARTIFACTS
 from passerelle.core.task.requests import CompleteTask
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.settings_outputs import OutputSettings, read_output_terms
+from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.file_server import File, FileServer
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_tasks import Script, Turn

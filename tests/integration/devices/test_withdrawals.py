@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from tests.integration.callers.rig import Instance, Rig, describe
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
 from tests.integration.devices.test_bridge import Socket, connect

@@ -20,9 +20,9 @@ from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.server import Server, bind
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_agents import AgentSettings
-from passerelle.gateway.settings_webhooks import WebhookSettings
+from passerelle.gateway.settings.agents import AgentSettings
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.section import WebhookSettings
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.secret import Secret
 from passerelle.store import keys

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.gateway.settings_webhooks import WebhookSettings
+from passerelle.gateway.settings.section import WebhookSettings
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
 

@@ -14,7 +14,7 @@ from passerelle.core.batch import EntityKind
 from passerelle.core.commands import SetPushConfig
 from passerelle.core.principal import OWNER
 from passerelle.core.push import PushConfig
-from passerelle.gateway.settings_webhooks import WebhookSettings
+from passerelle.gateway.settings.section import WebhookSettings
 from passerelle.protocol.cursor import parse_cursor
 from passerelle.runtime.common.secret import Secret
 from passerelle.store.replication import ReplicationView

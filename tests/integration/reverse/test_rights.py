@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from passerelle.gateway.taking_over import take_over
+from passerelle.gateway.reload import take_over
 from passerelle.protocol.frames import SUBPROTOCOL
 from tests.integration.callers.rig import Instance, describe
 from tests.integration.reverse.rig import CLIENTS, NAME, Caller, Rig, find_url, read_texts

@@ -9,7 +9,7 @@ from bench.load import Outcome
 from bench.mixed_work import Turn, make_rows
 from bench.rows import Row
 from bench.stage import Round
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 
 SCENES = make_scenes(Length(1, 2.0))
 KINDS = [kind for scene in SCENES for kind in scene.kinds]

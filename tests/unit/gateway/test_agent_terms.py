@@ -6,7 +6,7 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.agent_terms import AgentTerms
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 
 
 def configure(**said: object) -> Settings:

@@ -10,7 +10,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.reverse_asks import AgentAsk
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.principal import Principal, Scope
-from passerelle.gateway.reverse.asking import AskStanding
+from passerelle.gateway.reverse.outgoing_calls import AskStanding
 
 pytestmark = pytest.mark.anyio
 

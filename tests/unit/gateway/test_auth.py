@@ -19,10 +19,10 @@ from passerelle.gateway.auth.authenticator import (
 )
 from passerelle.gateway.auth.credentials import CredentialReader, read_bearer
 from passerelle.gateway.auth.devices import DeviceCallers
-from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.keys import KeyRing, hash_key, mint_token
 from passerelle.gateway.auth.owner import load_owner_token
-from passerelle.gateway.settings_callers import ClientSettings
+from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.settings.callers import ClientSettings
 from passerelle.permission_bridge.devices.pairing import TOKEN_PREFIX
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret

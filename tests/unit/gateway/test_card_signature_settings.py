@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.settings_agents import AgentSettings, CardSignature
-from passerelle.gateway.settings_peers import make_peer_config
+from passerelle.gateway.settings.agents import AgentSettings, CardSignature
+from passerelle.gateway.settings.values import make_peer_config
 from passerelle.runtime.common.signatures import Signer, mint_signing_key, read_signing_key
 
 KEY = read_signing_key(mint_signing_key("ES256"), "key")

@@ -9,9 +9,9 @@ import pytest
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import Unauthenticated
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers
-from passerelle.gateway.auth.certificates import Certificates, read_envoy
+from passerelle.gateway.auth.credentials import Certificates, read_envoy
 from passerelle.gateway.auth.keys import KeyRing
-from passerelle.gateway.settings_callers import ProxySettings
+from passerelle.gateway.settings.callers import ProxySettings
 from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client
 

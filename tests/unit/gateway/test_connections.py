@@ -18,9 +18,9 @@ from passerelle.gateway.connections import (
     find_most,
     note_authenticated,
 )
-from passerelle.gateway.forwarding import Proxies
-from passerelle.gateway.settings import ChannelSettings, GrpcSettings, Settings
-from passerelle.gateway.settings_limits import ConnectionSettings
+from passerelle.gateway.proxies import Proxies
+from passerelle.gateway.settings.callers import ConnectionSettings
+from passerelle.gateway.settings.model import ChannelSettings, GrpcSettings, Settings
 from passerelle.runtime.common.descriptors import Descriptors
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from passerelle.gateway.auth.grants import enter_client
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_agents import AgentSettings
-from passerelle.gateway.settings_callers import ClientSettings
-from passerelle.gateway.settings_peers import make_peer_config
-from passerelle.gateway.settings_source import Sources, read_settings
+from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.settings.agents import AgentSettings
+from passerelle.gateway.settings.callers import ClientSettings
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.values import make_peer_config
 
 SERVES = ["channels:connect", "agents:serve"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.gateway.forwarding import AddressHeader, Proxies, read_forwarded
+from passerelle.gateway.proxies import AddressHeader, Proxies, read_forwarded
 
 NETWORKS = [ip_network("10.0.0.0/8"), ip_network("2001:db8:1::/48")]
 LIST: AddressHeader = "X-Forwarded-For"

@@ -10,8 +10,8 @@ import pytest
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.a2a.face import Face
-from passerelle.gateway.grpc.opening import open_grpc
-from passerelle.gateway.settings import GrpcSettings, Settings
+from passerelle.gateway.grpc.extra import open_grpc
+from passerelle.gateway.settings.model import GrpcSettings, Settings
 
 pytestmark = pytest.mark.anyio
 NO_FACE = cast("Face", None)

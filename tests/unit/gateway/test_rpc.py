@@ -26,7 +26,7 @@ from passerelle.core.ids import FacadeTaskId
 from passerelle.core.payloads.approval import Decision
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.rpc import CALLS, call
+from passerelle.gateway.rpc.table import CALLS, call
 from passerelle.runtime.common.calls import Caller
 from tests.support.scripted_service import ScriptedService
 

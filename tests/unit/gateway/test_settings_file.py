@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.settings_file import SIZE_LIMIT_BYTES, parse_settings, read_settings_file
+from passerelle.gateway.settings.file import SIZE_LIMIT_BYTES, parse_settings, read_settings_file
 
 
 def test_each_key_and_item_knows_its_line() -> None:

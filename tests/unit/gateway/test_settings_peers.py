@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.settings_agents import AgentSettings
-from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
+from passerelle.gateway.settings.agents import AgentSettings
+from passerelle.gateway.settings.values import make_peer_config, make_retry_policy
 from passerelle.peers.config import PeerConfig, Tls
 from passerelle.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
 from passerelle.runtime.common.secret import Secret

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from passerelle.gateway.settings_policy import read_policy
-from passerelle.gateway.settings_source import Sources, load_settings
+from passerelle.gateway.settings.policy import read_policy
+from passerelle.gateway.settings.source import Sources, load_settings
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
 from tests.unit.gateway.test_settings_source import faults, load, write
 

@@ -4,7 +4,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from passerelle.gateway.settings_schema import Shape, render_schema
+from passerelle.gateway.settings.source import Shape, render_schema
 
 
 def test_shipped_schema_is_the_generated_one() -> None:

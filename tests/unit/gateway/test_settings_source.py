@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_source import Sources, load_settings, read_settings
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.source import Sources, load_settings, read_settings
 from passerelle.runtime.common.durations import Duration
 
 HASH = "0" * 64

@@ -17,8 +17,14 @@ from jwt.warnings import InsecureKeyLengthWarning
 from passerelle.core.credentials import digest_token
 from passerelle.core.errors import IssuerUnavailable, Unauthenticated
 from passerelle.core.principal import Principal, Scope
-from passerelle.gateway.auth.jwks import FRESH_MS, PAUSE_MS, STALE_MS, KeySet, read_keys
-from passerelle.gateway.auth.key_sources import read_discovery
+from passerelle.gateway.auth.jwks import (
+    FRESH_MS,
+    PAUSE_MS,
+    STALE_MS,
+    KeySet,
+    read_discovery,
+    read_keys,
+)
 from passerelle.gateway.auth.tokens import Issuer, Tokens
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.identity import ISSUER, Private, ec_key, ed_key, issuer, publish, rsa_key, sign

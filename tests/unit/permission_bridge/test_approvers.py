@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from passerelle.core.payloads.approval import AudienceStep, Quorum
-from passerelle.gateway.settings_policy import PolicySettings, read_policy
+from passerelle.gateway.settings.policy import PolicySettings, read_policy
 from passerelle.permission_bridge.approvers import CALLER, Tier, choose_tier
 
 HIGH = Tier("high", Quorum(2), (AudienceStep(("bob", "cleo")),))

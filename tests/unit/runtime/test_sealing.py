@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_secrets import load_sealer
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.values import load_sealer
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.sealer import KEY_FILE, Sealer, make_sealer, mint_key
 from passerelle.runtime.common.secret import Secret

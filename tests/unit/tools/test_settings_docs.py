@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import get_args, get_origin
 
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_callers import GrantSettings
-from passerelle.gateway.settings_section import Section
+from passerelle.gateway.settings.callers import GrantSettings
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.section import Section
 from tools.settings_docs import render_settings
 
 MANY: dict[object, str] = {tuple: "[]", dict: ".NAME"}

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from passerelle.core.errors import InvalidInput
-from passerelle.gateway.settings_webhooks import WebhookSettings
+from passerelle.gateway.settings.section import WebhookSettings
 from passerelle.webhooks.addresses import WebhookRules
 
 

@@ -12,10 +12,16 @@ from structlog.testing import capture_logs
 from passerelle.a2a_mapping.cards import Edge, Place
 from passerelle.core.peer import PeerCard
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.a2a.cards import CardOptions, Cards, make_card_options, shorten
-from passerelle.gateway.a2a.edge import KEY_EDGE, OPEN_EDGE
+from passerelle.gateway.a2a.cards import (
+    KEY_EDGE,
+    OPEN_EDGE,
+    CardOptions,
+    Cards,
+    make_card_options,
+    shorten,
+)
 from passerelle.gateway.a2a.reply import Reply
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.signatures import Signer, mint_signing_key, read_signing_key
 
 CARD: JsonObject = {

@@ -7,7 +7,7 @@ import pytest
 from passerelle.a2a_mapping.extensions import PERMISSION, list_required
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
-from passerelle.gateway.a2a.incoming import Incoming
+from passerelle.gateway.a2a.http_request import Incoming
 
 
 def _incoming(query: str = "", **headers: str) -> Incoming:

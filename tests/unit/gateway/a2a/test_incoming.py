@@ -5,7 +5,7 @@ from starlette.types import Message
 
 from passerelle.core.errors import ContentTypeNotSupported, Limited, TooLarge
 from passerelle.gateway.a2a.bindings import choose_media_type, refuse_verb
-from passerelle.gateway.a2a.incoming import FREE_BYTES, CallerLeftError, Incoming
+from passerelle.gateway.a2a.http_request import FREE_BYTES, CallerLeftError, Incoming
 from passerelle.runtime.memory.budget import Budget
 from passerelle.runtime.memory.room import Drawn, MemoryRoom
 

@@ -11,8 +11,7 @@ import pytest
 from starlette.types import Message
 
 from passerelle.core.errors import Draining
-from passerelle.gateway.a2a.incoming import CallerLeftError
-from passerelle.gateway.a2a.leaving import Left, watch_messages
+from passerelle.gateway.a2a.http_request import CallerLeftError, Left, watch_messages
 from passerelle.gateway.a2a.waits import Judge, Waits
 from tests.support.waiting import wait_until
 

@@ -4,9 +4,9 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 
 from passerelle.channels.asyncapi import render_asyncapi
-from passerelle.gateway.http.asyncapi import make_asyncapi_route
+from passerelle.gateway.http.openapi import make_asyncapi_route
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.version import VERSION
 
 

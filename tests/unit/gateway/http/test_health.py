@@ -6,7 +6,7 @@ from httpx import ASGITransport, AsyncClient, Response
 from passerelle.core.errors import StoreUnavailable
 from passerelle.gateway.http.health import Probe, Readiness, make_health_routes
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.version import VERSION
 from passerelle.runtime.observability.metrics import Metrics
 

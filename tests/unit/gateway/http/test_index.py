@@ -5,12 +5,11 @@ from html.parser import HTMLParser
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
-from passerelle.gateway.http.asyncapi import make_asyncapi_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.index import make_index_route
-from passerelle.gateway.http.openapi import make_openapi_route
+from passerelle.gateway.http.openapi import make_asyncapi_route, make_openapi_route
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.version import VERSION
 from passerelle.runtime.observability.metrics import Metrics
 

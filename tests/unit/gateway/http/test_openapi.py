@@ -13,7 +13,7 @@ from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.version import VERSION
 from tests.support.scripted_service import ScriptedService

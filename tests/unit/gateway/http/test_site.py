@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from passerelle.gateway.edges import FaceFirst
 from passerelle.gateway.http.problem import FaultGuard
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.observability.logs import Requests
 

@@ -17,7 +17,7 @@ from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.http.bodies import BODY_LIMIT_BYTES
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import OPERATIONS, Operation, make_v1_routes
-from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client

@@ -11,9 +11,8 @@ from starlette.applications import Starlette
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.settings import Settings
-from passerelle.gateway.settings_rules import find_contradictions
-from passerelle.gateway.settings_secrets import load_signer
+from passerelle.gateway.settings.model import Settings, find_contradictions
+from passerelle.gateway.settings.values import load_signer
 from passerelle.runtime.common.signatures import (
     Signature,
     Signer,

@@ -1,0 +1,154 @@
+"""Verbs of ``passerelle approvals`` for whoever asks: what would policy say, and a question that is taken back.
+
+Verbs of ``passerelle approvals`` by which somebody hears less of an agent for a while.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.cli.verbs.approval_text import RiskWord, describe_judgement
+from passerelle.cli.verbs.verb import Link, add_verb, format_table, name_path
+from passerelle.core.agent_name import find_base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.wire.json import Json, JsonObject
+
+asking: Final = typer.Typer()
+
+_PATH: Final = "/v1/approvals"
+_About = Literal["asks", "calls", "delegations", "commands"]
+
+
+@add_verb(asking, "approvals evaluate --agent payments --tool pay --args '{\"amount\": 40}'")
+def evaluate(
+    link: Link,
+    *,
+    about: Annotated[_About, typer.Option(help="What the rules are about.")] = "asks",
+    agent: Annotated[str | None, typer.Option(help="The agent that asks, or is called.")] = None,
+    text: Annotated[str | None, typer.Option(help="What an agent would be sent.")] = None,
+    action_type: Annotated[
+        str | None, typer.Option(help="Such as tool_call, command, file_change, network.")
+    ] = None,
+    tool: Annotated[str | None, typer.Option(help="Name of the tool, or of the command.")] = None,
+    args: Annotated[str | None, typer.Option(help="Its arguments, a JSON object.")] = None,
+    command: Annotated[str | None, typer.Option(help="A command line.")] = None,
+    path: Annotated[str | None, typer.Option(help="A file.")] = None,
+    host: Annotated[str | None, typer.Option(help="A host.")] = None,
+    risk: Annotated[
+        RiskWord | None, typer.Option(help="How grave whoever asks says it is.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="The task: grants may hold for it.")] = None,
+    destructive: Annotated[
+        bool, typer.Option("--destructive", help="It says that it destroys something.")
+    ] = False,
+) -> None:
+    """Say what policy would decide, and why; nothing is written or asked."""
+    subject: dict[str, Json] = {
+        "tool": tool,
+        "arguments": None if args is None else _read_args(args),
+        "command": command,
+        "path": path,
+        "host": host,
+    }
+    judged = link.post(
+        name_path(_PATH, "evaluate"),
+        {
+            "about": about,
+            "agent": agent,
+            "text": text,
+            "actionType": action_type or ("command" if command else None),
+            "subject": {name: one for name, one in subject.items() if one is not None},
+            "risk": risk,
+            "destructive": destructive,
+            "taskId": task,
+        },
+    )
+    link.tell(judged, _judge(judged))
+
+
+@add_verb(asking, "approvals cancel act_2f… --token-env WORKER_KEY")
+def cancel(
+    link: Link,
+    question: Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")],
+) -> None:
+    """Take back an open question, as whoever asked; others deny it."""
+    told = link.post(name_path(_PATH, question, "cancel"))
+    link.tell(told, [f"{text_at(object_at(told, 'action'), 'state')}  {question}"])
+
+
+def _read_args(text: str) -> JsonObject:
+    try:
+        found: object = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--args") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter("is no JSON object", param_hint="--args")
+    return cast("JsonObject", found)
+
+
+def _judge(judged: JsonObject) -> Iterator[str]:
+    yield from describe_judgement(judged)
+    reasons = "; ".join(texts_at(judged, "riskReasons"))
+    yield f"risk: {text_at(judged, 'risk')}{f' ({reasons})' if reasons else ''}"
+    yield f"policy: {text_at(judged, 'policyVersion')}"
+
+
+_MUTES_PATH: Final = "/v1/mutes"
+MOST_MIN: Final = 480
+
+mutes: Final = typer.Typer()
+
+AgentArgument = Annotated[
+    str, typer.Argument(metavar="AGENT", help="Whose questions; all of its tenants are meant.")
+]
+MuteFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--mute",
+        min=1,
+        max=MOST_MIN,
+        metavar="MINUTES",
+        help="Have no pushes for what its agent asks for so long, unless it is grave.",
+    ),
+]
+
+
+@add_verb(mutes, "approvals mute echo --minutes 60", changes=True)
+def mute(
+    link: Link,
+    agent: AgentArgument,
+    minutes: Annotated[int, typer.Option(min=1, max=MOST_MIN, help="For how long.")] = 60,
+) -> None:
+    """Have no pushes for what an agent asks, unless it is grave.
+
+    It answers nothing: the questions stand in the inbox, and expire, as ever.
+    """
+    told = link.put(name_path(_MUTES_PATH, find_base(agent)), {"minutes": minutes})
+    link.tell(told, [f"muted  {text_at(told, 'peer')}  until {text_at(told, 'until')}"])
+
+
+@add_verb(mutes, "approvals unmute echo", changes=True)
+def unmute(link: Link, agent: AgentArgument) -> None:
+    """Have pushes again for what an agent asks."""
+    told = link.delete(name_path(_MUTES_PATH, find_base(agent)))
+    link.tell(told, [f"not muted  {text_at(told, 'peer')}"])
+
+
+@add_verb(mutes, "approvals mutes", "mutes")
+def list_mutes(link: Link) -> None:
+    """List the agents that are muted now."""
+    told = link.read(_MUTES_PATH)
+    link.tell(told, _list(objects_at(told, "mutes")))
+
+
+def _list(found: list[JsonObject]) -> Iterator[str]:
+    rows = [[text_at(one, "peer"), text_at(one, "until")] for one in found]
+    yield from format_table(("AGENT", "UNTIL"), rows)
+    yield f"mutes: {len(found)}"

@@ -1,0 +1,159 @@
+"""An HTTP request as it came in: its head by name, and its body within a limit.
+
+How one hears that a caller has closed its connection while it waits.
+
+ASGI says so by a message, which takes a task of its own to wait for. Our server says so by calling back; where another
+one serves, or frames of a socket are served, the message is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import parse_qsl
+
+from passerelle.a2a_mapping.version import HEADER, judge_version
+from passerelle.core.errors import ContentTypeNotSupported, TooLarge
+from passerelle.core.wire.headers import read_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from starlette.types import Receive, Scope
+
+    from passerelle.a2a_mapping.version import Version
+    from passerelle.runtime.memory.room import Drawn
+
+JSON: Final = "application/json"
+FREE_BYTES: Final = 1_048_576
+"""What each body may have without asking for room."""
+A2A_JSON: Final = "application/a2a+json"
+_VERSION: Final = HEADER.lower()
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+
+
+class CallerLeftError(Exception):
+    """The caller closed its connection: nobody is left to answer. It decides nothing about a run (I6)."""
+
+
+class Incoming:
+    """The head of a request. Header names are lower case, and lines of one name are joined."""
+
+    __slots__ = ("_scheme", "_server", "_version", "headers", "path", "query", "verb")
+
+    def __init__(self, scope: Scope, proxied: str | None = None) -> None:
+        self._scheme: str | None = scope.get("scheme")
+        self._server: tuple[str, int | None] | None = scope.get("server")
+        self._version: Version | None = None
+        self.verb: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: Mapping[str, str] = read_fields(scope["headers"], proxied)
+        query: bytes = scope["query_string"]
+        self.query: Mapping[str, str] = (
+            dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
+        )
+
+    @property
+    def names_version(self) -> bool:
+        """Whether the caller says a version at all."""
+        return bool((self.headers.get(_VERSION) or self.query.get(HEADER) or "").strip())
+
+    @property
+    def version(self) -> Version:
+        """The version of the protocol that is asked for.
+
+        Raises:
+            VersionNotSupported: malformed, or one that is not served.
+        """
+        if self._version is None:
+            self._version = judge_version(self.headers.get(_VERSION), self.query.get(HEADER))
+        return self._version
+
+    @property
+    def media_type(self) -> str:
+        """The content type without its parameters, in lower case; empty when there is none."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def own_url(self) -> str:
+        """The URL under which the caller reached this server, without a path.
+
+        A host that is no host name would stand on a card: the address that was connected to stands in for it.
+        """
+        host = self.headers.get("host", "")
+        if not _HOST.fullmatch(host):
+            server = self._server or ("127.0.0.1", None)
+            name = f"[{server[0]}]" if ":" in server[0] else server[0]
+            host = name if server[1] is None else f"{name}:{server[1]}"
+        return f"{self._scheme}://{host}"
+
+    def require_media_type(self, served: Collection[str], *, optional: bool) -> None:
+        """Judges the content type before anything is read.
+
+        Raises:
+            ContentTypeNotSupported: it is none of ``served``, or absent and not ``optional``.
+        """
+        if self.headers.get("content-type") in served:
+            return
+        media_type = self.media_type
+        if media_type in served or (optional and not media_type):
+            return
+        raise ContentTypeNotSupported(media_type)
+
+    async def read_body(self, receive: Receive, limit_bytes: int, room: Drawn) -> bytes:
+        """The whole body. What it takes from ``room`` is held until that is closed, however this ends.
+
+        Raises:
+            TooLarge: it does not end within the limit; the rest is not kept.
+            CallerLeftError: the connection closed before its end.
+            Limited, InstanceFull: there is no ``room`` for one that is over ``FREE_BYTES``.
+        """
+        announced = self.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced[:20]) > limit_bytes:
+            raise TooLarge("the body", limit_bytes)
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise CallerLeftError
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > limit_bytes:
+                raise TooLarge("the body", limit_bytes)
+            if (more := size - FREE_BYTES - room.amount) > 0:
+                room.take(more)
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+
+Left: TypeAlias = Callable[[], None]
+Watch: TypeAlias = Callable[[Left], Callable[[], object]]
+"""Takes what to call once the caller has left, and returns how to stop watching."""
+
+
+def watch_messages(receive: Receive) -> Watch:
+    """Waits for the message that says it."""
+
+    def watch(left: Left) -> Callable[[], object]:
+        return asyncio.create_task(_wait(receive, left)).cancel
+
+    return watch
+
+
+def watch_nobody(_left: Left) -> Callable[[], object]:
+    """For a caller whose leaving ends the call itself."""
+    return _nothing
+
+
+async def _wait(receive: Receive, left: Left) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    left()
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,212 @@
+"""Hands another configuration to the parts of a gateway that runs.
+
+The configuration read again while the gateway runs: when its file changes, and on SIGHUP.
+
+A good one takes hold at once, as far as it can; what takes a restart is named. A bad one changes nothing: the log, the
+readiness page and a metric say where it is wrong, until it is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import watchfiles
+
+from passerelle.core.errors import ConfigInvalid, PasserelleError
+from passerelle.core.payloads.governance import PolicyChanged
+from passerelle.core.principal import OWNER
+from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.settings.changes import compare, list_limit_changes
+from passerelle.gateway.settings.section import read_output_terms
+from passerelle.gateway.settings.source import find_config, read_settings
+from passerelle.gateway.settings.values import (
+    list_bounds,
+    list_prices,
+    list_quotas,
+    make_peer_configs,
+)
+from passerelle.runtime.observability.logs import configure_logs
+from passerelle.runtime.records.places import Home
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from passerelle.core.payloads.limit import LimitChanged
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.assembly import Gateway
+    from passerelle.gateway.auth.access import Access
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.source import Reading, Sources
+    from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.observability.metrics import Metrics
+
+
+async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
+    """Swaps what can be swapped; a request under way ends with what it began with.
+
+    Raises:
+        ConfigInvalid: an agent cannot be made of its section; nothing is changed then.
+    """
+    gateway.peers.replace(make_peer_configs(new.agents, os.environ))
+    ruled = gateway.terms.find_rules()
+    gateway.terms.reload(new)
+    # Looked at before anything is waited for: what is edited meanwhile is told by whoever edits it.
+    rules = gateway.terms.find_rules()
+    access.reload(new)
+    gateway.gate.rebind(list_bounds(new))
+    gateway.spending.reload(list_quotas(new), list_prices(new))
+    gateway.service.push_configs.rules.reload(new.webhooks.allow)
+    gateway.service.dispatch.outputs.reload(read_output_terms(new.outputs))
+    if new.log_level != old.log_level:
+        configure_logs(new.log_level, old.log_format)
+    await _tell_limits(gateway, old, new)
+    await _tell_policy(gateway, ruled.version, rules)
+
+
+async def _tell_policy(gateway: Gateway, previous: str, rules: Policy) -> None:
+    """The rules of before and of now, in the home of whoever owns the gateway (EXT-3)."""
+    if rules.version == previous:
+        return
+    changed = PolicyChanged("rules", "configuration", rules.version, previous, rules.mode)
+    await _tell(Home(gateway.service.writes), OWNER, changed, f"policy {previous} {rules.version}")
+
+
+async def _tell_limits(gateway: Gateway, old: Settings, new: Settings) -> None:
+    """Every instance reads the same file: the row of the fact makes it one (EVC-17)."""
+    home = Home(gateway.service.writes)
+    clients = {client.name: enter_client(client) for client in new.clients}
+    for fact in list_limit_changes(old, new):
+        who = clients.get(fact.limited.name, OWNER) if fact.limited.kind == "caller" else OWNER
+        limited = fact.limited
+        key = f"{limited.kind} {limited.name} {fact.kind} {fact.unit} {fact.old} {fact.new}"
+        await _tell(home, who, fact, key)
+
+
+async def _tell(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, key: str) -> None:
+    try:
+        await home.record(who, fact, key=key)
+    except PasserelleError as error:
+        structlog.get_logger().warning(
+            "change.untold", what=fact.type, caller=who.id, why=str(error)
+        )
+
+
+_QUIET_MS: Final = 200
+"""An editor writes a file in several steps."""
+
+
+class Reloading:
+    """Holds the settings that are in force. ``apply`` gets those before and those to come."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        settings: Settings,
+        apply: Callable[[Settings, Settings], Awaitable[None]],
+        metrics: Metrics,
+        *,
+        watches: bool = True,
+    ) -> None:
+        self._sources = sources
+        self._apply = apply
+        self._metrics = metrics
+        self._log = structlog.get_logger("passerelle")
+        self._wanted = asyncio.Event()
+        self._watches = watches
+        self.settings = settings
+        self.fault: str | None = None
+        """Why the file that stands there now is not in force."""
+
+    async def run(self) -> None:
+        """Reads again whenever there is a reason to; to be cancelled."""
+        if not self._watches:
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._wanted.set)
+        watching = asyncio.create_task(self._watch(), name="config.watch")
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                await self.reload()
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+    async def reload(self) -> bool:
+        """Reads all sources and takes over what they say; False where they are wrong."""
+        try:
+            reading = read_settings(self._sources)
+            fault = _explain(reading)
+        except ConfigInvalid as error:
+            reading, fault = None, error.message
+        if reading is None or reading.settings is None or fault is not None:
+            self._refuse(fault or "the configuration cannot be read")
+            return False
+        return await self._take_over(reading.settings)
+
+    async def _take_over(self, new: Settings) -> bool:
+        old = self.settings
+        changes = compare(old, new)
+        try:
+            await self._apply(old, new)
+        except PasserelleError as error:
+            self._refuse(error.message)
+            return False
+        self.settings, self.fault = new, None
+        self._metrics.config.faulty.set(0)
+        self._metrics.config.reloads.labels("ok").inc()
+        if changes.hot:
+            self._log.info("config.reloaded", changed=", ".join(changes.hot))
+        if changes.cold:
+            self._log.warning("config.restart_wanted", settings=", ".join(changes.cold))
+        return True
+
+    def _refuse(self, fault: str) -> None:
+        self.fault = fault
+        self._metrics.config.faulty.set(1)
+        self._metrics.config.reloads.labels("refused").inc()
+        self._log.error("config.refused", fault=fault, kept="the configuration before")
+
+    async def _watch(self) -> None:
+        """Looks at the folder: a file that is replaced, or is behind a link that is, has no events of its own."""
+        path = find_config(self._sources)
+        if path is None:
+            return
+        known = _digest(path)
+        try:
+            async for _ in watchfiles.awatch(  # pyright: ignore[reportUnknownMemberType]  # a parameter that is not used
+                path.absolute().parent,
+                debounce=_QUIET_MS,
+                recursive=False,
+            ):
+                found = _digest(path)
+                if found != known:
+                    known = found
+                    self._wanted.set()
+        except OSError as error:
+            self._log.warning("config.unwatched", file=str(path), reason=str(error))
+
+
+def _explain(reading: Reading) -> str | None:
+    if not reading.faults:
+        return None
+    more = len(reading.faults) - 1
+    rest = f" (and {more} more; passerelle check shows all)" if more else ""
+    return f"{reading.faults[0]}{rest}"
+
+
+def _digest(path: Path) -> bytes | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return None

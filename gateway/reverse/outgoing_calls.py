@@ -1,0 +1,157 @@
+"""The agents as one that dialled in calls them: ``channels.reverse_asks.AskedAgents``.
+
+A call takes the same operations as one over any other binding, with the caller's rights, limits and policy. What
+differs is here: the socket says who calls, and the frame which agent.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.a2a_mapping.resume import ResumeWish
+from passerelle.a2a_mapping.rpc import Method, read_method
+from passerelle.a2a_mapping.version import CURRENT, HEADER, judge_version
+from passerelle.core.agent_name import find_tenant
+from passerelle.core.errors import (
+    CallerError,
+    InvalidInput,
+    NotFound,
+    VersionNotSupported,
+)
+from passerelle.gateway.a2a.calls import TENANT
+from passerelle.gateway.a2a.extensions import activate, read_metadata
+from passerelle.gateway.a2a.frame_forms import choose_form
+from passerelle.gateway.a2a.http_request import watch_nobody
+from passerelle.gateway.a2a.operations import SCOPES, Call
+from passerelle.gateway.a2a.visits import Visits
+from passerelle.runtime.common.calls import check_key, require_operation, require_scope
+from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.observability.logs import Requests
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.channels.reverse_asks import AgentAsk
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.gateway.a2a.face import FaceParts
+    from passerelle.gateway.a2a.operations import Operations, Streaming
+    from passerelle.gateway.a2a.visits import Visit
+
+_AFTER: Final = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Serves the calls of all links. ``operations`` and ``parts`` are those of the A2A face."""
+
+    operations: Operations
+    parts: FaceParts
+    _requests: Requests = field(init=False, repr=False)
+    _visits: Visits = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_requests", Requests(self.parts.ids))
+        visits = Visits(self.parts.metrics, self.parts.spans, "channel")
+        object.__setattr__(self, "_visits", visits)
+
+    async def ask(
+        self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
+    ) -> JsonObject:
+        """Carries a call through; it is counted as one over any binding."""
+        self._requests.begin()
+        with self.operations.waits.present:
+            async with self._visits.receive(ask.headers, "CHANNEL", CURRENT) as visit:
+                return await self._serve(visit, ask, deliver)
+
+    async def _serve(
+        self, visit: Visit, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
+    ) -> JsonObject:
+        principal = ask.find_principal()
+        if ask.to not in self.parts.agents.names or not principal.sees(ask.to):
+            raise NotFound("agent", ask.to)
+        visit.agent = ask.to
+        _judge_version(ask)
+        method = read_method(ask.method)
+        visit.operation = method
+        require_scope(principal, SCOPES[method])
+        call = self._compose(ask, method, principal)
+        match method:
+            case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
+                await self._stream(method, call, deliver)
+                return {}
+            case _:
+                return await self.operations.answer(method, call, watch_nobody)
+
+    async def _stream(
+        self, method: Streaming, call: Call, deliver: Callable[[bytes, str], Awaitable[None]]
+    ) -> None:
+        """Gives every frame as it is stored; who takes none holds up its own stream and nobody else's."""
+        form = choose_form(None, marked=RESUME in call.extensions)
+        async with self.operations.open(method, call) as followed:
+            with self.operations.waits.hold(watch_nobody, call.judge):
+                async with aclosing(followed.frames) as frames:
+                    async for frame in frames:
+                        await deliver(form.render(await frame.load()), frame.cursor)
+
+    def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> Call:
+        named = read_metadata(ask.headers)
+        carry_on(named, None)
+        check_key(ask.idem, required=False)
+        params, wish = _read_wish(ask, method)
+        return Call(
+            principal,
+            ask.to,
+            params,
+            asked=named,
+            extensions=activate(named),
+            idem=ask.idem,
+            traceparent=ask.headers.get("traceparent"),
+            tracestate=ask.headers.get("tracestate"),
+            wish=wish,
+            judge=AskStanding(ask, method).judge,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AskStanding:
+    """Whether the caller may still have what it waits for; its credential is the link's business."""
+
+    ask: AgentAsk
+    method: Method
+
+    async def judge(self) -> CallerError | None:
+        """Why it may not."""
+        now = self.ask.find_principal()
+        try:
+            if not now.sees(self.ask.to):
+                raise NotFound("agent", self.ask.to)
+            require_scope(now, SCOPES[self.method])
+            require_operation(now, self.ask.to, self.method)
+        except CallerError as error:
+            return error
+        return None
+
+
+def _judge_version(ask: AgentAsk) -> None:
+    """Links speak 1.0, and so do the calls over them."""
+    said = ask.headers.get(HEADER.lower())
+    if said is not None and judge_version(said, None) != CURRENT:
+        raise VersionNotSupported(said[:20], (CURRENT,))
+
+
+def _read_wish(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | None]:
+    """The params of A2A, and where a subscriber goes on."""
+    params = {**ask.params}
+    tenant = params.pop(TENANT, None)
+    if tenant not in {None, "", ask.to, find_tenant(ask.to)}:
+        raise InvalidInput(TENANT, f"is none of the agent {ask.to!r}")
+    if method is not Method.SUBSCRIBE_TO_TASK or _AFTER not in params:
+        return params, None
+    after = params.pop(_AFTER)
+    if not isinstance(after, str) or not after:
+        raise InvalidInput(_AFTER, "must be a cursor")
+    return params, ResumeWish(after)

@@ -1,0 +1,251 @@
+"""The calls about policy: grants, and the mode that is on for a while. Their parameters are the requests themselves.
+
+The calls about devices, and about what was decided. Their parameters are the commands and queries themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from passerelle.core.approval.requests import (
+    Audit,
+    GetAudit,
+    ListMutes,
+    MutePeer,
+    Mutes,
+    NoteSeen,
+    PeerMuted,
+    ReturnAgain,
+    ReturnOwed,
+    SeenNoted,
+    UnmutePeer,
+)
+from passerelle.core.policy.requests import (
+    ActionContent,
+    AskPermission,
+    BypassSet,
+    EvaluatePermission,
+    ExplainAction,
+    GetActionContent,
+    GetPermissions,
+    GetPolicy,
+    GrantRevoked,
+    Judgement,
+    ListGrants,
+    PermissionView,
+    PolicySet,
+    PolicyTried,
+    PolicyView,
+    ResolvePermission,
+    RevokeGrant,
+    SetBypass,
+    SetPolicy,
+    TryPolicy,
+    UsePermission,
+    WithdrawPermission,
+)
+from passerelle.core.principal import Scope
+from passerelle.core.read_models.permissions import PermissionSummary
+from passerelle.core.session.device_requests import (
+    ConfirmDevice,
+    DeviceChanged,
+    DevicePaired,
+    GetPushKey,
+    ListDevices,
+    PairDevice,
+    RemoveDevicePush,
+    RenameDevice,
+    RevokeDevice,
+    SetDevicePush,
+)
+from passerelle.runtime.common.calls import Call
+
+POLICY_ROWS: Final[Sequence[Call]] = (
+    Call(
+        "list_grants",
+        "The standing yeses of the caller, and how often each was used",
+        (Scope.READ_APPROVALS,),
+        ListGrants,
+        lambda given, _: given,
+    ),
+    Call(
+        "revoke_grant",
+        "End a standing yes",
+        (Scope.GRANT, Scope.DECIDE),
+        RevokeGrant,
+        lambda given, _: given,
+        GrantRevoked,
+    ),
+    Call(
+        "set_bypass",
+        "Have everything allowed for a while, but for what is critical or destroys",
+        (Scope.GRANT,),
+        SetBypass,
+        lambda given, _: given,
+        BypassSet,
+    ),
+    Call(
+        "evaluate_permission",
+        "What policy would say, and why; nothing is written",
+        (Scope.READ_APPROVALS, Scope.HOST, Scope.ASK),
+        EvaluatePermission,
+        lambda given, _: given,
+        model=Judgement,
+    ),
+    Call(
+        "ask_permission",
+        "Ask, as a worker, whether something may be done for a task",
+        (Scope.ASK,),
+        AskPermission,
+        lambda given, _: given,
+        PermissionView,
+    ),
+    Call(
+        "use_permission",
+        "Say, as a worker, that what was allowed is done now",
+        (Scope.ASK,),
+        UsePermission,
+        lambda given, _: given,
+        PermissionView,
+    ),
+    Call(
+        "withdraw_permission",
+        "Take back, as whoever asked, a question that is open",
+        (Scope.ASK, Scope.CALL, Scope.WRITE_TASKS),
+        WithdrawPermission,
+        lambda given, _: given,
+        PermissionView,
+    ),
+    Call(
+        "resolve_permission",
+        "Answer a question by the policy of a host",
+        (Scope.HOST,),
+        ResolvePermission,
+        lambda given, _: given,
+        PermissionView,
+    ),
+    Call(
+        "see_action",
+        "Say that a question was shown to the caller",
+        (Scope.READ_APPROVALS,),
+        NoteSeen,
+        lambda given, _: given,
+        SeenNoted,
+    ),
+    Call(
+        "return_again",
+        "Try an answer again that could not be delivered",
+        (Scope.DECIDE,),
+        ReturnAgain,
+        lambda given, _: given,
+        ReturnOwed,
+    ),
+    Call(
+        "mute_peer",
+        "Have no pushes for what an agent asks for a while, unless it is grave",
+        (Scope.READ_APPROVALS,),
+        MutePeer,
+        lambda given, _: given,
+        PeerMuted,
+    ),
+    Call(
+        "unmute_peer",
+        "Have pushes again for what an agent asks",
+        (Scope.READ_APPROVALS,),
+        UnmutePeer,
+        lambda given, _: given,
+        PeerMuted,
+    ),
+    Call(
+        "list_mutes",
+        "The agents that the caller has muted",
+        (Scope.READ_APPROVALS,),
+        ListMutes,
+        lambda given, _: given,
+        model=Mutes,
+    ),
+    Call(
+        "get_action_content",
+        "All of what a question is about, also where it shows only the beginning",
+        (Scope.READ_APPROVALS, Scope.ASK),
+        GetActionContent,
+        lambda given, _: given,
+        model=ActionContent,
+    ),
+    Call(
+        "explain_action",
+        "Why a question was asked, what every source said, and what became of it",
+        (Scope.READ_APPROVALS,),
+        ExplainAction,
+        lambda given, _: given,
+    ),
+    Call(
+        "try_policy",
+        "What other rules would have said to what was asked lately",
+        (Scope.READ_APPROVALS,),
+        TryPolicy,
+        lambda given, _: given,
+        model=PolicyTried,
+    ),
+    Call(
+        "get_policy",
+        "The rules that are in force for the work of the caller",
+        (Scope.READ_AUDIT, Scope.OPERATE, Scope.WRITE_POLICY),
+        GetPolicy,
+        lambda given, _: given,
+        model=PolicyView,
+    ),
+    Call(
+        "set_policy",
+        "Put rules beside those of the configuration, for every instance, or say what that would change",
+        (Scope.WRITE_POLICY,),
+        SetPolicy,
+        lambda given, _: given,
+        PolicySet,
+    ),
+    Call(
+        "get_permissions",
+        "What may be done in a thread, and who is asked at this moment",
+        (Scope.READ_TASKS,),
+        GetPermissions,
+        lambda given, _: given,
+        model=PermissionSummary,
+    ),
+)
+
+
+_MANAGE: Final = (Scope.MANAGE_DEVICES,)
+_LOOK: Final = (Scope.MANAGE_DEVICES, Scope.READ_APPROVALS, Scope.DECIDE)
+_SUBSCRIBE: Final = (Scope.MANAGE_DEVICES, Scope.CONNECT)
+"""A device may say where it takes pushes; for others it takes the right to manage them."""
+
+
+def _row(
+    name: str,
+    summary: str,
+    scopes: tuple[Scope, ...],
+    params: type[Any],
+    result: type[Any] | None = DeviceChanged,
+) -> Call:
+    return Call(name, summary, scopes, params, lambda given, _: given, result)
+
+
+DEVICE_ROWS: Final[Sequence[Call]] = (
+    _row("list_devices", "The devices of the caller", _LOOK, ListDevices, None),
+    Call(
+        "get_audit",
+        "How a question came to be decided: its facts, and what proves them",
+        (Scope.READ_AUDIT,),
+        GetAudit,
+        lambda given, _: given,
+        model=Audit,
+    ),
+    _row("get_push_key", "The key that browsers subscribe with", _LOOK, GetPushKey, None),
+    _row("pair_device", "Offer a device a code", _MANAGE, PairDevice, DevicePaired),
+    _row("confirm_device", "Trust a device by the digits that it shows", _MANAGE, ConfirmDevice),
+    _row("rename_device", "Call a device something else", _MANAGE, RenameDevice),
+    _row("revoke_device", "Trust a device no more", _MANAGE, RevokeDevice),
+    _row("set_device_push", "Where a device takes Web Push", _SUBSCRIBE, SetDevicePush),
+    _row("remove_device_push", "Send a device no Web Push", _SUBSCRIBE, RemoveDevicePush),
+)

@@ -1,0 +1,277 @@
+"""The commands that ``/v1`` and channels offer: one table from a method to a command, and back to JSON.
+
+Both edges call :func:`call` with the same method names and parameters (CMD-27), so they cannot drift apart.
+A row says what may be sent (a record, whose schema is the documented one), which right it takes, and how
+the answer looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, assert_never, cast
+
+import structlog
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.approval.requests import PeerMuted, ReturnOwed, SeenNoted
+from passerelle.core.commands import (
+    ActionAnswered,
+    CancelAccepted,
+    CancelTask,
+    Command,
+    CommandService,
+    DeliveryRetried,
+    GetAction,
+    ListActions,
+    ListAgents,
+    ListDeliveries,
+    PushConfigDeleted,
+    PushConfigSet,
+    Query,
+    RespondAction,
+    Result,
+    RetryDelivery,
+    SubmitTurn,
+    TurnAccepted,
+)
+from passerelle.core.errors import (
+    InvalidAgentResponse,
+    NotCancelable,
+    NotFound,
+    PeerUnavailable,
+    UnknownMethod,
+)
+from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.session.device_requests import (
+    ChannelReconnected,
+    DeviceChanged,
+    DevicePaired,
+    EventsAcked,
+    NoticeSent,
+)
+from passerelle.core.session.requests import SessionChanged, ThreadResumed, TurnInterrupted
+from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
+from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import from_wire, to_wire
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.near import find_near
+from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.rpc.forms import (
+    ActionParams,
+    CancelAnswer,
+    DecisionAnswer,
+    DeliveryParams,
+    ListActionsParams,
+    ListAgentsParams,
+    ListDeliveriesParams,
+    SubmitTurnParams,
+    TurnAnswer,
+)
+from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
+from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
+from passerelle.gateway.rpc.turns import read_turn
+from passerelle.runtime.common.calls import (
+    Call,
+    Caller,
+    check_key,
+    require_operation,
+    require_scope,
+)
+
+if TYPE_CHECKING:
+    from passerelle.runtime.limits.gate import Gate
+
+ANSWERING: Final = "respond_action"
+
+_ROWS: Final = (
+    Call(
+        "submit_turn",
+        "Send a message to an agent",
+        (Scope.CALL,),
+        SubmitTurnParams,
+        read_turn,
+        TurnAnswer,
+        names_message=True,
+    ),
+    Call(
+        "list_actions",
+        "The questions of the caller: the open ones, or those that ended",
+        (Scope.READ_APPROVALS,),
+        ListActionsParams,
+        lambda params, _: ListActions(
+            params.limit,
+            params.kind,
+            params.risk,
+            params.task_id,
+            params.page_token,
+            params.state,
+        ),
+    ),
+    Call(
+        "get_action",
+        "One question and where it stands, now or after its next change",
+        (Scope.READ_APPROVALS, Scope.ASK),
+        ActionParams,
+        lambda params, _: GetAction(params.action_id, params.wait, params.rev),
+    ),
+    Call(
+        ANSWERING,
+        "Answer a question; the first valid answer wins",
+        (Scope.DECIDE,),
+        RespondAction,
+        lambda params, _: cast("RespondAction", params),
+        DecisionAnswer,
+        keyed=True,
+    ),
+    Call(
+        "list_agents",
+        "The agents that the caller may use, with their skills",
+        (Scope.CALL,),
+        ListAgentsParams,
+        lambda params, _: ListAgents(params.skill, params.tag),
+    ),
+    Call(
+        "list_deliveries",
+        "Webhooks whose deliveries fail",
+        (Scope.READ_TASKS, Scope.OPERATE),
+        ListDeliveriesParams,
+        lambda params, _: ListDeliveries(params.limit),
+    ),
+    Call(
+        "retry_delivery",
+        "Try a failing webhook again now, from what it has confirmed",
+        (Scope.WRITE_TASKS, Scope.OPERATE),
+        DeliveryParams,
+        lambda params, _: RetryDelivery(params.delivery),
+        DeliveryRetried,
+    ),
+)
+CALLS: Final[Mapping[str, Call]] = {
+    row.name: row
+    for row in (*_ROWS, *TASK_ROWS, *SESSION_ROWS, *MODEL_ROWS, *DEVICE_ROWS, *POLICY_ROWS)
+}
+
+
+async def call(
+    service: CommandService,
+    caller: Caller,
+    method: str,
+    params: JsonObject,
+    gate: Gate | None = None,
+) -> JsonObject:
+    """Carries out one method and returns the answer as it stands on the wire.
+
+    Raises:
+        UnknownMethod: there is no such method.
+        Forbidden: the caller lacks the right.
+        InvalidInput: a parameter is missing, unknown or malformed; it is named by its path.
+        Limited: the caller is over its rate.
+        PasserelleError: whatever the service raises.
+    """
+    row = CALLS.get(method)
+    if row is None:
+        raise UnknownMethod(method, find_near(method, CALLS))
+    require_scope(caller.principal, row.scopes)
+    check_key(caller.idem, required=row.keyed)
+    request = row.read(from_wire(row.params, params), caller)
+    if gate is not None:
+        await gate.enter(caller.principal, slot=False)
+    if not row.changes:
+        return await service.read(caller.principal, cast("Query", request))
+    return await _execute(service, caller, cast("Command", request))
+
+
+async def _execute(service: CommandService, caller: Caller, command: Command) -> JsonObject:
+    match command:
+        case SubmitTurn():
+            require_sending(caller.principal, command.agent)
+            return render_result(await _delegate(service, caller, command, command.agent))
+        case StartTask():
+            return render_result(await _delegate(service, caller, command, command.agent))
+        case CancelTask():
+            return to_wire(await _cancel(service, caller, command))
+        case _:
+            return render_result(await service.execute(caller.principal, command, caller.idem))
+
+
+def require_sending(principal: Principal, agent: str) -> None:
+    """Raises Forbidden where the caller may not send to an agent that it sees; what it does not see is not named."""
+    if principal.sees(agent):
+        require_operation(principal, agent, Method.SEND_MESSAGE)
+
+
+async def _delegate(
+    service: CommandService, caller: Caller, command: SubmitTurn | StartTask, agent: str | None
+) -> Result:
+    """Where an agent is, and how its card is wrong, is for the log: callers read what they may know."""
+    try:
+        return await service.execute(caller.principal, command, caller.idem)
+    except (PeerUnavailable, InvalidAgentResponse) as error:
+        structlog.get_logger().warning(
+            "rpc.peer", agent=agent, code=error.stable_code, reason=error.message
+        )
+        raise veil(error, agent or "") from error
+
+
+async def _cancel(service: CommandService, caller: Caller, command: CancelTask) -> CancelAnswer:
+    """What there was to cancel is an answer here, whatever it was (MK-12); A2A has errors for it."""
+    try:
+        result = await service.execute(caller.principal, command, caller.idem)
+    except NotFound:
+        return CancelAnswer("not_found")
+    except NotCancelable as error:
+        stopped = error.details.get("status") == Status.CANCELLED
+        return CancelAnswer("already_cancelled" if stopped else "already_done")
+    return CancelAnswer("requested", cast("CancelAccepted", result).task)
+
+
+def render_result(result: Result) -> JsonObject:
+    """The wire form of what a command came to."""
+    match result:
+        case TurnAccepted():
+            return to_wire(
+                TurnAnswer(
+                    session_id=result.session_id,
+                    thread_id=result.thread_id,
+                    turn_id=result.turn_id,
+                    task_id=result.facade,
+                    context_id=result.context_id,
+                    repeated=result.repeated,
+                )
+            )
+        case CancelAccepted():
+            return to_wire(CancelAnswer("requested", result.task))
+        case ActionAnswered():
+            votes = (result.votes, result.need) if result.need > 1 else (None, None)
+            return to_wire(DecisionAnswer(result.outcome, result.rev, result.decision, *votes))
+        case (
+            DeliveryRetried()
+            | TaskChanged()
+            | TaskGiven()
+            | SessionChanged()
+            | TurnInterrupted()
+            | ThreadResumed()
+            | EventsAcked()
+            | ChannelReconnected()
+            | NoticeSent()
+            | StreamWebhookSet()
+            | StreamWebhookDeleted()
+            | DevicePaired()
+            | DeviceChanged()
+            | GrantRevoked()
+            | BypassSet()
+            | PermissionView()
+            | PolicySet()
+            | SeenNoted()
+            | ReturnOwed()
+            | PeerMuted()
+        ):
+            return to_wire(result)
+        case PushConfigSet():
+            return result.config
+        case PushConfigDeleted():
+            return {}
+        case _:
+            assert_never(result)

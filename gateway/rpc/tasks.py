@@ -1,0 +1,304 @@
+"""The calls about tasks. Most parameters are the command itself: its form is the documented one.
+
+The calls about sessions, threads and turns under way. Their parameters are the commands and queries themselves.
+
+The calls that show read models of sessions, threads and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from passerelle.a2a_mapping.inbound import read_send
+from passerelle.core.commands import (
+    CancelTask,
+    GetOutput,
+    GetRecord,
+    GetSession,
+    GetSessionTasks,
+    GetTaskModel,
+    GetThread,
+    TaskModel,
+)
+from passerelle.core.principal import Scope
+from passerelle.core.read_models.artifacts import ArtifactSummary, OutputContent
+from passerelle.core.read_models.attempts import Attempts
+from passerelle.core.read_models.channels import ChannelSummary
+from passerelle.core.read_models.delivery import DeliveryState
+from passerelle.core.read_models.explanation import Explanation
+from passerelle.core.read_models.history import ContextBoundary
+from passerelle.core.read_models.routing import RoutingSummary
+from passerelle.core.read_models.session import SessionSnapshot
+from passerelle.core.read_models.subagents import SubagentSummary
+from passerelle.core.read_models.task import TaskLine, TaskObjects
+from passerelle.core.read_models.tasks import TaskGraph, TaskSnapshot
+from passerelle.core.read_models.thread import ThreadModel
+from passerelle.core.session.device_requests import (
+    AckEvents,
+    ChannelReconnected,
+    EventsAcked,
+    GetChannels,
+    NoticeSent,
+    ReconnectChannel,
+    SendNotice,
+)
+from passerelle.core.session.requests import (
+    DescribeSession,
+    InterruptTurn,
+    ListSessions,
+    OpenSession,
+    ResumeThread,
+    SessionChanged,
+    ThreadResumed,
+    TurnInterrupted,
+)
+from passerelle.core.session.webhook_requests import (
+    DeleteStreamWebhook,
+    ListStreamWebhooks,
+    SetStreamWebhook,
+    StreamWebhookDeleted,
+    StreamWebhookSet,
+)
+from passerelle.core.task.requests import (
+    AppendTaskProgress,
+    CompleteTask,
+    CreateTask,
+    FailTask,
+    GiveTask,
+    LinkTasks,
+    ListRecords,
+    PauseTask,
+    ResumeTask,
+    RetryTask,
+    StartTask,
+    TaskChanged,
+    TaskGiven,
+    UnlinkTasks,
+    UpdateTask,
+)
+from passerelle.gateway.rpc.forms import (
+    CancelAnswer,
+    CancelTaskParams,
+    OutputParams,
+    SessionParams,
+    SessionWindowParams,
+    StartTaskParams,
+    TaskParams,
+    ThreadParams,
+)
+from passerelle.gateway.rpc.turns import compose_message
+from passerelle.runtime.common.calls import Call, Caller
+
+_READ: Final = (Scope.READ_TASKS,)
+_WRITE: Final = (Scope.WRITE_TASKS,)
+
+
+def _read_start(params: StartTaskParams, caller: Caller) -> StartTask:
+    message = None
+    if any(given is not None for given in (params.message, params.parts, params.text)):
+        message = read_send({"message": compose_message(params, caller)}).message
+    return StartTask(
+        task_id=params.task_id,
+        source=caller.source,
+        version=params.version,
+        agent=params.agent,
+        message=message,
+        traceparent=caller.traceparent or params.traceparent,
+        tracestate=caller.tracestate,
+    )
+
+
+def _change(name: str, summary: str, command: type[Any]) -> Call:
+    """A row whose parameters are the command."""
+    return Call(name, summary, _WRITE, command, lambda params, _: params, TaskChanged)
+
+
+TASK_ROWS: Final[Sequence[Call]] = (
+    Call(
+        "list_tasks",
+        "The tasks of the caller, the newest change of status first",
+        _READ,
+        ListRecords,
+        lambda params, _: params,
+    ),
+    Call(
+        "get_task",
+        "The local record of a task",
+        _READ,
+        TaskParams,
+        lambda params, _: GetRecord(params.task_id),
+    ),
+    _change("create_task", "Create a task for an agent, without starting it", CreateTask),
+    Call(
+        "start_task",
+        "Send a task to its agent",
+        _WRITE,
+        StartTaskParams,
+        _read_start,
+        TaskChanged,
+        names_message=True,
+    ),
+    _change("update_task", "Change what describes a task", UpdateTask),
+    Call(
+        "give_task",
+        "Give a task to another owner",
+        _WRITE,
+        GiveTask,
+        lambda params, _: params,
+        TaskGiven,
+    ),
+    _change("append_task_progress", "Say how far a task is", AppendTaskProgress),
+    _change("pause_task", "Send nothing more for a task until it is resumed", PauseTask),
+    _change("resume_task", "Go on with a task that is paused or blocked", ResumeTask),
+    Call(
+        "cancel_task",
+        "Stop a task",
+        (Scope.CALL, Scope.WRITE_TASKS),
+        CancelTaskParams,
+        lambda params, _: CancelTask(
+            params.task_id, reason=params.reason, propagation=params.propagation
+        ),
+        CancelAnswer,
+    ),
+    _change("complete_task", "End a task well, if every fact is there", CompleteTask),
+    _change("fail_task", "End a task with an error", FailTask),
+    _change("retry_task", "Try a task again that has ended or is lost", RetryTask),
+    _change("link_tasks", "Make an edge from a task", LinkTasks),
+    _change("unlink_tasks", "Mark an edge as removed", UnlinkTasks),
+)
+
+
+def _row(name: str, summary: str, params: type[Any], result: type[Any] | None = None) -> Call:
+    scope = Scope.READ_TASKS if result is None else Scope.WRITE_TASKS
+    return Call(name, summary, (scope,), params, lambda given, _: given, result)
+
+
+_FOLLOW: Final = (Scope.READ_TASKS, Scope.CALL, Scope.READ_APPROVALS, Scope.DECIDE)
+"""Which of them a stream takes is looked at with the stream."""
+
+SESSION_ROWS: Final[Sequence[Call]] = (
+    _row("list_sessions", "The sessions of the caller, the newest activity first", ListSessions),
+    _row("open_session", "Open a session with a name", OpenSession, SessionChanged),
+    _row(
+        "update_session", "Change the title or labels of a session", DescribeSession, SessionChanged
+    ),
+    _row("interrupt_turn", "Stop what is under way in a session", InterruptTurn, TurnInterrupted),
+    Call(
+        "ack_events",
+        "Say that a device has a stream up to a cursor",
+        _FOLLOW,
+        AckEvents,
+        lambda given, _: given,
+        EventsAcked,
+    ),
+    Call(
+        "reconnect_channel",
+        "Bring a device up to date in a stream: its state, then the events after what it has",
+        _FOLLOW,
+        ReconnectChannel,
+        lambda given, _: given,
+        ChannelReconnected,
+    ),
+    Call(
+        "send_notice",
+        "Say something of a device that is no turn: a notice or a state",
+        (Scope.CONNECT,),
+        SendNotice,
+        lambda given, _: given,
+        NoticeSent,
+    ),
+    Call(
+        "set_stream_webhook",
+        "Deliver a stream to an address, in signed batches",
+        _FOLLOW,
+        SetStreamWebhook,
+        lambda given, _: given,
+        StreamWebhookSet,
+    ),
+    Call(
+        "delete_stream_webhook",
+        "Deliver a stream there no more",
+        _FOLLOW,
+        DeleteStreamWebhook,
+        lambda given, _: given,
+        StreamWebhookDeleted,
+    ),
+    Call(
+        "list_stream_webhooks",
+        "The webhooks of a stream, and how far they have come",
+        _FOLLOW,
+        ListStreamWebhooks,
+        lambda given, _: given,
+    ),
+    _row("resume_thread", "Attach to the runs of a thread again", ResumeThread, ThreadResumed),
+)
+
+
+def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> Call:
+    return Call(
+        name,
+        summary,
+        (Scope.READ_TASKS,),
+        TaskParams,
+        lambda params, _: GetTaskModel(params.task_id, model),
+        model=kind,
+    )
+
+
+MODEL_ROWS: Final[Sequence[Call]] = (
+    Call(
+        "get_session",
+        "A session with its threads and a window of its history",
+        (Scope.READ_TASKS,),
+        SessionWindowParams,
+        lambda params, _: GetSession(params.session_id, params.limit, params.before),
+        model=SessionSnapshot,
+    ),
+    Call(
+        "get_session_tasks",
+        "The tasks of a session: sets, counts, graph, attempts, blockers, delivery",
+        (Scope.READ_TASKS,),
+        SessionParams,
+        lambda params, _: GetSessionTasks(params.session_id),
+        model=TaskSnapshot,
+    ),
+    Call(
+        "get_channels",
+        "Who is linked to a session: devices, agents, and questions on their way",
+        (Scope.READ_TASKS,),
+        GetChannels,
+        lambda params, _: params,
+        model=ChannelSummary,
+    ),
+    Call(
+        "get_thread",
+        "A thread with its tasks, what is asked in it, and what went wrong",
+        (Scope.READ_TASKS,),
+        ThreadParams,
+        lambda params, _: GetThread(params.thread_id),
+        model=ThreadModel,
+    ),
+    _task_model("get_task_summary", "summary", "A task in one line", TaskLine),
+    _task_model("get_attempts", "attempts", "The attempts of a task", Attempts),
+    _task_model(
+        "get_artifacts", "artifacts", "The artifacts of a task, by version", ArtifactSummary
+    ),
+    Call(
+        "get_output",
+        "Content that stands elsewhere: an artifact, a large frame, the copy of a file",
+        (Scope.READ_TASKS,),
+        OutputParams,
+        lambda params, _: GetOutput(params.task_id, params.sha256, params.offset, params.limit),
+        model=OutputContent,
+    ),
+    _task_model("get_task_graph", "graph", "The edges of a task", TaskGraph),
+    _task_model("get_delivery", "delivery", "Whether output reached its consumers", DeliveryState),
+    _task_model(
+        "get_routing", "routing", "How the agent was chosen, costs and limits", RoutingSummary
+    ),
+    _task_model("get_subagents", "subagents", "The contexts that agents opened", SubagentSummary),
+    _task_model("get_context", "context", "What an agent was given", ContextBoundary),
+    _task_model("get_objects", "objects", "Task, runs, steps, jobs and todos", TaskObjects),
+    _task_model("explain_task", "explain", "Why a task is as it is, from its facts", Explanation),
+)

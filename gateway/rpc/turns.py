@@ -1,0 +1,71 @@
+"""A message of a caller, in the forms in which ``/v1`` and channels take it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.inbound import ROLE_USER, read_send
+from passerelle.core.commands import SubmitTurn
+from passerelle.core.errors import InvalidInput
+from passerelle.gateway.rpc.forms import StartTaskParams, SubmitTurnParams
+
+if TYPE_CHECKING:
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.common.calls import Caller
+
+
+def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
+    """The turn that a caller wants to open.
+
+    Raises:
+        InvalidInput: the message is not one, or names another task or context than the parameters.
+    """
+    request = read_send({"message": compose_message(params, caller)})
+    _require_equal("taskId", params.task_id, request.task_id)
+    _require_equal("contextId", params.context_id, request.context_id)
+    return SubmitTurn(
+        agent=params.agent,
+        message=request.message,
+        source=caller.source,
+        wait="none",
+        task=request.task_id,
+        context_id=request.context_id,
+        session_id=params.session_id,
+        traceparent=caller.traceparent or params.traceparent,
+        tracestate=caller.tracestate,
+    )
+
+
+def compose_message(params: SubmitTurnParams | StartTaskParams, caller: Caller) -> JsonObject:
+    """The A2A message out of whichever form it was given in. Raises InvalidInput: not in exactly one."""
+    given = [name for name in ("message", "parts", "text") if getattr(params, name) is not None]
+    if len(given) != 1:
+        raise InvalidInput("message", "exactly one of message, parts and text is required")
+    if params.message is not None:
+        message: JsonObject = {"role": ROLE_USER, **params.message}
+        if "messageId" not in message and "message_id" not in message:
+            message["messageId"] = _derive_message_id(caller)
+    else:
+        parts: list[Json] = [*params.parts] if params.parts else [{"text": params.text}]
+        if params.parts == []:
+            raise InvalidInput("parts", "at least one part is required")
+        message = {"role": ROLE_USER, "messageId": _derive_message_id(caller), "parts": parts}
+    if isinstance(params, SubmitTurnParams) and params.task_id:
+        message.setdefault("taskId", params.task_id)
+    if isinstance(params, SubmitTurnParams) and params.context_id:
+        message.setdefault("contextId", params.context_id)
+    return message
+
+
+def _derive_message_id(caller: Caller) -> str:
+    """A function of the key, because the repeat of a request must be the same request."""
+    if caller.idem is None:
+        raise InvalidInput("messageId", "an idempotency key or a message with an id is required")
+    name = f"{caller.principal.tenant}\0{caller.principal.id}\0{caller.idem}"
+    return f"msg-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def _require_equal(name: str, outside: str | None, inside: str | None) -> None:
+    if outside is not None and outside != inside:
+        raise InvalidInput(name, f"differs from message.{name}")

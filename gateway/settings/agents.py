@@ -1,0 +1,454 @@
+"""Settings of agents: where they are, how they are called, what they may cost us in time and load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from passerelle.a2a_mapping.acceptance import MOST_CONDITIONS
+from passerelle.core.agent_name import name_tenant
+from passerelle.core.task.retry import RETRIED, Retryable
+from passerelle.core.wire.json import JsonObject
+from passerelle.gateway.settings.callers import LimitSettings, PriceSettings
+from passerelle.gateway.settings.section import AcceptanceCondition, Name, Section, WebUrl
+from passerelle.peers.interface import PREFERENCE, Choice, Security
+from passerelle.peers.signatures import (
+    DEFAULT_ALGORITHMS,
+    CardAlgorithm,
+    SignaturePolicy,
+)
+from passerelle.runtime.common.durations import Duration, parse_duration
+from passerelle.runtime.common.secret import Secret
+
+Tenant: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~-]{0,62}$")]
+_TAKEN: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
+"""A tenant stands in a path where these stand."""
+_HTTP_ALONE: Final = frozenset(
+    {"url", "tenants", "card_path", "auth", "tls", "interfaces", "allowed_origins", "grpc"}
+)
+_DIALS_IN_WITHIN_S: Final = 60.0
+Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Fault: TypeAlias = tuple[tuple[str, ...], str]
+
+
+def read_secret(variable: str | None, file: Path | None, environ: Mapping[str, str]) -> Secret:
+    """The secret of a variable, else of a file, without the white space around it.
+
+    Raises:
+        LookupError: there is none; the text says why.
+    """
+    if variable is not None:
+        value = environ.get(variable, "").strip()
+        if not value:
+            raise LookupError(f"the environment variable {variable} is not set")
+        return Secret(value)
+    if file is None:
+        raise LookupError("names no variable and no file")
+    try:
+        value = file.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LookupError(f"{file} cannot be read: {error}") from None
+    if not value:
+        raise LookupError(f"{file} is empty")
+    return Secret(value)
+
+
+class SecretSection(Section):
+    """A secret that stands in a variable or in a file, and never in the configuration itself."""
+
+    env: Variable | None = Field(default=None, description="Environment variable that holds it.")
+    file: Path | None = Field(default=None, description="File that holds it.")
+
+    @model_validator(mode="after")
+    def _name_one(self) -> Self:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("names either env or file")
+        return self
+
+    def read(self, environ: Mapping[str, str]) -> Secret:
+        """The secret.
+
+        Raises:
+            LookupError: there is none.
+        """
+        return read_secret(self.env, self.file, environ)
+
+
+class ApiKeyAuth(SecretSection):
+    """An API key, and where requests carry it."""
+
+    place: Literal["header", "query", "cookie"] = Field(
+        default="header", description="Where requests carry it."
+    )
+    name: str = Field(
+        default="X-API-Key",
+        pattern=r"^[A-Za-z0-9_.~-]{1,100}$",
+        description="Its name there.",
+    )
+
+
+class BasicAuth(SecretSection):
+    """HTTP basic authentication; the secret is the password."""
+
+    user: str = Field(pattern=r"^[^:\x00-\x1f\x7f]{1,200}$", description="User name.")
+
+
+class OAuth2Auth(SecretSection):
+    """OAuth2 client credentials; the secret is the client's."""
+
+    token_url: WebUrl = Field(description="Where tokens are asked for.")
+    client_id: str = Field(min_length=1, description="Who we are there.")
+    scopes: tuple[str, ...] = Field(default=(), description="Scopes to ask for.")
+    audience: str | None = Field(
+        default=None, description="Whom the token is for, where the server wants to know."
+    )
+
+
+class AgentAuth(Section):
+    """How the gateway shows itself to an agent: one way, by a secret in a variable or a file."""
+
+    bearer_env: Variable | None = Field(
+        default=None, description="Environment variable that holds the bearer token."
+    )
+    bearer_file: Path | None = Field(default=None, description="File that holds the bearer token.")
+    api_key: ApiKeyAuth | None = Field(default=None, description="An API key.")
+    basic: BasicAuth | None = Field(default=None, description="User and password.")
+    oauth2: OAuth2Auth | None = Field(default=None, description="OAuth2 client credentials.")
+
+    @model_validator(mode="after")
+    def _name_one(self) -> Self:
+        ways = [way for way, value in self if value is not None]
+        if len(ways) != 1:
+            raise ValueError("names exactly one of " + ", ".join(type(self).model_fields))
+        return self
+
+    def find_faults(self, environ: Mapping[str, str]) -> Iterator[Fault]:
+        """Path and reason of a secret that is not there."""
+        for way in ("api_key", "basic", "oauth2"):
+            section: SecretSection | None = getattr(self, way)
+            if section is not None:
+                key = "env" if section.env else "file"
+                yield from _find_fault((way, key), section.env, section.file, environ)
+        if self.bearer_env or self.bearer_file:
+            key = "bearer_env" if self.bearer_env else "bearer_file"
+            yield from _find_fault((key,), self.bearer_env, self.bearer_file, environ)
+
+
+def _find_fault(
+    path: tuple[str, ...], variable: str | None, file: Path | None, environ: Mapping[str, str]
+) -> Iterator[Fault]:
+    try:
+        read_secret(variable, file, environ)
+    except LookupError as error:
+        yield path, str(error)
+
+
+class AgentTls(Section):
+    """What an `https` agent is checked against, and what we show it."""
+
+    ca: Path | None = Field(
+        default=None, description="Authorities to trust instead of the system's, as PEM."
+    )
+    cert: Path | None = Field(
+        default=None, description="Our certificate for mutual TLS, with its chain, as PEM."
+    )
+    key: Path | None = Field(default=None, description="Its key; absent: in the same file.")
+
+    @model_validator(mode="after")
+    def _need_cert(self) -> Self:
+        if self.key is not None and self.cert is None:
+            raise ValueError("has a key without its cert")
+        return self
+
+
+class CardSignature(Section):
+    """Whether the card of an agent has to be signed, and by whom."""
+
+    policy: SignaturePolicy = Field(
+        default="warn",
+        description="`require` takes no card without a valid signature, `warn` says so in the log.",
+    )
+    keys: tuple[Path, ...] = Field(
+        default=(),
+        description="Files with a public key as JWK, or a JWK set: pinned, each by its kid.",
+    )
+    jku_origins: tuple[WebUrl, ...] = Field(
+        default=(),
+        description="Origins whose key sets are trusted, over https (http on this machine alone).",
+    )
+    algorithms: tuple[CardAlgorithm, ...] = Field(default=DEFAULT_ALGORITHMS, min_length=1)
+    revoked: tuple[str, ...] = Field(default=(), description="Ids of keys that count no more.")
+
+    @model_validator(mode="after")
+    def _need_keys(self) -> Self:
+        if self.policy != "off" and not (self.keys or self.jku_origins):
+            raise ValueError("names no key: give keys, or jku_origins")
+        for origin in self.jku_origins:
+            url = urlsplit(origin)
+            if url.scheme != "https" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
+                raise ValueError(f"{origin} is not https")
+        return self
+
+
+class AgentBusy(Section):
+    """What callers get of an agent that takes no more work (429, 503 with Retry-After), or rests after failures."""
+
+    callers: Literal["task", "refuse"] = Field(
+        default="task",
+        description="`task`: whoever waits for the answer gets the Task, which waits for the agent and can be "
+        "cancelled; `refuse`: 429 (503 where the agent said that) with Retry-After, and nothing waits.",
+    )
+    told_after: Duration = Field(
+        default=parse_duration("3s"),
+        description="A wait that ends within this time since the message came is not told: its caller waits on.",
+    )
+    give_up: Duration | None = Field(
+        default=None,
+        description="How long a message that the agent never took is tried, until its task fails. "
+        "None: as long as `timeout.total`.",
+    )
+
+
+class AgentTimeout(Section):
+    """How long an agent may take."""
+
+    connect: Duration = Field(
+        default=parse_duration("5s"),
+        json_schema_extra={"default": "5s"},
+        description="Until a connection stands; of an agent that dials in, how long a message waits for it to be there "
+        "(1m where nothing is said).",
+    )
+    query: Duration = Field(
+        default=parse_duration("30s"),
+        json_schema_extra={"default": "30s"},
+        description="For the card and for questions about a task.",
+    )
+    total: Duration = Field(
+        default=parse_duration("30m"),
+        json_schema_extra={"default": "30m"},
+        description="Longest time that one run may take.",
+    )
+    idle: Duration = Field(
+        default=parse_duration("2m"),
+        json_schema_extra={"default": "2m"},
+        description="Longest silence in a stream before the agent is asked.",
+    )
+    arrival: Duration = Field(
+        default=parse_duration("35s"),
+        json_schema_extra={"default": "35s"},
+        description="How long a message of unknown outcome may still be on its way. Only after it a list of tasks "
+        "that lacks it is believed, and an answer is given again to a task that still waits for it; longer than the "
+        "agent takes until a new task shows in its list.",
+    )
+    liveness: Duration = Field(
+        default=parse_duration("2m"),
+        json_schema_extra={"default": "2m"},
+        description="How long an agent may be out of reach until its runs are `lost`, and then until they have failed.",
+    )
+    stalled: Duration = Field(
+        default=parse_duration("15s"),
+        json_schema_extra={"default": "15s"},
+        description="How long a task may stand still once the connection that told of it broke off. Then its callers "
+        "are told so and get the task as it is; the run is followed on until `total`, or `inactivity` if that is set.",
+    )
+    inactivity: Duration | None = Field(
+        default=None,
+        description="Longest time that a run may go without news of the agent, however often it answers that it is "
+        "still there; then the task has `timed_out`. None: only `total` ends it.",
+    )
+
+
+class AgentRetry(Section):
+    """What follows an attempt that did not succeed."""
+
+    attempts: int = Field(
+        default=1, ge=1, le=10, description="How often the agent is tried in all."
+    )
+    backoff: Literal["exponential", "fixed"] = Field(
+        default="exponential", description="`exponential` doubles the pause after each failure."
+    )
+    initial: Duration = Field(
+        default=parse_duration("1s"),
+        json_schema_extra={"default": "1s"},
+        description="The first pause.",
+    )
+    max: Duration = Field(
+        default=parse_duration("30s"),
+        json_schema_extra={"default": "30s"},
+        description="The longest pause, unless the agent itself asks for a longer one.",
+    )
+    jitter: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="The share of a pause that is left to chance: 0 none, 1 all of it.",
+    )
+    retry_on: tuple[Retryable, ...] = Field(
+        default=RETRIED,
+        description="What is tried again: the agent was `unreachable`, `busy`, `failed` the task, was "
+        "`malformed` (said something that is not A2A), `lost` the task, or `timed_out`.",
+    )
+    never_on: tuple[Retryable, ...] = Field(
+        default=(), description="What is not, though `retry_on` has it."
+    )
+    idempotent: bool = Field(
+        default=False,
+        description="Whether the agent may get the same work twice. If not, nothing is sent again by itself "
+        "once a task is lost or has timed out.",
+    )
+
+
+class AgentStreams(Section):
+    """Streams of callers of an agent."""
+
+    await_approval: bool = Field(
+        default=False,
+        description="Whether the stream of a message stays open while the task waits for an approval "
+        "(AUTH_REQUIRED). If not, it ends there as the agent's own does, and SubscribeToTask goes on. "
+        "The parameter of a caller wins.",
+    )
+
+
+class AgentSettings(Section):
+    """An agent that the gateway serves at ``/agents/<name>``."""
+
+    name: Name = Field(description="Served at /agents/<name>.")
+    url: WebUrl | None = Field(
+        default=None, description="Where its agent card is. Absent for one that dials in."
+    )
+    transport: Literal["http", "channel"] = Field(
+        default="http",
+        description="`http` is called at `url`; `channel` dials in over `/v1/channel` and brings its card, "
+        "by a caller whose `serves` has the name.",
+    )
+    pool: bool = Field(
+        default=False,
+        description="Whether several processes may dial in under this name at once. They have to share their tasks, "
+        "as replicas behind a load balancer do. If not, the newest one has the name.",
+    )
+    tenants: tuple[Tenant, ...] = Field(
+        default=(),
+        description="Tenants of it, each served at /agents/<name>/<tenant> and by the `tenant` of requests. "
+        "Calls go to the interfaces that its card lists for the tenant, if any.",
+    )
+    card_path: str = Field(
+        default="/.well-known/agent-card.json",
+        pattern=r"^/[^\s?#]*$",
+        description="Path of the card below the URL.",
+    )
+    auth: AgentAuth | None = Field(default=None, description="None: the agent is called without.")
+    artifact_bytes: int | None = Field(
+        default=None, ge=1_024, description="Its own `outputs.artifact_bytes`."
+    )
+    task_bytes: int | None = Field(
+        default=None, ge=1_024, description="Its own `outputs.task_bytes`."
+    )
+    events_per_s: int | None = Field(
+        default=None, ge=1, description="Its own `outputs.events_per_s`."
+    )
+    bytes_per_s: int | None = Field(
+        default=None, ge=1_024, description="Its own `outputs.bytes_per_s`."
+    )
+    forward_auth: bool = Field(
+        default=False,
+        description="Sends the caller's own Authorization header on to the agent, where there is one.",
+    )
+    tls: AgentTls | None = Field(default=None, description="Own authorities, and mutual TLS.")
+    interfaces: tuple[Choice, ...] = Field(
+        default=PREFERENCE,
+        min_length=1,
+        description="Kinds of interfaces that may be used, the preferred one first.",
+    )
+    allowed_origins: tuple[WebUrl, ...] = Field(
+        default=(), description="Origins beside the card's own that the card may send calls to."
+    )
+    grpc: Security | None = Field(
+        default=None,
+        description="How gRPC of this agent is dialled where its card gives `host:port` without a scheme, on any "
+        "port of the card's host: `plaintext`, as the samples of the SDKs serve it, or `tls`. None: such an address "
+        "is used only where allowed_origins has it, as `http://host:port` or `https://host:port`.",
+    )
+    card_signature: CardSignature | None = Field(
+        default=None, description="None: signatures on its card are not looked at."
+    )
+    timeout: AgentTimeout = Field(default=AgentTimeout())
+    retry: AgentRetry = Field(default=AgentRetry())
+    fallback: tuple[Name, ...] = Field(
+        default=(),
+        description="Agents that take over, in this order: at once where this one cannot be reached or "
+        "rejects the task, else when its attempts are used up. Callers need no grant for them.",
+    )
+    streams: AgentStreams = Field(default=AgentStreams())
+    limits: LimitSettings = Field(
+        default=LimitSettings(),
+        description="How much is sent to it. Questions about tasks do not count, but wait for one another: "
+        "an instance asks as many at once as `concurrency` says, 64 without it.",
+    )
+    busy: AgentBusy = Field(default=AgentBusy())
+    price: PriceSettings | None = Field(
+        default=None, description="What its calls cost; None: nothing is reckoned."
+    )
+    answers: Literal["auto", "always_task"] = Field(
+        default="auto",
+        description="`auto` passes on what the agent answers, a Message or a Task; "
+        "`always_task` shows a Task before the agent is called, and completes it with a bare Message.",
+    )
+    correlation: bool = Field(
+        default=False,
+        description="Adds a key of ours to the metadata of each first message; the agent's task is found again by it "
+        "when nobody knows whether the message arrived.",
+    )
+    acceptance: tuple[AcceptanceCondition, ...] = Field(
+        default=(),
+        max_length=MOST_CONDITIONS,
+        description="What its tasks must bring before they count as done.",
+    )
+    tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
+
+    @field_validator("tenants")
+    @classmethod
+    def _judge_tenants(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
+        if taken := sorted(_TAKEN.intersection(tenants)):
+            raise ValueError(f"{taken[0]} stands for something else in a path")
+        if len(set(tenants)) < len(tenants):
+            raise ValueError("names a tenant twice")
+        return tenants
+
+    @model_validator(mode="after")
+    def _judge_transport(self) -> Self:
+        if not self.dials_in:
+            if self.url is None:
+                raise ValueError("names no url: give one, or transport: channel")
+            if self.pool:
+                raise ValueError("pool is for agents with transport: channel")
+            return self
+        said = sorted(self.model_fields_set & _HTTP_ALONE)
+        if said:
+            raise ValueError(f"{said[0]} means nothing for an agent that dials in")
+        return self
+
+    @property
+    def dials_in(self) -> bool:
+        """Whether the agent comes to us."""
+        return self.transport == "channel"
+
+    @property
+    def connect_s(self) -> float:
+        """How long to wait until it can be spoken to."""
+        if self.dials_in and "connect" not in self.timeout.model_fields_set:
+            return _DIALS_IN_WITHIN_S
+        return self.timeout.connect.seconds
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Its name, and those of its tenants."""
+        return (self.name, *(name_tenant(self.name, tenant) for tenant in self.tenants))
+
+    @property
+    def conditions(self) -> tuple[JsonObject, ...]:
+        """The acceptance as a task records it."""
+        return tuple(condition.to_condition() for condition in self.acceptance)

@@ -1,0 +1,141 @@
+"""How people are asked and what makes their answers count: the section ``approvals`` of ``passerelle.yaml``."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, field_validator, model_validator
+from yarl import URL
+
+from passerelle.gateway.settings.section import Name, Section, WebUrl
+from passerelle.permission_bridge.devices.assurance import Demand
+from passerelle.permission_bridge.quiet import QuietHours
+from passerelle.runtime.common.secret import Secret
+from passerelle.webhooks.notifier import Notifier
+
+_TIME: Final = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
+_PREFIX: Final = "whsec_"
+_LEAST: Final = 24
+_MOST: Final = 64
+
+
+class NotifierSettings(Section):
+    """A receiver that is told of questions, for what rings elsewhere."""
+
+    name: Name
+    url: WebUrl = Field(description="Where it is told; its address is not screened.")
+    people: tuple[str, ...] = Field(
+        default=(), description="Whose questions, by their principals; none: everybody's."
+    )
+    secret: Secret | None = Field(
+        default=None,
+        description="`whsec_` and base64 of 24 to 64 bytes; messages are signed as Standard Webhooks has it.",
+    )
+
+    @field_validator("secret")
+    @classmethod
+    def _judge_secret(cls, secret: Secret | None) -> Secret | None:
+        if secret is not None and read_secret(secret) is None:
+            raise ValueError("should be whsec_ and base64 of 24 to 64 bytes")
+        return secret
+
+
+def read_secret(secret: Secret) -> bytes | None:
+    """The bytes of a secret; None for what is none."""
+    text = secret.get_secret_value()
+    try:
+        raw = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+    except ValueError:
+        return None
+    return raw if text.startswith(_PREFIX) and _LEAST <= len(raw) <= _MOST else None
+
+
+class QuietSettings(Section):
+    """Hours in which pushes for low and medium risk wait. Inboxes, open links and expiry go on as ever."""
+
+    begin: str = Field(pattern=_TIME, description="Time of day, such as `22:00`.")
+    end: str = Field(
+        pattern=_TIME, description="Time of day; one before `begin` is of the next day."
+    )
+    zone: str = Field(default="UTC", description="Where it is that time, such as `Europe/Berlin`.")
+    people: tuple[str, ...] = Field(
+        default=(), description="Whom they are for, by their principals; none: everybody."
+    )
+
+    @field_validator("zone")
+    @classmethod
+    def _judge_zone(cls, zone: str) -> str:
+        try:
+            ZoneInfo(zone)
+        except (ValueError, OSError, ZoneInfoNotFoundError):
+            raise ValueError("is no time zone that this machine knows") from None
+        return zone
+
+    @model_validator(mode="after")
+    def _judge_length(self) -> Self:
+        if self.begin == self.end:
+            raise ValueError("begin and end are the same time")
+        return self
+
+
+class ApprovalSettings(Section):
+    """What is wanted of answers."""
+
+    signatures: Demand = Field(
+        default="paired",
+        description="Whose yes to something of high or critical risk must be signed by a device: `paired`, of "
+        "everybody who has a paired device with a key; `always`; `never`.",
+    )
+    push_contact: str = Field(
+        default="mailto:passerelle@localhost.invalid",
+        pattern=r"^(mailto:[^\s@]+@[^\s@]+|https://\S+)$",
+        description="Whom the operators of push services can ask; Web Push takes the extra `webpush`.",
+    )
+    buttons: Literal["low", "medium"] = Field(
+        default="low",
+        description="Up to which risk a notification can be answered by its buttons, without opening the question.",
+    )
+    pushes_per_minute: int = Field(
+        default=5,
+        ge=1,
+        le=1_000,
+        description="How many questions a minute a person gets a push about by itself; what is beyond that comes in "
+        "one push, a minute later. Each stays a question of its own.",
+    )
+    notifiers: tuple[NotifierSettings, ...] = ()
+    quiet: tuple[QuietSettings, ...] = Field(
+        default=(), description="Hours in which people get no push for what is not grave."
+    )
+
+
+def read_notifiers(settings: ApprovalSettings) -> tuple[Notifier, ...]:
+    """The notifiers that a section states."""
+    return tuple(
+        Notifier(
+            one.name,
+            URL(one.url),
+            frozenset(one.people),
+            read_secret(one.secret) if one.secret else None,
+        )
+        for one in settings.notifiers
+    )
+
+
+def read_quiet_hours(settings: ApprovalSettings) -> tuple[QuietHours, ...]:
+    """The quiet hours that a section states."""
+    return tuple(
+        QuietHours(
+            _read_minute(one.begin),
+            _read_minute(one.end),
+            ZoneInfo(one.zone),
+            frozenset(one.people),
+        )
+        for one in settings.quiet
+    )
+
+
+def _read_minute(text: str) -> int:
+    hour, minute = text.split(":")
+    return 60 * int(hour) + int(minute)

@@ -1,0 +1,327 @@
+"""Settings of how much somebody may do: concurrency and rate at once, calls and money over a period, and prices.
+
+Settings of who may call: keys, tokens of an identity provider, certificates that a proxy has checked, and grants.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
+
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.principal import Scope
+from passerelle.gateway.proxies import AddressHeader
+from passerelle.gateway.settings.section import Name, Section, WebUrl
+from passerelle.runtime.common.durations import UNITS_MS, Duration, parse_duration
+from passerelle.runtime.limits.account import PeriodName, Quota
+from passerelle.runtime.limits.bounds import Bounds, Rate
+from passerelle.runtime.limits.costs import Price
+
+MICROS: Final = 1_000_000
+_RATE_PATTERN: Final = r"^[1-9]\d{0,8}/(s|m|h|d)$"
+_RATE: Final = re.compile(r"([1-9]\d{0,8})/(s|m|h|d)", re.ASCII)
+
+
+def parse_rate(value: object) -> Rate:
+    """Reads ``100/s``; the units are s, m, h and d.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, Rate):
+        return value
+    if found is None:
+        raise ValueError("is a number and a unit of time, such as 100/s, 600/m or 5000/h")
+    return Rate(int(found[1]), UNITS_MS[found[2]])
+
+
+RateText: TypeAlias = Annotated[
+    Rate,
+    BeforeValidator(parse_rate),
+    WithJsonSchema({"type": "string", "pattern": _RATE_PATTERN}),
+]
+Money: TypeAlias = Annotated[Decimal, Field(gt=0, le=1_000_000_000, decimal_places=6)]
+Amount: TypeAlias = Annotated[Decimal, Field(ge=0, le=1_000_000, decimal_places=6)]
+
+
+class LimitSettings(Section):
+    """How much at once, over all instances together."""
+
+    concurrency: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Calls under way; absent: no limit."
+    )
+    rate: RateText | None = Field(
+        default=None, description="Requests in a time, such as 100/s; absent: no limit."
+    )
+
+    def bounds(self) -> Bounds:
+        """The limits as the limiter takes them."""
+        return Bounds(self.concurrency, self.rate)
+
+
+class ConnectionSettings(Section):
+    """How many connections are open at once. Over it those on which nobody has authenticated end first."""
+
+    most: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Of callers, on each instance; absent: what the limit of open files leaves, a quarter of which "
+        "(64 to 4096) is kept for agents, engine and files. With gRPC a quarter of them is gRPC's.",
+    )
+    per_address: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Of these, over HTTP from one address, and as many over gRPC; absent: half of either. Connections "
+        "from this machine and from `proxy.addresses` are not counted; with `proxy.address_header` the requests and "
+        "sockets of each client of the proxy are.",
+    )
+
+
+class RequestSettings(Section):
+    """How large a request may be. The JSON of each may be nested 64 levels, its head 64 KiB."""
+
+    body_bytes: int = Field(
+        default=25_165_824,
+        ge=1_024,
+        le=67_108_864,
+        description="The body of a call of an agent over HTTP, a frame of A2A over WebSocket, a message over gRPC. "
+        "What bodies take beyond 1 MiB each until they are answered is drawn from `memory.budget_bytes`.",
+    )
+    parts: int = Field(default=1_000, ge=1, le=100_000, description="Parts of one message.")
+    part_bytes: int = Field(
+        default=16_777_216, ge=1, le=67_108_864, description="Text or base64 of one part."
+    )
+
+    streams: int = Field(
+        default=64,
+        ge=1,
+        le=100_000,
+        description="Open streams of one caller on each instance: streamed messages, subscriptions, event streams of "
+        "`/v1`. Who opens one more gets 429 with `Retry-After`. Channels have a number of their own.",
+    )
+
+    def bounds(self) -> MessageBounds:
+        """The bounds of messages."""
+        return MessageBounds(self.parts, self.part_bytes)
+
+
+class QuotaSettings(Section):
+    """How much over a period (UTC): calls of agents, or what they cost. One of the two."""
+
+    calls: int | None = Field(
+        default=None, ge=0, le=10**12, description="Messages to agents in a period."
+    )
+    cost: Money | None = Field(
+        default=None, description="What they may cost, by the prices of the agents."
+    )
+    currency: str = Field(
+        default="EUR", pattern=r"^[A-Z]{3}$", description="Of `cost`; agents priced in it count."
+    )
+    per: PeriodName = Field(default="day", description="When it begins anew.")
+    warn_percent: int = Field(
+        default=80, ge=1, le=100, description="How much used is worth a `quota.low`."
+    )
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.calls is None) == (self.cost is None):
+            raise ValueError("has calls or cost, and not both")
+        return self
+
+    def quota(self) -> Quota:
+        """The quota as it is counted."""
+        if self.cost is None:
+            return Quota(self.calls or 0, self.per, self.warn_percent)
+        return Quota(int(self.cost * MICROS), self.per, self.warn_percent, self.currency)
+
+
+class PriceSettings(Section):
+    """What calls of an agent cost, by exactly one of call, time and tokens."""
+
+    currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217.")
+    per_call: Amount | None = Field(default=None, description="For each run.")
+    per_second: Amount | None = Field(default=None, description="For each second that a run takes.")
+    per_million_input_tokens: Amount | None = Field(
+        default=None, description="By the usage that the agent reports."
+    )
+    per_million_output_tokens: Amount | None = Field(default=None, description="The same, written.")
+    expected_seconds: int = Field(
+        default=10, ge=1, description="What the estimate takes a run for."
+    )
+    expected_input_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")
+    expected_output_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        tokens = self.per_million_input_tokens is not None or (
+            self.per_million_output_tokens is not None
+        )
+        if [self.per_call is not None, self.per_second is not None, tokens].count(True) != 1:
+            raise ValueError("is by call, by second or by tokens: exactly one of them")
+        return self
+
+    def price(self) -> Price:
+        """The price as it is reckoned."""
+        if self.per_call is not None:
+            return Price(self.currency, "per_call", int(self.per_call * MICROS))
+        if self.per_second is not None:
+            return Price(
+                self.currency,
+                "per_second",
+                int(self.per_second * MICROS),
+                expected_ms=self.expected_seconds * 1000,
+            )
+        return Price(
+            self.currency,
+            "per_token",
+            int((self.per_million_input_tokens or 0) * MICROS),
+            int((self.per_million_output_tokens or 0) * MICROS),
+            expected_tokens=(self.expected_input_tokens, self.expected_output_tokens),
+        )
+
+
+DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
+GRANT_PATTERN: Final = r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$"
+
+ServedName: TypeAlias = Annotated[str, Field(pattern=GRANT_PATTERN)]
+Kind: TypeAlias = Literal["person", "service", "agent"]
+SignatureAlgorithm: TypeAlias = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+"""Never ``none``, and none with a shared secret: a public key taken for one would let everybody sign."""
+
+
+class GrantSettings(Section):
+    """An agent that may be called. The name alone stands for the agent with all operations."""
+
+    agent: str = Field(pattern=GRANT_PATTERN, description="Its name; `*` for every one.")
+    operations: tuple[Method, ...] | None = Field(
+        default=None, min_length=1, description="The only operations; absent: all of them."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_name(cls, value: object) -> object:
+        return {"agent": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """A name, or a mapping."""
+        mapping = handler.resolve_ref_schema(handler(schema))
+        name = cast("dict[str, Any]", {"type": "string", "pattern": GRANT_PATTERN})
+        description = mapping.pop("description", "")
+        return {"description": description, "anyOf": [name, mapping]}
+
+
+class CallerSettings(Section):
+    """What every kind of caller has."""
+
+    may_call: tuple[GrantSettings, ...] = Field(
+        description="Names of agents it may call, or `{agent: …, operations: […]}`; `*` for every one."
+    )
+    scopes: tuple[Scope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
+    serves: tuple[ServedName, ...] = Field(
+        default=(),
+        description="Names of agents that it may be when it dials in, which takes the scopes `channels:connect` and "
+        "`agents:serve`; `*` for every one. It decides nothing that these ask.",
+    )
+    kind: Kind = Field(default="service", description="Agents never decide approvals.")
+    limits: LimitSettings = Field(default=LimitSettings())
+    quotas: tuple[QuotaSettings, ...] = Field(
+        default=(), description="What it may use up over periods; each of them binds."
+    )
+
+
+class ClientSettings(CallerSettings):
+    """A program, or a person, that may call with an API key or a client certificate."""
+
+    name: Name = Field(description="Its principal id.")
+    key_hash: str | None = Field(
+        default=None,
+        pattern=r"^(sha256:)?[0-9a-f]{64}$",
+        description="SHA-256 of the key in hex; `passerelle key NAME` makes both.",
+    )
+    certificate: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        description="Identity of its client certificate as the proxy writes it, such as CN=orchestrator "
+        "or spiffe://example.com/orchestrator; wants `proxy`.",
+    )
+
+
+class ClaimSettings(Section):
+    """Which claims of a token say what. Its scopes and agents narrow what the issuer may give, and never widen it."""
+
+    principal: str = Field(default="sub", min_length=1, description="Who it is.")
+    tenant: str | None = Field(
+        default=None, min_length=1, description="The tenant; absent: the tenant of the issuer."
+    )
+    scopes: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Scopes, a list or words with spaces between; absent: all of the issuer's.",
+    )
+    agents: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Names of agents, in the same form; absent: all that the issuer may give.",
+    )
+
+
+class IssuerSettings(CallerSettings):
+    """An identity provider whose signed tokens (JWT) are taken as bearers."""
+
+    name: Name = Field(
+        description="Principal ids are this name, a colon, and the token's principal."
+    )
+    issuer: str = Field(min_length=1, description="The `iss` of its tokens, to the letter.")
+    audience: tuple[str, ...] = Field(
+        min_length=1, description="Who we are to it: one of these must be in `aud`."
+    )
+    jwks_url: WebUrl | None = Field(
+        default=None,
+        description="Where its keys are; absent: what its OpenID configuration below `issuer` says.",
+    )
+    algorithms: tuple[SignatureAlgorithm, ...] = Field(
+        default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1
+    )
+    clock_skew: Duration = Field(
+        default=parse_duration("30s"),
+        json_schema_extra={"default": "30s"},
+        description="How far its clock and ours may be apart.",
+    )
+    tenant: str = Field(default="default", min_length=1, description="Tenant of its callers.")
+    claims: ClaimSettings = Field(default=ClaimSettings())
+
+
+class ProxySettings(Section):
+    """A proxy before us that ends TLS and checks client certificates."""
+
+    addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
+        min_length=1,
+        description="Where it connects from. From anywhere else the header is not believed.",
+    )
+    certificate_header: str = Field(
+        default="X-Forwarded-Client-Cert",
+        pattern=r"^[A-Za-z0-9-]{1,64}$",
+        description="The header with the identity. Of X-Forwarded-Client-Cert the URI and the subject count, "
+        "of any other one the whole text. The proxy must remove what callers send in it.",
+    )
+    address_header: AddressHeader | None = Field(
+        default=None,
+        description="Forwarded or X-Forwarded-For: the header to which the proxy adds the address of its client, for "
+        "`connections.per_address`. Only if it does so with every request. None: its requests are not counted.",
+    )

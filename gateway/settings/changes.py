@@ -1,0 +1,124 @@
+"""What another configuration changes: what takes hold at once, what takes a restart, and which limits moved. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.payloads.limit import LimitChanged, Limited
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.values import list_bounds, list_quotas
+from passerelle.runtime.limits.bounds import Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from passerelle.core.payloads.limit import LimitKind, Unit
+
+HOT: Final = frozenset(
+    {"agents", "clients", "issuers", "outputs", "policy", "proxy", "tls", "webhooks", "log_level"}
+)
+"""Settings that a running gateway takes over."""
+_COLD_PARTS: Final = {
+    "proxy": frozenset({"address_header", "certificate_header"}),
+    "webhooks": frozenset({"deliver_final", "sign"}),
+}
+"""Parts of them that it does not."""
+_ACTOR: Final = "configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of settings, dotted; ``hot`` hold at once, ``cold`` after a restart."""
+
+    hot: tuple[str, ...]
+    cold: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    kind: LimitKind
+    unit: Unit
+    window_ms: int | None
+    currency: str | None
+
+
+def compare(old: Settings, new: Settings) -> Changes:
+    """Which settings differ."""
+    hot: list[str] = []
+    cold: list[str] = []
+    for name in Settings.model_fields:
+        before, after = getattr(old, name), getattr(new, name)
+        if before == after:
+            continue
+        if name not in HOT or (name == "tls" and None in {before, after}):
+            cold.append(name)
+            continue
+        stiff = {
+            part
+            for part in _COLD_PARTS.get(name, frozenset())
+            if getattr(before, part, None) != getattr(after, part, None)
+        }
+        cold += [f"{name}.{part}" for part in sorted(stiff)]
+        hot.append(name)
+    return Changes(tuple(hot), tuple(cold))
+
+
+def list_limit_changes(old: Settings, new: Settings) -> Iterator[LimitChanged]:
+    """A fact for each figure that a caller's or an agent's limit has now and had before (EVC-17).
+
+    A caller that is new or gone has no limit that changed.
+    """
+    before, after = _list_callers(old), _list_callers(new)
+    for name in before.keys() & after.keys():
+        yield from _compare(Limited("caller", name), before[name], after[name])
+    peers, peers_now = _list_agents(old), _list_agents(new)
+    for name in peers.keys() & peers_now.keys():
+        yield from _compare(Limited("peer", name), peers[name], peers_now[name])
+
+
+def _compare(
+    limited: Limited, before: Mapping[_Figure, int], after: Mapping[_Figure, int]
+) -> Iterator[LimitChanged]:
+    for figure in dict.fromkeys((*before, *after)):
+        if before.get(figure) != after.get(figure):
+            yield LimitChanged(
+                limited=limited,
+                kind=figure.kind,
+                unit=figure.unit,
+                old=before.get(figure),
+                new=after.get(figure),
+                actor=_ACTOR,
+                window_ms=figure.window_ms,
+                currency=figure.currency,
+            )
+
+
+def _list_callers(settings: Settings) -> dict[str, dict[_Figure, int]]:
+    names = [client.name for client in settings.clients]
+    names += [f"{issuer.name}:" for issuer in settings.issuers]
+    bounds, quotas = list_bounds(settings), list_quotas(settings)
+    figures = {name: _read_bounds(bounds.get(name, Bounds())) for name in names}
+    for name, listed in quotas.items():
+        for quota in listed:
+            unit: Unit = "micros" if quota.currency else "calls"
+            window_ms = _WINDOWS_MS[quota.period]
+            figures[name][_Figure(quota.kind, unit, window_ms, quota.currency)] = quota.limit
+    return figures
+
+
+def _list_agents(settings: Settings) -> dict[str, dict[_Figure, int]]:
+    return {agent.name: _read_bounds(agent.limits.bounds()) for agent in settings.agents}
+
+
+def _read_bounds(bounds: Bounds) -> dict[_Figure, int]:
+    figures: dict[_Figure, int] = {}
+    if bounds.concurrency is not None:
+        figures[_Figure("concurrency", "slots", None, None)] = bounds.concurrency
+    if bounds.rate is not None:
+        figures[_Figure("rate_limit", "calls", bounds.rate.per_ms, None)] = bounds.rate.units
+    return figures
+
+
+_WINDOWS_MS: Final = {"hour": 3_600_000, "day": 86_400_000, "month": 2_592_000_000}
+"""A month stands for thirty days."""

@@ -1,0 +1,373 @@
+"""What may happen without asking a person: the section ``policy`` of ``passerelle.yaml``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from passerelle.core.errors import ConfigInvalid, InvalidInput
+from passerelle.core.payloads.approval import AudienceDevices, GrantScope, Quorum, Risk
+from passerelle.core.payloads.governance import HookPoint
+from passerelle.core.wire.json import JsonObject
+from passerelle.gateway.settings.section import Name, Section, WebUrl
+from passerelle.permission_bridge.approvers import (
+    CALLER,
+    LOWEST,
+    ROLE_MARK,
+    Tier,
+    make_step,
+    name_version,
+)
+from passerelle.permission_bridge.cases import About
+from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
+from passerelle.permission_bridge.hook_terms import HookTerms, OnError
+from passerelle.permission_bridge.hooks.caller import find_callable
+from passerelle.permission_bridge.rules import (
+    UNCONDITIONAL,
+    Effect,
+    GrantTerms,
+    MatchBy,
+    Mode,
+    Policy,
+    Rule,
+    is_unconditional,
+    make_policy,
+)
+from passerelle.runtime.common.durations import Duration, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LONGEST_GRANT_S: Final = 30 * 24 * 3_600
+
+
+def _check_condition(text: str) -> str:
+    try:
+        read_condition(text)
+    except InvalidInput as refused:
+        raise ValueError(refused.reason) from None
+    return text
+
+
+When: TypeAlias = Annotated[
+    str, Field(min_length=1, max_length=LENGTH_LIMIT), AfterValidator(_check_condition)
+]
+
+
+Approver: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+RoleName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+Devices: TypeAlias = Literal["any", "paired"]
+_DEVICES: Final[dict[Devices, AudienceDevices | None]] = {"any": None, "paired": "paired"}
+
+
+_TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
+
+
+class EscalationSettings(Section):
+    """Who may decide as well when nobody has for a while."""
+
+    after: Duration = Field(description="From the question on.")
+    to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
+    devices: Devices | None = Field(default=None, description="As in the tier, if absent.")
+
+
+class DeciderSettings(Section):
+    """Who decides: clients, `owner`, `<issuer>:<subject>`, `@caller`, or a role as `@` and its name."""
+
+    who: tuple[Approver, ...] = Field(min_length=1, max_length=16)
+    need: int = Field(default=1, ge=1, le=16, description="How many of them must agree.")
+    veto: bool = Field(default=True, description="Whether one no is enough.")
+    allow_self: bool = Field(
+        default=True, description="Whether whoever the work is done for may decide, if named."
+    )
+    devices: Devices = Field(
+        default="any",
+        description="`paired`: they see it and decide from paired devices alone, and with a key or a token not at all.",
+    )
+    escalate: tuple[EscalationSettings, ...] = Field(default=(), max_length=8)
+
+
+class ApproverSettings(DeciderSettings):
+    """Who decides from a risk on."""
+
+    risk: Risk = Field(description="From this risk on, up to the next tier.")
+
+
+class RuleSettings(Section):
+    """One rule: all that it states has to hold."""
+
+    name: Name
+    effect: Effect
+    about: tuple[About, ...] = Field(
+        default=("asks",),
+        min_length=1,
+        description="`asks`: what agents and workers ask for; `calls`: callers that want an agent; `delegations`: what "
+        "is sent to an agent; `commands`: what callers want of the gateway.",
+    )
+    when: When | None = Field(
+        default=None,
+        description="A condition in CEL over action.*, peer.*, caller.name, direction, mode and now. A rule that "
+        'allows has one, or `argv`; `when: "true"` allows everything that it is about.',
+    )
+    argv: tuple[str, ...] = Field(
+        default=(),
+        description="The first words of a command. A rule that allows wants this one command and nothing else.",
+    )
+    grantable: bool = Field(
+        default=False, description="Whether a grant may answer where this rule asks."
+    )
+    reason: str | None = Field(
+        default=None, max_length=200, description="What is recorded with the decision."
+    )
+    approvers: DeciderSettings | None = Field(
+        default=None,
+        description="Who decides what this rule asks. Where a tier or a rule names others as well, those decide of "
+        "whom more must agree; of as many, those of this rule.",
+    )
+
+    @model_validator(mode="after")
+    def _judge_condition(self) -> Self:
+        if is_unconditional(self.effect, self.when, self.argv):
+            raise ValueError(UNCONDITIONAL)
+        return self
+
+    @model_validator(mode="after")
+    def _judge_approvers(self) -> Self:
+        if self.approvers is not None and self.effect != "ask":
+            raise ValueError("approvers: a rule that asks has them, and no other")
+        return self
+
+
+class OwnerSettings(Section):
+    """Rules about the work of one caller. They are weighed with those of everybody: deny beats ask beats allow."""
+
+    rules: tuple[RuleSettings, ...] = ()
+
+
+class GrantSettings(Section):
+    """What an "always" option of a question would write."""
+
+    scope: GrantScope | None = Field(
+        default=None,
+        description="Where it holds. None: nobody is offered more than a yes for once.",
+    )
+    match: MatchBy = Field(
+        default="exact",
+        description="`exact`: the very same subject; `tool`: the same tool, whatever its arguments.",
+    )
+    ttl: Duration = Field(
+        default=parse_duration("8h"),
+        json_schema_extra={"default": "8h"},
+        description="How long it holds, 30 days at most.",
+    )
+    max_uses: int | None = Field(default=None, ge=1, le=1_000_000)
+
+    @field_validator("ttl")
+    @classmethod
+    def _judge_ttl(cls, ttl: Duration) -> Duration:
+        if not 0 < ttl.seconds <= _LONGEST_GRANT_S:
+            raise ValueError("is more than nothing and at most 30 days")
+        return ttl
+
+
+class HookSettings(Section):
+    """Code of yours that has a say: an HTTP endpoint, or a callable of a module that the gateway can import."""
+
+    name: Name
+    points: tuple[HookPoint, ...] = Field(
+        min_length=1,
+        description="`before_delegate`: before a message goes to an agent; `on_permission_request`: before a question "
+        "is opened; `before_deliver`: before an answer is stored; `on_stop`: after a task has ended.",
+    )
+    url: WebUrl | None = None
+    call: str | None = Field(
+        default=None, pattern=r"^[\w.]+:\w+$", description="`module:name` of a function."
+    )
+    key_env: str | None = Field(
+        default=None, description="Variable with the bearer that the endpoint is shown."
+    )
+    timeout: Duration = Field(default=parse_duration("2s"), json_schema_extra={"default": "2s"})
+    on_error: OnError = Field(
+        default="closed",
+        description="A failure is a question, or a no where none can be asked; `open`: it is silence, with a warning.",
+    )
+
+    @model_validator(mode="after")
+    def _judge_target(self) -> Self:
+        _check_target(self.url, self.call)
+        return self
+
+
+class ClassifierSettings(Section):
+    """A hook that is asked how risky something is. It can turn a yes into a question, and nothing the other way."""
+
+    url: WebUrl | None = None
+    call: str | None = Field(
+        default=None, pattern=r"^[\w.]+:\w+$", description="`module:name` of a function."
+    )
+    key_env: str | None = None
+    timeout: Duration = Field(default=parse_duration("1s"), json_schema_extra={"default": "1s"})
+
+    @model_validator(mode="after")
+    def _judge_target(self) -> Self:
+        _check_target(self.url, self.call)
+        return self
+
+
+def _check_target(url: str | None, call: str | None) -> None:
+    if (url is None) == (call is None):
+        raise ValueError("wants one of url and call")
+    if call is not None:
+        try:
+            find_callable(call)
+        except ConfigInvalid as wrong:
+            raise ValueError(wrong.details["reason"]) from None
+
+
+class PolicySettings(Section):
+    """Deny beats ask beats allow, whatever the order; where no rule speaks, a person is asked."""
+
+    mode: Mode = Field(
+        default="normal",
+        description="`no_ask` denies what would be asked, `plan` denies what changes anything, "
+        "`auto` allows up to medium risk.",
+    )
+    rules: tuple[RuleSettings, ...] = ()
+    owners: dict[str, OwnerSettings] = Field(
+        default={}, description="Rules about the work of one caller, by its name."
+    )
+    grants: GrantSettings = Field(default=GrantSettings())
+    roles: dict[RoleName, tuple[Approver, ...]] = Field(
+        default={},
+        description="Who has which role: principals. `@` and its name stand for all of them in `approvers`.",
+    )
+    approvers: tuple[ApproverSettings, ...] = Field(
+        default=(), max_length=4, description="Who decides, by risk; absent: whoever owns the task."
+    )
+    hooks: tuple[HookSettings, ...] = Field(default=(), description="Asked in this order.")
+    classifier: ClassifierSettings | None = None
+
+    @field_validator("roles")
+    @classmethod
+    def _judge_roles(cls, roles: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for name, people in roles.items():
+            if ROLE_MARK + name == CALLER:
+                raise ValueError(f"{name} is whoever the work is done for, and no role")
+            if not people:
+                raise ValueError(f"nobody has the role {name}")
+            if any(one.startswith(ROLE_MARK) for one in people):
+                raise ValueError(f"{name}: a role has people, and no roles")
+        return roles
+
+    @model_validator(mode="after")
+    def _judge_approvers(self) -> Self:
+        stated: list[tuple[str, DeciderSettings | None]] = [
+            (f"approvers[{place}]", tier) for place, tier in enumerate(self.approvers)
+        ]
+        rules = [*self.rules, *(rule for one in self.owners.values() for rule in one.rules)]
+        stated += [(f"rule {rule.name}: approvers", rule.approvers) for rule in rules]
+        for place, deciders in stated:
+            fault = _find_fault(deciders, self.roles) if deciders else None
+            if fault is not None:
+                raise ValueError(f"{place}: {fault}")
+        return self
+
+
+def _find_fault(deciders: DeciderSettings, roles: Mapping[str, tuple[str, ...]]) -> str | None:
+    try:
+        return read_tier(deciders, roles).find_fault()
+    except KeyError as unknown:
+        return f"there is no role {unknown.args[0]}"
+
+
+def read_policy(settings: PolicySettings) -> Policy:
+    """The policy that a section states."""
+    roles = settings.roles
+    rules = [_read_rule(rule, None, roles) for rule in settings.rules]
+    for owner, section in settings.owners.items():
+        rules += [_read_rule(rule, owner, roles) for rule in section.rules]
+    grants = settings.grants
+    terms = GrantTerms(grants.scope, grants.match, grants.ttl.ms, grants.max_uses)
+    hooks = tuple(_read_hook(hook) for hook in settings.hooks)
+    policy = make_policy(
+        tuple(rules), settings.mode, terms, hooks, _read_classifier(settings.classifier)
+    )
+    tiers = tuple(read_tier(tier, roles) for tier in settings.approvers)
+    return replace(policy, tiers=tiers, version=name_version(policy.version, tiers))
+
+
+def _read_hook(hook: HookSettings) -> HookTerms:
+    return HookTerms(
+        name=hook.name,
+        points=frozenset(hook.points),
+        url=hook.url,
+        call=hook.call,
+        key_env=hook.key_env,
+        timeout_ms=hook.timeout.ms,
+        on_error=hook.on_error,
+    )
+
+
+def _read_classifier(settings: ClassifierSettings | None) -> HookTerms | None:
+    if settings is None:
+        return None
+    return HookTerms(
+        "classifier",
+        frozenset(),
+        settings.url,
+        settings.call,
+        settings.key_env,
+        settings.timeout.ms,
+        "open",
+    )
+
+
+def _read_rule(rule: RuleSettings, owner: str | None, roles: Mapping[str, tuple[str, ...]]) -> Rule:
+    return Rule(
+        name=rule.name,
+        effect=rule.effect,
+        condition=read_condition(rule.when) if rule.when else None,
+        argv=rule.argv,
+        reason=rule.reason,
+        about=frozenset(rule.about),
+        grantable=rule.grantable,
+        owner=owner,
+        tier=read_tier(rule.approvers, roles) if rule.approvers else None,
+    )
+
+
+def read_tier(settings: DeciderSettings, roles: Mapping[str, tuple[str, ...]]) -> Tier:
+    """The tier that a section states; who comes later comes in the order of the times.
+
+    Raises:
+        KeyError: a role that there is not.
+    """
+    later = sorted(settings.escalate, key=lambda step: step.after.ms)
+    steps = (
+        make_step(settings.who, roles, 0, _DEVICES[settings.devices]),
+        *(
+            make_step(step.to, roles, step.after.ms, _DEVICES[step.devices or settings.devices])
+            for step in later
+        ),
+    )
+    quorum = Quorum(settings.need, settings.veto, settings.allow_self)
+    risk = settings.risk if isinstance(settings, ApproverSettings) else LOWEST
+    return Tier(risk, quorum, steps)
+
+
+def read_tried_policy(given: JsonObject) -> Policy:
+    """The policy of a section that is only tried.
+
+    Raises:
+        InvalidInput: a member that cannot be tried, or that is wrong.
+    """
+    for name in given:
+        if name not in _TRIED:
+            # What hooks said then counts; they are not asked again, and no code is loaded for a question.
+            raise InvalidInput(f"policy.{name}", "cannot be tried")
+    try:
+        return read_policy(PolicySettings.model_validate(given))
+    except ValueError as wrong:
+        raise InvalidInput("policy", str(wrong).splitlines()[-1].strip()) from None

@@ -1,0 +1,326 @@
+"""What every section of ``passerelle.yaml`` is made of.
+
+Settings of the memory that callers and agents may have the process hold.
+
+Settings of what we sign, and with which keys.
+
+Settings of spans: where they are sent, if anywhere.
+
+Settings of a store that ``redis_url`` names.
+
+Settings of the encryption that this gateway offers to its callers.
+
+Settings of webhooks: who may be called, and what with.
+
+Settings of what agents bring: files behind addresses, and what is taken out of their words.
+
+Settings of what the tasks of an agent must bring before they count as done.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
+
+from passerelle.a2a_mapping.acceptance import read_conditions
+from passerelle.core.errors import InvalidInput
+from passerelle.delegation.runs.outputs import OutputTerms
+from passerelle.runtime.common.durations import Duration, parse_duration
+from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.memory.machine import LEAST, choose_budget, read_memory
+from passerelle.store.info import StoreDurability
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.wire.json import JsonObject
+
+NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+NAME_RULE: Final = "1 to 63 of a-z, 0-9, _ and -, with a letter or digit first"
+
+Name: TypeAlias = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+def _check_url(text: str) -> str:
+    url = TypeAdapter(HttpUrl).validate_python(text)
+    if url.username or url.password:
+        raise ValueError("holds no credentials: name a variable in auth.bearer_env instead")
+    return text.rstrip("/")
+
+
+WebUrl: TypeAlias = Annotated[
+    str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})
+]
+
+
+class Section(BaseModel):
+    """A part of the file: immutable, and nothing unknown passes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MemorySettings(Section):
+    """One budget for what is in flight: large bodies of requests, answers of agents, and Tasks in another form."""
+
+    budget_bytes: int | None = Field(
+        default=None,
+        ge=LEAST,
+        description="Of one process. Bodies over 1 MiB, answers of agents and events of their streams over 256 KiB "
+        "draw on it, and large Tasks that are read in another form than the stored one; one caller or agent has at "
+        "most half. Over it a caller gets 429 or 503 with `Retry-After`, and an agent is read later. "
+        "Absent: a quarter of the memory of the machine or its control group, at most 1 GiB.",
+    )
+
+    def find_budget(self) -> int:
+        """The budget in bytes."""
+        return self.budget_bytes or choose_budget(read_memory())
+
+
+class SigningKeySettings(Section):
+    """One private key; `passerelle signing-key FILE` makes one."""
+
+    file: Path = Field(description="PEM file of a P-256 or Ed25519 key, mode 0600.")
+    signs: bool = Field(
+        default=True,
+        description="`false`: it is published only, so that what it signed can be verified.",
+    )
+
+
+class SigningSettings(Section):
+    """What is signed, by which keys. The public halves stand at `/.well-known/jwks.json`."""
+
+    keys: tuple[SigningKeySettings, ...] = Field(
+        default=(), description="Each key that signs makes a signature of its own."
+    )
+    cards: bool = Field(
+        default=True, description="Whether agent cards are signed once there is a key."
+    )
+
+    @property
+    def signs_cards(self) -> bool:
+        """Whether cards get signatures."""
+        return self.cards and any(key.signs for key in self.keys)
+
+
+class SpanSettings(Section):
+    """Spans for OpenTelemetry; they take the extra ``otel``."""
+
+    otlp_endpoint: WebUrl | None = Field(
+        default=None,
+        description="Where spans are sent, as OTLP over HTTP: `http://collector:4318/v1/traces`. None: there are none. "
+        "`OTEL_EXPORTER_OTLP_HEADERS` and the sampler of `OTEL_TRACES_SAMPLER` count as everywhere.",
+    )
+
+
+def _join(addresses: object) -> object:
+    """A list in the file is what several addresses separated by commas are elsewhere."""
+    if not isinstance(addresses, list | tuple):
+        return addresses
+    listed = cast("Sequence[object]", addresses)
+    return ",".join(map(str, listed)) if all(isinstance(one, str) for one in listed) else listed
+
+
+StoreUrl: TypeAlias = Annotated[
+    Secret,
+    BeforeValidator(_join),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
+            ]
+        }
+    ),
+]
+
+
+class StoreSection(Section):
+    """What is expected of the store that ``redis_url`` names."""
+
+    durability: StoreDurability = Field(
+        default="aof",
+        description="What keeps what the server has acknowledged: `aof`, its append-only file, without which it is "
+        "refused; `replicas`, the memory of at least one replica besides; `service`, the word of those who run it, and "
+        "nothing is checked. [What each can lose](README.md#what-a-store-can-lose).",
+    )
+    wait: Duration = Field(
+        default=parse_duration("60s"),
+        json_schema_extra={"default": "60s"},
+        description="How long the start waits for a server that does not answer, loads its data or has no primary; "
+        "0s: not at all.",
+    )
+
+
+class TlsSettings(Section):
+    """A certificate of ours. With it both ports speak TLS 1.2 or newer, and nothing else."""
+
+    cert: Path = Field(description="Our certificate, with its chain, as PEM.")
+    key: Path | None = Field(default=None, description="Its key; absent: in the same file.")
+
+
+ALLOW_PATTERN: Final = r"^https?://(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:([0-9]{1,5}|\*))?$"
+
+AllowedOrigin: TypeAlias = Annotated[str, Field(pattern=ALLOW_PATTERN)]
+
+
+class WebhookSettings(Section):
+    """Where push notifications may be sent."""
+
+    allow: tuple[AllowedOrigin, ...] = Field(
+        default=(),
+        description="Origins that may be called, such as `https://*.example.com` or `http://127.0.0.1:9000`; `*` "
+        "stands for a host, the first part of one, or a port. None: every public https address. An origin without "
+        "a `*` in its host may be a private one.",
+    )
+    deliver_final: bool = Field(
+        default=False,
+        description="Whether a webhook that is set on a task which has ended gets the final task.",
+    )
+    sign: bool = Field(
+        default=True,
+        description="Whether deliveries are signed once `signing.keys` has a key.",
+    )
+
+
+_MIB = 1024 * 1024
+
+
+class RedactionRule(Section):
+    """What is taken out of the words of agents before anything is stored."""
+
+    name: Name = Field(description="Stands in its place, as `[redacted: name]`.")
+    pattern: str = Field(
+        min_length=1, max_length=1_000, description="A regular expression, as Python has them."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            compiled = re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"pattern: {error}") from None
+        if compiled.match(""):
+            raise ValueError("pattern: matches where there is nothing")
+        return self
+
+
+class OutputSettings(Section):
+    """What becomes of the output of agents."""
+
+    fetch: bool = Field(
+        default=False,
+        description="Whether files that agents name by address are copied here before their task completes.",
+    )
+    allow: tuple[AllowedOrigin, ...] = Field(
+        default=(),
+        description="Origins that files are fetched from, written as `webhooks.allow`; none: every public https one.",
+    )
+    max_bytes: int = Field(
+        default=16 * _MIB,
+        ge=1_024,
+        le=1_024 * _MIB,
+        description="Of one file; the rest is cut off. An upload of an agent is refused beyond it.",
+    )
+    upload_bytes: int = Field(
+        default=1_024 * _MIB,
+        ge=1_024,
+        description="Of all that one agent has uploaded within a day.",
+    )
+    artifact_bytes: int = Field(
+        default=256 * _MIB,
+        ge=1_024,
+        description="Content of one artifact, in all of its pieces. Beyond it the agent is told to stop and the run "
+        "fails as `artifact_too_large`; what came until then can be read. An agent may have its own.",
+    )
+    task_bytes: int = Field(
+        default=1_024 * _MIB,
+        ge=1_024,
+        description="The same for all artifacts of a task together.",
+    )
+    events_per_s: int = Field(
+        default=1_000,
+        ge=1,
+        description="Events of one run in a second; it may bring a second's worth at once. Beyond it the stream of the "
+        "agent is read slower, so that the agent waits. An agent may have its own.",
+    )
+    bytes_per_s: int = Field(
+        default=16 * _MIB,
+        ge=1_024,
+        description="The same for the content of its artifacts and messages.",
+    )
+    timeout: Duration = Field(
+        default=parse_duration("1m"),
+        json_schema_extra={"default": "1m"},
+        description="For one file.",
+    )
+    keep: Duration | None = Field(
+        default=None, description="How long copies are kept; absent: as long as everything else."
+    )
+    redact: tuple[RedactionRule, ...] = Field(
+        default=(), max_length=32, description="Patterns that are taken out of what agents say."
+    )
+
+
+def read_output_terms(settings: OutputSettings) -> OutputTerms:
+    """What the section says, for those who carry it out."""
+    return OutputTerms(
+        fetches=settings.fetch,
+        allow=settings.allow,
+        redactions=tuple((rule.name, rule.pattern) for rule in settings.redact),
+        keep_ms=settings.keep.ms if settings.keep else None,
+        max_bytes=settings.max_bytes,
+        upload_bytes=settings.upload_bytes,
+        timeout_s=settings.timeout.seconds,
+    )
+
+
+class WantedArtifact(Section):
+    """An artifact that is wanted; all that is said of it must hold of the same one."""
+
+    name: str | None = Field(default=None, min_length=1, description="Its name.")
+    media_type: str | None = Field(
+        default=None,
+        min_length=1,
+        serialization_alias="mediaType",
+        description="Media type of one of its parts, such as `image/*`.",
+    )
+    count: int | None = Field(default=None, ge=1, description="How many such artifacts; absent: 1.")
+
+
+class AcceptanceCondition(Section):
+    """One thing that a task must bring: an artifact, data of a form, or the consent of a person."""
+
+    artifact: WantedArtifact | None = Field(
+        default=None, description="An artifact is there; beside `schema`: where to look for data."
+    )
+    schema_: dict[str, Any] | None = Field(
+        default=None, alias="schema", description="JSON Schema that some data part fits."
+    )
+    review: str | None = Field(
+        default=None, description="What the owner of the task is asked once the agent is done."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            read_conditions([self.to_condition()], "condition")
+        except InvalidInput as error:
+            raise ValueError(error.reason) from None
+        return self
+
+    def to_condition(self) -> JsonObject:
+        """The condition as it stands in the record of a task."""
+        return self.model_dump(by_alias=True, exclude_none=True)

@@ -1,0 +1,81 @@
+"""Opening the store of the settings: waited for while it comes up, and what it can lose is said."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.store.failures import REASONS
+from passerelle.store.store import Store, StoreSettings
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.store.info import StoreDurability
+
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_LAST_S: Final = 2.0
+_TELL_EVERY_S: Final = 10.0
+_LASTING: Final = (REASONS["NOAUTH"], REASONS["WRONGPASS"], REASONS["NOPERM"])
+"""Reasons that no waiting ends: somebody has to change a setting."""
+
+LOSSES: Final[dict[StoreDurability, str]] = {
+    "aof": "a crash of the server's machine: the last second or two, unless appendfsync is always; "
+    "a failover: what no replica had",
+    "replicas": "a crash of all servers at once, or a primary that restarts before a replica takes its place: "
+    "everything; a failover: what no replica had",
+    "service": "what the service says; nothing of it is checked here",
+}
+"""What each kind of store can lose of what it has acknowledged."""
+
+
+async def open_store(
+    settings: Settings, url: str, batches: Counter[int], log: FilteringBoundLogger
+) -> Store:
+    """Opens the store at ``url``; one that ``redis_url`` names is waited for.
+
+    Raises:
+        ConfigInvalid: the server cannot be used as it is.
+        StoreUnavailable: it is not there in time, or cannot be used with this credential.
+    """
+    alone_after = settings.replicated_acts_after
+    wanted = StoreSettings(
+        url,
+        settings.blob_place,
+        durability=settings.store.durability,
+        replicated_acts=settings.replicated_acts,
+        alone_after_s=None if alone_after is None else alone_after.seconds,
+        batches=batches,
+    )
+    if settings.redis_url is None:
+        return await Store.open(wanted)
+    store = await _await_store(wanted, settings.store.wait.seconds, log)
+    durability = settings.store.durability
+    (log.info if durability == "aof" else log.warning)(
+        "store.opened",
+        primaries=len(store.nodes.all),
+        durability=durability,
+        can_lose=LOSSES[durability],
+    )
+    return store
+
+
+async def _await_store(wanted: StoreSettings, within_s: float, log: FilteringBoundLogger) -> Store:
+    now_s = asyncio.get_running_loop().time
+    until_s = now_s() + within_s
+    pause_s, tell_at_s = _PAUSE_FIRST_S, now_s()
+    while True:
+        try:
+            return await Store.open(wanted)
+        except StoreUnavailable as error:
+            if error.reason.startswith(_LASTING) or now_s() + pause_s > until_s:
+                raise
+            if now_s() >= tell_at_s:
+                tell_at_s = now_s() + _TELL_EVERY_S
+                log.warning("store.awaited", reason=error.reason, left_s=round(until_s - now_s()))
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, _PAUSE_LAST_S)
