@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
-from aiohappyeyeballs import start_connection
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - tuples of anything
 from yarl import URL
 
 from passerelle.core.errors import Draining

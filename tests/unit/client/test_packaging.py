@@ -101,7 +101,10 @@ def test_wheel_ships_what_clients_import_and_nothing_else_of_the_gateway() -> No
         _, room, *rest = name.split(".")
         rooms.setdefault(room, set()).add(".".join(rest))
     assert set(rooms) == {"client", "protocol", "core", "store"}
-    assert rooms["core"] == {"", "errors", "generated", "ids", "json", "sse", "vocabulary"}
+    assert rooms["core"] == {
+        *("", "errors", "ids", "vocabulary"),
+        *("wire", "wire.generated", "wire.json", "wire.sse"),
+    }
     assert not rooms["store"] & {"keys", "log", "append", "scripts", "store", "engine"}
 
 
@@ -110,7 +113,7 @@ def test_imports_are_renamed_and_lines_stay() -> None:
     text += "from passerelle.clientele import x\nfrom passerelle.core.wire.json import Json\n"
     assert load_build_hook().rename_imports(text) == (
         '"""passerelle.client"""\nfrom passerelle_client.items import (\n    Event,\n)\n'
-        "from passerelle_client.clientele import x\nfrom passerelle_client.core.json import Json\n"
+        "from passerelle_client.clientele import x\nfrom passerelle_client.core.wire.json import Json\n"
     )
 
 
