@@ -107,6 +107,8 @@ def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
 
 _AT_ONCE: Final = 1_000
 
+Place: TypeAlias = tuple[int, str]
+"""A time in ms and a member: where the page before ended."""
 _Wanted: TypeAlias = tuple[str, int | None, tuple[int, str] | None]
 """An owner, how many, and below which place."""
 
@@ -137,28 +139,22 @@ class Pending:
         owner, limit, before = wanted
         shard = place(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
-        top = "+inf" if before is None else str(before[0])
         many = -1 if limit is None else limit
         found: list[tuple[str, int]] = []
-        offset = 0
         while True:
             page, ordered, copied, marks = await self._nodes.query_all(
                 shard,
-                pack(
-                    *("ZRANGE", order, top, "-inf", "BYSCORE", "REV"),
-                    *("LIMIT", offset, many, "WITHSCORES"),
-                ),
+                pack(*_compose_range(order, before, many)),
                 pack("ZCARD", order),
                 pack("HLEN", copies),
                 pack("HMGET", _head(owner), "seq", "ordered"),
             )
             rows = as_scores(page)
-            # Several may have been asked in one millisecond, and some of them are shown already.
-            found += [row for row in rows if before is None or (row[1], row[0]) < before]
-            if limit is None or len(rows) < limit or len(found) >= limit:
+            found += _list_behind(rows, before)
+            if limit is None or len(rows) < many or len(found) >= limit:
                 end, whole = as_sparse_list(marks)
                 return found[:limit], ordered == copied and (end or b"0") == (whole or b"0")
-            offset += limit
+            before, many = _go_on(rows, before, many)
 
     async def _rebuild_order(self, owner: str) -> None:
         shard = place(owner)
@@ -194,10 +190,6 @@ def _read_time(view: bytes) -> int:
         return 0
 
 
-Place: TypeAlias = tuple[int, str]
-"""A time in ms and a member: where the page before ended."""
-
-
 async def read_page(
     nodes: Nodes, shard: Shard, names: Sequence[str], before: Place | None, limit: int
 ) -> list[tuple[str, int]]:
@@ -216,17 +208,31 @@ async def read_page(
 async def _read_one(
     nodes: Nodes, shard: Shard, name: str, before: Place | None, limit: int
 ) -> list[tuple[str, int]]:
-    top = "+inf" if before is None else str(before[0])
     found: list[tuple[str, int]] = []
-    offset = 0
+    many = limit
     while len(found) < limit:
-        command = pack(
-            "ZRANGE", name, top, "-inf", "BYSCORE", "REV", "LIMIT", offset, limit, "WITHSCORES"
-        )
-        page = await nodes.query(shard, command, as_scores)
-        # Several may have one time, and some of them are shown already.
-        found += [row for row in page if before is None or (row[1], row[0]) < before]
-        if len(page) < limit:
+        page = await nodes.query(shard, pack(*_compose_range(name, before, many)), as_scores)
+        found += _list_behind(page, before)
+        if len(page) < many:
             break
-        offset += limit
+        before, many = _go_on(page, before, many)
     return found[:limit]
+
+
+def _compose_range(name: str, before: Place | None, many: int) -> Sequence[str | int]:
+    """The members of a set from a place on, that of the place among them."""
+    top = "+inf" if before is None else str(before[0])
+    return ("ZRANGE", name, top, "-inf", "BYSCORE", "REV", "LIMIT", 0, many, "WITHSCORES")
+
+
+def _list_behind(rows: list[tuple[str, int]], before: Place | None) -> list[tuple[str, int]]:
+    """Several may have one time, and some of them are shown already."""
+    return [row for row in rows if before is None or (row[1], row[0]) < before]
+
+
+def _go_on(
+    rows: list[tuple[str, int]], before: Place | None, many: int
+) -> tuple[Place | None, int]:
+    """From where the next read goes on: a place and no number of rows, since some go between two reads."""
+    last = (rows[-1][1], rows[-1][0])
+    return (last, many) if before is None or last < before else (before, 2 * many)

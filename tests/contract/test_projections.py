@@ -13,7 +13,7 @@ from passerelle.core.payloads.approval import ClosingState
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import InboxRow, IndexRow
 from passerelle.store import keys
-from passerelle.store.connection import pack
+from passerelle.store.connection import Reply, pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, make_place, mint, operation
 from tests.support.waiting import wait_until
@@ -159,6 +159,30 @@ async def test_pages_of_an_inbox_meet_without_gap_or_overlap_where_many_were_ask
         walked += page
         before = (page[-1][1], page[-1][0])
     assert walked == sorted(asked.items(), key=lambda row: (row[1], row[0]), reverse=True)
+
+
+async def test_page_of_an_inbox_lacks_nothing_where_a_question_goes_while_it_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, owner = make_owner()
+    asked = {f"act_{number}": 1_000 + number // 2 for number in range(8)}
+    rows = [replace(pending(owner, name, b"{}"), asked_ms=at_ms) for name, at_ms in asked.items()]
+    await store.projections.advance(SOURCE, shard, "1-0", rows)
+    reads: list[Shard] = []
+    read = store.nodes.query_all
+
+    async def close_one_meanwhile(shard: Shard, *commands: bytes) -> list[Reply]:
+        replies = await read(shard, *commands)
+        reads.append(shard)
+        if len(reads) == 1:
+            closed = pending(owner, "act_6", None)
+            await store.projections.advance(SOURCE, shard, "2-0", [closed])
+        return replies
+
+    monkeypatch.setattr(store.nodes, "query_all", close_one_meanwhile)
+    page = await store.projections.list_inbox(owner, 3, (1_003, "act_6"))
+    assert len(reads) > 1, "the question that goes stands on the first of two reads"
+    assert [name for name, _ in page] == ["act_5", "act_4", "act_3"]
 
 
 async def test_order_of_an_inbox_is_made_again_where_an_earlier_version_has_written(

@@ -54,8 +54,9 @@ def be_slower_than_the_driver(
             return
         tried.append(batch.op)
         stored = driver.run.record.last
+        # The first try loses, however long that takes here; the driver gives way to the next ones for a moment.
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.25):
+            async with asyncio.timeout(_WITHIN_S if len(tried) == 1 else 0.05):
                 while driver.run.record.last == stored:
                     await asyncio.sleep(0)
 
