@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Final
 from tests.memory.cases import CASES
 from tests.memory.site import MB, QUIET, run_site, write_message
 from tests.support.beside import Beside
+from tests.support.engine import free_port
 
 if TYPE_CHECKING:
+    from passerelle.core.wire.json import JsonObject
     from tests.memory.cases import Case
     from tests.memory.site import Site
 
@@ -53,8 +55,10 @@ async def _ask_beside(site: Site) -> str:
 async def play(case: Case) -> Outcome:
     """One case, to the end of its rounds."""
     outcome = Outcome()
+    settings: JsonObject = {"grpc": {"port": free_port()}} if case.grpc else {}
     with tempfile.TemporaryDirectory(prefix="psr-memory-") as name:
-        async with run_site(Path(name), case.timeout, case.outputs) as site:
+        running = run_site(Path(name), case.timeout, case.outputs, **settings)
+        async with running as site:
             outcome.base = site.read_memory("VmRSS")
             async with outcome.beside.calling(partial(_ask_beside, site)):
                 while site.is_alive() and len(outcome.peaks) < ROUNDS:

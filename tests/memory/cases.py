@@ -7,12 +7,15 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import aiohttp
+import grpc.aio
+from a2a.types import a2a_pb2
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.wire.json import JsonObject
+from tests.memory.agent import NAME
 from tests.memory.site import MB, Site, write_message
 
 if TYPE_CHECKING:
@@ -31,7 +34,8 @@ class Case:
     """One abuse. It returns when all of it has come about, and its connections are cut afterwards.
 
     ``short``: it is played in the short form too. ``most_bytes``: what the gateway may take at its peak. ``timeout``
-    is that of the agents, and ``outputs`` what the settings say of them.
+    is that of the agents, and ``outputs`` what the settings say of them. ``grpc`` says whether callers have that
+    too.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Case:
     most_bytes: int = MOST_BYTES
     timeout: JsonObject = field(default_factory=dict[str, "Json"])
     outputs: JsonObject = field(default_factory=_FAST.copy)
+    grpc: bool = False
 
 
 def _find_task(event: JsonObject | None) -> str:
@@ -184,6 +189,47 @@ async def large_events(site: Site) -> None:
     await site.rest()
 
 
+async def _make_task(site: Site, megabytes: int) -> str:
+    """A task that has ended, with an artifact of so many MB."""
+    async with site.stream("alice", f"artifact n={megabytes} kb=1000") as events:
+        task = _find_task(await events.next())
+        await events.read_to_end()
+    return task
+
+
+async def slow_readers_of_0_3(site: Site) -> None:
+    """Thirty who ask for a Task of 60 MB in the older form, and read nothing."""
+    task = await _make_task(site, 60)
+    # One of them reads: so each round has the whole of it once.
+    assert await site.measure("alice", "tasks/get", {"id": task}, "0.3") > 60 * MB
+    for _ in range(30):
+        await site.ask_slowly("alice", "tasks/get", {"id": task}, "0.3")
+    await site.settle()
+
+
+async def slow_readers_over_grpc(site: Site) -> None:
+    """Thirty who ask for the same over gRPC, each over a connection of its own."""
+    task = await _make_task(site, 60)
+    metadata = tuple((name.lower(), value) for name, value in site.headers("alice").items())
+    request = a2a_pb2.GetTaskRequest(id=task, tenant=NAME)
+    async with AsyncExitStack() as stack:
+        for number in range(30):
+            # Channels to one address share a connection, but for what they differ in.
+            options = (("grpc.max_receive_message_length", -1), ("test.number", number))
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{site.grpc_port}", options=options)
+            await stack.enter_async_context(channel)
+            # Called as a stream, an answer is not read until somebody wants it.
+            method = cast("Any", channel).unary_stream(
+                "/lf.a2a.v1.A2AService/GetTask",
+                request_serializer=a2a_pb2.GetTaskRequest.SerializeToString,
+            )
+            calling = method(request, metadata=metadata)
+            stack.callback(calling.cancel)
+            with suppress(grpc.aio.AioRpcError):
+                await calling.wait_for_connection()
+        await site.settle()
+
+
 CASES: Final = (
     Case("large artifact", large_artifact),
     Case("slow subscribers", slow_subscribers, short=False),
@@ -196,4 +242,6 @@ CASES: Final = (
     Case("questions", questions, short=False, timeout={"arrival": "5s"}),
     Case("large answers", large_answers, short=False),
     Case("large events", large_events, short=False),
+    Case("slow readers of 0.3", slow_readers_of_0_3, short=False),
+    Case("slow readers over gRPC", slow_readers_over_grpc, short=False, grpc=True),
 )

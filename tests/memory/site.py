@@ -57,6 +57,8 @@ class Site:
     agent_url: str
     http: aiohttp.ClientSession
     slow: list[SlowReader] = field(default_factory=list[SlowReader])
+    grpc_port: int = 0
+    """Where it is called over gRPC; 0: nowhere."""
 
     # ------------------------------------------------------------ memory of the gateway
 
@@ -114,13 +116,15 @@ class Site:
         ) as response:
             return cast("JsonObject", orjson.loads(await response.read()))
 
-    async def measure(self, caller: str, method: str, params: JsonObject) -> int:
+    async def measure(
+        self, caller: str, method: str, params: JsonObject, version: str = "1.0"
+    ) -> int:
         """Bytes of the answer of a call, which is read and not kept."""
         size = 0
         async with self.http.post(
             self.gateway.url + self.path,
             data=write_call(method, params),
-            headers=self.headers(caller),
+            headers={**self.headers(caller), "A2A-Version": version},
         ) as response:
             assert response.status == 200, response.status
             async for piece in response.content.iter_any():
@@ -138,14 +142,23 @@ class Site:
             assert response.content_type == "text/event-stream", await response.text()
             yield Events(response.content)
 
-    async def ask_slowly(self, caller: str, method: str, params: JsonObject) -> SlowReader:
+    async def ask_slowly(
+        self, caller: str, method: str, params: JsonObject, version: str = "1.0"
+    ) -> SlowReader:
         """Sends a request over a connection of its own, and reads no answer."""
         body = write_call(method, params)
-        return await self.write_slowly(self.write_head(caller, len(body)) + body)
+        return await self.write_slowly(self.write_head(caller, len(body), version=version) + body)
 
-    def write_head(self, caller: str, size: int, path: str | None = None) -> bytes:
+    def write_head(
+        self, caller: str, size: int, path: str | None = None, version: str = "1.0"
+    ) -> bytes:
         """The head of a call whose body has so many bytes; ``path`` is another than that of the agent."""
-        lines = {**self.headers(caller), "Host": "gateway", "Content-Length": str(size)}
+        lines = {
+            **self.headers(caller),
+            "A2A-Version": version,
+            "Host": "gateway",
+            "Content-Length": str(size),
+        }
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         return f"POST {path or self.path} HTTP/1.1\r\n{head}\r\n".encode()
 
@@ -265,7 +278,8 @@ async def run_site(
                 read_bufsize=1 << 20,
             )
         )
-        site = Site(gateway, agent_url, http)
+        grpc = cast("JsonObject", settings.get("grpc", {}))
+        site = Site(gateway, agent_url, http, grpc_port=cast("int", grpc.get("port", 0)))
         stack.callback(site.leave_all)
         yield site
 
