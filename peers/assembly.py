@@ -86,7 +86,7 @@ def make_peer(
     if connections.channels is not None:
         from passerelle.peers.grpc.transport import GrpcTransport  # noqa: PLC0415  an extra
 
-        dialled = GrpcTransport(config, connections.channels, credential)
+        dialled = GrpcTransport(config, connections.channels, credential, connections.sessions.bind)
         transports |= {"GRPC/1.0": dialled, "GRPC/0.3": dialled}
     kinds: tuple[Choice, ...] = tuple(
         kind for kind in config.interfaces if transports.get(kind) is not None

@@ -149,9 +149,7 @@ class GrpcFace:
                     result = await found.load(drawn)
                     await _greet(context, _echo(asked, call))
                     # 60 MB take protobuf seconds, in which nobody else would be served.
-                    return await asyncio.to_thread(
-                        to_message, _write(asked, result), row.response
-                    )
+                    return await asyncio.to_thread(to_message, _write(asked, result), row.response)
                 await _greet(context, _echo(asked, call))
                 return to_message(_write(asked, result), row.response)
 

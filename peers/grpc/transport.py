@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from passerelle.core.errors import PasserelleError, RemoteError
 from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
@@ -25,10 +26,11 @@ from passerelle.peers.grpc.forms import FORMS, find_row
 from passerelle.peers.grpc.status import DETAILS_KEY, parse_status, read_end
 from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.peers.http_client import EXTENSIONS_HEADER, write_carried, write_version
+from passerelle.peers.stream_room import StreamRoom
 from passerelle.runtime.common.carried import find_wanted, note_confirmed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.peers.call import Call
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from passerelle.peers.grpc.forms import GrpcForm
     from passerelle.peers.grpc.methods import Row
     from passerelle.peers.interface import Interface
+    from passerelle.runtime.memory.room import Account
 
 _EXTENSIONS: Final = frozenset(name.lower() for name in EXTENSIONS_HEADER.values())
 
@@ -44,10 +47,18 @@ _EXTENSIONS: Final = frozenset(name.lower() for name in EXTENSIONS_HEADER.values
 class GrpcTransport:
     """The calls of one peer over gRPC; see ``call.Transport``."""
 
-    def __init__(self, config: PeerConfig, channels: GrpcChannels, credential: Credential) -> None:
+    def __init__(
+        self,
+        config: PeerConfig,
+        channels: GrpcChannels,
+        credential: Credential,
+        bind: Callable[[str], Account | None],
+    ) -> None:
+        """``bind`` says what answers from an origin draw on."""
         self._config = config
         self._channels = channels
         self._credential = credential
+        self._bind = bind
 
     async def call(self, interface: Interface, call: Call) -> PeerOutcome:
         last: PeerOutcome = Unreached("no call was made")
@@ -62,6 +73,7 @@ class GrpcTransport:
         async with aclosing(self._try(interface, call)) as outcomes:
             async for outcome in outcomes:
                 yield outcome
+                del outcome
 
     async def _try(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
         """Once more with another credential, where the first one was refused before anything else."""
@@ -76,6 +88,7 @@ class GrpcTransport:
                             break
                         has_begun = True
                         yield outcome
+                        del outcome
                 if has_begun:
                     return
         except RemoteError as error:
@@ -102,11 +115,13 @@ class GrpcTransport:
         headers = write_version(interface.version, find_wanted(interface.extensions))
         headers |= write_carried(self._config, shown)
         metadata = tuple((name.lower(), value) for name, value in headers.items())
-        pending = _start(channel, form, row, call, request, metadata)
+        pending = _start(channel, form, call, request, metadata)
         try:
-            async with aclosing(self._read(pending, form, call)) as outcomes:
+            read = partial(_read, form, row, call, self._bind(interface.origin))
+            async with aclosing(self._hear(pending, call, read)) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
+                    del outcome
         except grpc.aio.AioRpcError as error:
             yield _read_error(error)
         except TimeoutError:
@@ -114,44 +129,66 @@ class GrpcTransport:
         finally:
             pending.cancel()
 
-    async def _read(
+    async def _hear(
         self,
         pending: Any,  # noqa: ANN401  generated code has no types
-        form: GrpcForm,
         call: Call,
+        read: Callable[[bytes], Awaitable[PeerOutcome]],
     ) -> AsyncGenerator[StreamOutcome, None]:
         if call.operation not in STREAMS:
-            message = await pending
+            raw = await pending
             # Where headers stand over HTTP; the Python SDK says it behind the answer.
             _note_activated(await pending.initial_metadata(), await pending.trailing_metadata())
-            yield Answered(form.read(call, to_json(message)))
+            yield await read(raw)
             return
         has_begun = False
         while True:
             async with asyncio.timeout(self._config.idle_timeout_s):
-                message = await pending.read()
-            if message is grpc.aio.EOF:
+                raw = await pending.read()
+            if raw is grpc.aio.EOF:
                 yield Closed()
                 return
             if not has_begun:
                 _note_activated(await pending.initial_metadata())
                 has_begun = True
-            yield Answered(form.read(call, to_json(message)))
+            outcome = await read(raw)
+            del raw
+            yield outcome
+            if not isinstance(outcome, Answered):
+                return
+            del outcome
+
+
+async def _read(
+    form: GrpcForm, row: Row, call: Call, account: Account | None, raw: bytes
+) -> PeerOutcome:
+    """What a message says, once there is room for it: it has come, and more than once as large is made of it."""
+    room = StreamRoom(account, len(raw), _go_on)
+    try:
+        await room.make(len(raw))
+        answer = to_json(row.response.FromString(raw))
+        return Answered(form.read(call, answer), hold=room.take(len(raw)))
+    except DecodeError as error:
+        return answers.reject(f"no {row.response.DESCRIPTOR.name}: {error}", raw)
+    finally:
+        room.close()
+
+
+def _go_on() -> None:
+    """Nothing gives way that is whole."""
 
 
 def _start(
     channel: grpc.aio.Channel,
     form: GrpcForm,
-    row: Row,
     call: Call,
     request: Message,
     metadata: tuple[tuple[str, str], ...],
 ) -> Any:  # noqa: ANN401  generated code has no types
     make = channel.unary_stream if call.operation in STREAMS else channel.unary_unary
-    invoke = make(
+    invoke: Any = make(
         f"/{form.service.name}/{form.name(call.operation)}",
         request_serializer=type(request).SerializeToString,
-        response_deserializer=row.response.FromString,
     )
     return invoke(request, timeout=call.timeout_s, metadata=metadata)
 

@@ -11,6 +11,7 @@ import pytest
 from passerelle.core.peer import Peer
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
+from passerelle.runtime.memory.room import MemoryRoom
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.sdk_agent import run_sdk_agent
 
@@ -31,9 +32,11 @@ class Clients:
 
     clock: HandClock = field(default_factory=HandClock)
     registries: list[PeerRegistry] = field(default_factory=list[PeerRegistry])
+    memory: MemoryRoom | None = None
+    """What large answers draw on."""
 
     def connect(self, config: PeerConfig) -> Peer:
-        registry = PeerRegistry([config], self.clock)
+        registry = PeerRegistry([config], self.clock, memory=self.memory)
         self.registries.append(registry)
         return registry.find(config.name)
 

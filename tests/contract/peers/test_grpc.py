@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -25,20 +25,32 @@ from a2a.types import (
     a2a_pb2_grpc,
 )
 
-from passerelle.core.peer import Answered, Peer, Refused, Unknown, Unreached
+from passerelle.core.peer import (
+    Answered,
+    Malformed,
+    Peer,
+    Refused,
+    StreamOutcome,
+    Unknown,
+    Unreached,
+)
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.trace import read_trace
 from passerelle.peers.config import PeerConfig, Tls
 from passerelle.peers.credential import Bearer
 from passerelle.runtime.common.carried import TRACE
 from passerelle.runtime.common.secret import Secret
+from passerelle.runtime.memory.budget import Budget
+from passerelle.runtime.memory.room import MemoryRoom
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say, task_of
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.tls import Authority
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
+MIB = 1024 * 1024
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -50,6 +62,8 @@ class Dialled(a2a_pb2_grpc.A2AServiceServicer):
     silence: asyncio.Event = field(default_factory=asyncio.Event)
     fault: str = ""
     """What its program raises, where it raises."""
+    size: int = 0
+    """Letters in what it says."""
 
     async def SendMessage(  # noqa: N802  generated code has this name
         self, request: SendMessageRequest, context: Context
@@ -58,13 +72,13 @@ class Dialled(a2a_pb2_grpc.A2AServiceServicer):
         await asyncio.sleep(0)
         if self.fault:
             raise RuntimeError(self.fault)
-        return SendMessageResponse(task=_make(request))
+        return SendMessageResponse(task=_make(request, self.size))
 
     async def SendStreamingMessage(  # noqa: N802  generated code has this name
         self, request: SendMessageRequest, context: Context
     ) -> AsyncGenerator[StreamResponse, None]:
         del context
-        yield StreamResponse(task=_make(request))
+        yield StreamResponse(task=_make(request, self.size))
         if self.fault:
             raise RuntimeError(self.fault)
         await self.silence.wait()
@@ -77,8 +91,10 @@ class Dialled(a2a_pb2_grpc.A2AServiceServicer):
         raise RuntimeError(self.fault)
 
 
-def _make(request: SendMessageRequest) -> Task:
+def _make(request: SendMessageRequest, size: int = 0) -> Task:
     status = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+    if size:
+        status.message.parts.add(text="x" * size)
     return Task(id="t", context_id=request.message.context_id or "c", status=status)
 
 
@@ -258,3 +274,62 @@ async def test_mutual_tls_shows_our_certificate(
         plain = connect(scripted, clients, origin.replace("https", "http"))
         assert not isinstance(await plain.send(say("hello")), Answered)
         await clients.close()
+
+
+@pytest.mark.parametrize("operation", ["send", "stream"])
+async def test_large_message_draws_on_the_memory_of_the_process_as_long_as_somebody_has_it(
+    scripted: ScriptedPeer, clients: Clients, operation: str
+) -> None:
+    room = clients.memory = MemoryRoom(Budget(8 * MIB))
+    async with serve(Dialled(size=MIB)) as (_, port):
+        peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
+        others = [room.bind("body", f"caller:{name}") for name in ("ada", "bob")]
+        for one in others:
+            one.take(room.budget.share)
+
+        async def hear() -> list[StreamOutcome]:
+            if operation == "send":
+                return [await peer.send(say("hello"))]
+            async with aclosing(peer.stream(say("hello"))) as outcomes:
+                return [await anext(outcomes)]
+
+        hearing = asyncio.create_task(hear())
+        await wait_until(lambda: room.waiting == 1, 10, "it waits for room")
+        assert not hearing.done()
+        others[0].give_back(room.budget.share)
+        heard = await hearing
+        assert isinstance(heard[0], Answered)
+        assert 2 * MIB < room.held["answer"] < 3 * MIB
+        heard.clear()
+        del hearing
+        await wait_until(lambda: not room.held["answer"], 10, "it is given back")
+        await clients.close()
+
+
+@pytest.mark.parametrize("operation", ["send", "stream"])
+async def test_bytes_that_are_no_message_are_no_answer(
+    scripted: ScriptedPeer, clients: Clients, operation: str
+) -> None:
+    async def babble(_request: bytes, context: Context) -> bytes:
+        await context.send_initial_metadata(())
+        return b"\xff\xff"
+
+    async def babble_on(request: bytes, context: Context) -> AsyncGenerator[bytes]:
+        yield await babble(request, context)
+
+    server = grpc.aio.server()
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "SendMessage": grpc.unary_unary_rpc_method_handler(babble),
+        "SendStreamingMessage": grpc.unary_stream_rpc_method_handler(babble_on),
+    }
+    name = "lf.a2a.v1.A2AService"
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
+    said = say("hello")
+    last = await peer.send(said) if operation == "send" else (await read_all(peer.stream(said)))[-1]
+    await clients.close()
+    await server.stop(0)
+    assert isinstance(last, Malformed)
+    assert last.raw == b"\xff\xff"
