@@ -185,8 +185,8 @@ def _start(
     request: Message,
     metadata: tuple[tuple[str, str], ...],
 ) -> Any:  # noqa: ANN401  generated code has no types
-    make = channel.unary_stream if call.operation in STREAMS else channel.unary_unary
-    invoke: Any = make(
+    make: Any = channel.unary_stream if call.operation in STREAMS else channel.unary_unary
+    invoke = make(
         f"/{form.service.name}/{form.name(call.operation)}",
         request_serializer=type(request).SerializeToString,
     )
