@@ -1,4 +1,6 @@
-"""What an agent says of its status beside its words: members that stand in the metadata of a status (EVC-5).
+"""What an agent says in the metadata of its answers: status words and token usage.
+
+What an agent says of its status beside its words: members that stand in the metadata of a status (EVC-5).
 
 Nobody has to write them. What is there under one of the names and can be read is told as such; the metadata itself goes
 along, unless it is too large: it stands in the frame in any case.

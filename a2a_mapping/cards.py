@@ -1,4 +1,6 @@
-"""The shapes in which one card is served: of 1.0, of 0.3, or of both merged, for whoever does not say a version.
+"""Agent cards: an agent's card made into the gateway's, in the shape that a reader asks for.
+
+The shapes in which one card is served: of 1.0, of 0.3, or of both merged, for whoever does not say a version.
 
 Agent cards: a peer's card made into ours. Which interface of a peer is called is its client's business.
 

@@ -1,4 +1,6 @@
-"""Tasks and artifacts that are large, written piece by piece: the same bytes as in one go, and never all of them.
+"""Large tasks: written piece by piece, and previewed where their content stands elsewhere.
+
+Tasks and artifacts that are large, written piece by piece: the same bytes as in one go, and never all of them.
 
 The beginning of a content that stands elsewhere, for those who decide whether to fetch it (PO-9). Pure and total.
 """

@@ -1,4 +1,6 @@
-"""Bytes to JSON values, with a bound on nesting.
+"""Reads JSON of others: bytes with a bound on nesting, members, and ProtoJSON scalars.
+
+Bytes to JSON values, with a bound on nesting.
 
 orjson keeps integers up to 64 bits as integers; a larger one reads as a float. Everything that walks
 JSON here is recursive, so the depth is bounded before anything walks.

@@ -1,4 +1,6 @@
-"""How an error of ours looks over a channel: as the ``err`` of a call, or as the end of a connection.
+"""Calls of a client over a channel, and how errors look there.
+
+How an error of ours looks over a channel: as the ``err`` of a call, or as the end of a connection.
 
 Carries out a call of a client, and says what came of it.
 """

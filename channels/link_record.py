@@ -1,4 +1,6 @@
-"""Under which name a device and its tab are stored, as a channel and beside an ack.
+"""What identifies a device link, and the names under which a device is stored.
+
+Under which name a device and its tab are stored, as a channel and beside an ack.
 
 ``#`` stands before a tab and ``@`` before the stream of an ack, so neither stands within a device or a tab.
 

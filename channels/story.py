@@ -1,4 +1,6 @@
-"""What is told of a link beside its streams: that it began, was taken up again, had to be repaired, ended (EXT-8).
+"""What is told of a link beside its streams, and how it is written.
+
+What is told of a link beside its streams: that it began, was taken up again, had to be repaired, ended (EXT-8).
 
 ``LinkStory`` is pure: it is shown what the client is told, and says what there is to tell of it. How a link began is
 known only when every stream of its ``hello`` has been answered; one that ends before tells what is known by then.

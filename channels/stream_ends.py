@@ -1,4 +1,6 @@
-"""The Task that opens the stream of a further message, as it stands when the message has been taken.
+"""How the stream of a message opens, and where it ends.
+
+The Task that opens the stream of a further message, as it stands when the message has been taken.
 
 The reader's position is opened before the message is handed over, so that no event after it is missed. The Task of that
 moment still waits for the message: shown first, its INPUT_REQUIRED ends the loop of every client that leaves there, and

@@ -1,4 +1,6 @@
-"""A task that is named before anybody works on it: its identity, and its place in a session (CMD-4).
+"""Creates a task before anybody works on it, and prepares its start.
+
+A task that is named before anybody works on it: its identity, and its place in a session (CMD-4).
 
 A task whose start waits for the card of its agent: until that is read it is being prepared, for all to see (ST-4).
 

@@ -1,4 +1,6 @@
-"""Acknowledging and resuming without a link that stays: the same rules as over a channel (CMD-25, CHN-3, CHN-4).
+"""Acknowledging, resuming and notices without a link that stays.
+
+Acknowledging and resuming without a link that stays: the same rules as over a channel (CMD-25, CHN-3, CHN-4).
 
 What is said over a link and is no turn: notices and states of devices, and what we tell their people (CHN-15).
 """

@@ -1,4 +1,6 @@
-"""Read models for their owners: out of stored snapshots and bounded pages of the stream, never out of a whole history.
+"""Reads models for their owners: sessions, threads, tasks, links and permissions.
+
+Read models for their owners: out of stored snapshots and bounded pages of the stream, never out of a whole history.
 
 The head of the stream is read before the records, so a model holds everything up to its sequence, and whoever follows
 on from there misses nothing.

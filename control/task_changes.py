@@ -1,4 +1,6 @@
-"""The way of a command into a task of its caller: found, compared with what was read, decided, appended, told.
+"""The way of a command into a task of its caller, and what steers it.
+
+The way of a command into a task of its caller: found, compared with what was read, decided, appended, told.
 
 Whoever drives the run of the task reads what was written, and looks up: it is a command, not a wish.
 

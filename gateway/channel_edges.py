@@ -1,4 +1,6 @@
-"""Commands over channels: the same table of methods as ``/v1`` (CMD-27).
+"""The channel edges: streams for devices, calls over channels, and their metrics.
+
+Commands over channels: the same table of methods as ``/v1`` (CMD-27).
 
 The series of channels: read off the counts and off what stands, whenever somebody scrapes.
 

@@ -1,4 +1,6 @@
-"""Hands another configuration to the parts of a gateway that runs.
+"""Reads the configuration again while the gateway runs, and hands it to the parts.
+
+Hands another configuration to the parts of a gateway that runs.
 
 The configuration read again while the gateway runs: when its file changes, and on SIGHUP.
 

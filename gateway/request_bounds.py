@@ -1,4 +1,6 @@
-"""Bounds on requests that the HTTP parser does not have: bytes beside a body, time to come in, and requests that wait.
+"""Bounds on requests and WebSocket messages that the parsers do not have.
+
+Bounds on requests that the HTTP parser does not have: bytes beside a body, time to come in, and requests that wait.
 
 Without them anybody who reaches the port could fill the memory with a head that never ends or with requests whose
 answers nobody reads, or hold connections for ever, before a token is asked for. The size of a body is bounded by

@@ -1,4 +1,6 @@
-"""uvicorn's server without its signals and its fixed waits: it ends when it is told to, as soon as it can.
+"""The HTTP server: binds, serves on the gateway's own loop, and stops within a deadline.
+
+uvicorn's server without its signals and its fixed waits: it ends when it is told to, as soon as it can.
 
 uvicorn asks ten times a second whether it shall end, and waits a tenth of a second after it has told its connections,
 whether there were any or not.

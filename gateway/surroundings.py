@@ -1,4 +1,6 @@
-"""What a service stands on: the store, the readers, time and chance, and what the configuration says.
+"""What a service is made from: the surroundings given to it, and the ground laid on them.
+
+What a service stands on: the store, the readers, time and chance, and what the configuration says.
 
 What nearly every part of a service is made from, itself made from its surroundings.
 """

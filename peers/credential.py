@@ -1,4 +1,6 @@
-"""How a peer is shown who calls: values that the configuration gives, and what they add to a request.
+"""Credentials shown to agents, and OAuth2 tokens that are fetched for them.
+
+How a peer is shown who calls: values that the configuration gives, and what they add to a request.
 
 The credential is the operator's. A caller's own goes on only where the operator says so (``forward_auth``).
 

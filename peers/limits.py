@@ -1,4 +1,6 @@
-"""The limits of one peer: a send takes a slot while it lasts, and a unit of the rate.
+"""Limits of one agent: sends and questions under way.
+
+The limits of one peer: a send takes a slot while it lasts, and a unit of the rate.
 
 Questions to one peer, so many at once and no more: an instance that takes up thousands of runs floods nobody.
 

@@ -1,4 +1,6 @@
-"""How much can go wrong, judged by what is asked for. The asking side can raise it and never lower it.
+"""Who decides what, by risk.
+
+How much can go wrong, judged by what is asked for. The asking side can raise it and never lower it.
 
 Who decides what, by risk: an operator's tiers, from which the quorum and the audience of a question are taken.
 

@@ -1,4 +1,6 @@
-"""A command as its words, for rules: never as a text that begins with something.
+"""The cases that policy judges, and commands as words.
+
+A command as its words, for rules: never as a text that begins with something.
 
 ``git`` as the beginning of a text would also match ``git x; rm -rf ~``. So a command is read into the simple commands
 that it runs, each a list of words. What a shell would work out first (substitution, variables, globs) cannot be read:

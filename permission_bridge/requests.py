@@ -1,4 +1,6 @@
-"""The line that people read first: ours in front, then what would be done, then the words of whoever asks.
+"""From what an agent asks to the approval request that people see, and its title.
+
+The line that people read first: ours in front, then what would be done, then the words of whoever asks.
 
 It begins with our own sentence, so nothing that a peer says can pose as one. The tool with its main arguments comes
 next, numbers first, since these are what two questions of one tool differ in. The words stand in quotation marks. All

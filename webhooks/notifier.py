@@ -1,4 +1,6 @@
-"""Signatures of webhooks as Standard Webhooks has them: HMAC-SHA256 over id, timestamp and body.
+"""Approval requests to an operator's receiver, signed as Standard Webhooks.
+
+Signatures of webhooks as Standard Webhooks has them: HMAC-SHA256 over id, timestamp and body.
 
 Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
 

@@ -1,4 +1,6 @@
-"""The headers of a push notification: what it is, and that it comes from us (A2A 1.0 section 13.2).
+"""A2A push notifications: their headers, and the feed of a task's config.
+
+The headers of a push notification: what it is, and that it comes from us (A2A 1.0 section 13.2).
 
 Credentials of the config go into ``Authorization`` as they were given. A config with the scheme Bearer and no
 credentials gets a token that we sign, over the digest of the body, for receivers that verify by our JWKS.

@@ -1,4 +1,6 @@
-"""A webhook of a stream as it is stored, and the name of its target.
+"""Webhooks on streams: how they are named, stored, set and ended.
+
+A webhook of a stream as it is stored, and the name of its target.
 
 A webhook of a session or a task stands in the hash of that session. One of an inbox stands in the home session of the
 inbox's owner, as an inbox is a projection and holds nothing of its own (I10).

@@ -1,4 +1,6 @@
-"""Parts: the text, file and data parts of 0.3, and the parts of 1.0 with one content member.
+"""Messages, parts, tasks, artifacts and events of A2A 0.3.
+
+Parts: the text, file and data parts of 0.3, and the parts of 1.0 with one content member.
 
 Messages, tasks, artifacts and events.
 """

@@ -1,4 +1,6 @@
-"""Responses and frames: what the four kinds of answer are called in either spelling.
+"""Responses and errors of A2A 0.3.
+
+Responses and frames: what the four kinds of answer are called in either spelling.
 
 Errors of HTTP+JSON for callers of 0.3, which never said how one looks.
 

@@ -1,4 +1,6 @@
-"""Tables and fields for people: columns as wide as they need, in the order that they are given in.
+"""How a verb of the command line is made: its flags, its link to a gateway, its tables.
+
+Tables and fields for people: columns as wide as they need, in the order that they are given in.
 
 What a verb of the command line is given: the gateway that it asks, and how its answer is printed.
 

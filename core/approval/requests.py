@@ -1,4 +1,6 @@
-"""What people do about questions beside answering: see one, have an answer tried again, hear less of an agent.
+"""Requests about approvals beside an answer: attention, mutes, and the audit.
+
+What people do about questions beside answering: see one, have an answer tried again, hear less of an agent.
 
 What can be asked about how something came to be decided: the facts themselves, with what proves them (CHN-14).
 """

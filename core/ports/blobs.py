@@ -1,4 +1,6 @@
-"""Content that is too large for a fact.
+"""Ports of the blob store, and of content that agents upload.
+
+Content that is too large for a fact.
 
 Content that agents upload before a message of theirs names it.
 """

@@ -1,4 +1,6 @@
-"""News for the driver of a run, from instances that do not drive it.
+"""Ports of signals between instances: to the driver of a run, and about edited rules.
+
+News for the driver of a run, from instances that do not drive it.
 
 News between instances that the edited rules are others by now.
 """

@@ -1,4 +1,6 @@
-"""Content that a fact names by reference, as its readers get it (ENV-10).
+"""Read models of artifacts: what a task made and used, their versions, and content by reference.
+
+Content that a fact names by reference, as its readers get it (ENV-10).
 
 What a task produced and consumed, with every version that its facts tell of (SNAP-7, TR-18).
 

@@ -1,4 +1,6 @@
-"""Who is linked to a session: devices, agents, and what they are still owed (SNAP-13, PRS-9).
+"""Read models of device links: who is linked, and what a device finds that comes back.
+
+Who is linked to a session: devices, agents, and what they are still owed (SNAP-13, PRS-9).
 
 What a device that comes back finds, as one of six states (CHN-12). Out of records alone, never out of prose.
 

@@ -1,4 +1,6 @@
-"""What each class of facts says about why something is as it is: one row per class, and none for words of an agent.
+"""Explains a task: the reasons that its facts give.
+
+What each class of facts says about why something is as it is: one row per class, and none for words of an agent.
 
 Why a task went to its agent, why it waits, and what policy, limits and retries decided (VAL-8, VAL-9).
 

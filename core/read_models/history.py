@@ -1,4 +1,6 @@
-"""A window of what was said and done in a session, by its place in the stream (SNAP-1, VAL-7).
+"""Read models of what was said: a window of a session, and what an agent was given of it.
+
+A window of what was said and done in a session, by its place in the stream (SNAP-1, VAL-7).
 
 A window is so many events, whatever they hold, so that reading it costs the same in an old session as in a young one.
 Only what belongs to the conversation becomes an item; its content is named by sequence, and shown as a preview.

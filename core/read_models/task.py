@@ -1,4 +1,6 @@
-"""One task as a line of a list: everything by reference, and its status only as far as it is known (SNAP-15, ST-19).
+"""Read models of one task: its line in a list, and its runs, steps and todos.
+
+One task as a line of a list: everything by reference, and its status only as far as it is known (SNAP-15, ST-19).
 
 The record says what the facts say. Whether that is still the case is another question: where a live run has shown no
 sign of life for longer than ``QUIET_MS``, or an event stands in the stream that this version cannot read, the status is

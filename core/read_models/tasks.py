@@ -1,4 +1,6 @@
-"""Edges of tasks, from which the trees of parents and of dependencies can be made again (SNAP-16, GR-1…GR-10).
+"""Read models of all tasks of a session: summary, graph and blockers.
+
+Edges of tasks, from which the trees of parents and of dependencies can be made again (SNAP-16, GR-1…GR-10).
 
 Tasks that wait for somebody, and for whom (SNAP-18).
 

@@ -1,4 +1,6 @@
-"""Turns that wait for their thread (SNAP-4). A thread has no queue of its own: a turn starts when it is accepted.
+"""Read models of a thread: what goes on in it, and which turns wait.
+
+Turns that wait for their thread (SNAP-4). A thread has no queue of its own: a turn starts when it is accepted.
 
 A thread as its readers need it: what goes on, what is asked, what went wrong (SNAP-2).
 """

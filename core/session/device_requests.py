@@ -1,4 +1,6 @@
-"""What can be asked about the devices of a principal. Each is the form in which it is sent, too.
+"""Requests about devices and their links.
+
+What can be asked about the devices of a principal. Each is the form in which it is sent, too.
 
 What a device can ask without a link that stays: to acknowledge, and to be brought up to date (CMD-25).
 """

@@ -1,4 +1,6 @@
-"""What cards say of our edge, by the settings: who may come in and how, and what is served.
+"""The cards that are served: public and extended, with what they say of this edge.
+
+What cards say of our edge, by the settings: who may come in and how, and what is served.
 
 The cards that we serve: a peer's card made into ours, with what a cache needs to keep it (A2A 1.0 section 8).
 

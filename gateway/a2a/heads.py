@@ -1,4 +1,6 @@
-"""A head as the face reads it: what is asked of whom, in which binding, by whoever shows what.
+"""A parsed request head, and what the server offers a request beside ASGI.
+
+A head as the face reads it: what is asked of whom, in which binding, by whoever shows what.
 
 What our server does for a request beside the messages of ASGI.
 

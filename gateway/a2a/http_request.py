@@ -1,4 +1,6 @@
-"""An HTTP request as it came in: its head by name, and its body within a limit.
+"""An HTTP request as it comes in, and the notice that its caller has left.
+
+An HTTP request as it came in: its head by name, and its body within a limit.
 
 How one hears that a caller has closed its connection while it waits.
 

@@ -1,4 +1,6 @@
-"""What the face hands on beside turns and tasks: optional parts, without which it says that there is no such thing.
+"""Push notification configs on the A2A face, and its other optional ports.
+
+What the face hands on beside turns and tasks: optional parts, without which it says that there is no such thing.
 
 Push notification configs on the face: commands and queries of the service object in A2A 1.0 JSON.
 """

@@ -1,4 +1,6 @@
-"""Errors of peers as callers may read them: where a peer is, and how its card is wrong, stays in the log.
+"""HTTP answers of the A2A face; errors of agents name nothing internal.
+
+Errors of peers as callers may read them: where a peer is, and how its card is wrong, stays in the log.
 
 Answers of one HTTP response: status, headers, bytes.
 """

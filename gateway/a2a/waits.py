@@ -1,4 +1,6 @@
-"""Whether a caller may still have what it waits for: asked as at the door, while a stream is open.
+"""Callers that wait: how long, with which right, and how they are released.
+
+Whether a caller may still have what it waits for: asked as at the door, while a stream is open.
 
 A key that is withdrawn, a token that expires, a grant that is taken away: a stream that was opened before ends with the
 error that would be the answer now.

@@ -1,4 +1,6 @@
-"""Who a caller is by its client certificate, as a trusted proxy says in a header.
+"""Credentials from the head of a request, client certificates among them.
+
+Who a caller is by its client certificate, as a trusted proxy says in a header.
 
 The header proves nothing by itself: it counts only on a connection from an address of the proxy. The address is that of
 the socket; what a forwarding header says about it is not asked.

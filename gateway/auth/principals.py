@@ -1,4 +1,6 @@
-"""From the grants of a configuration to those of a principal.
+"""Principals from the configuration: what they may call, and how they are found by name.
+
+From the grants of a configuration to those of a principal.
 
 Principals by their names: what the configuration says of somebody who is not asked for a credential now.
 """

@@ -1,4 +1,6 @@
-"""What the OpenAPI document says of the paths that are no calls: streams of events, their states, tickets and blobs.
+"""The published descriptions of the HTTP surface: OpenAPI for ``/v1``, AsyncAPI for channels.
+
+What the OpenAPI document says of the paths that are no calls: streams of events, their states, tickets and blobs.
 
 The OpenAPI 3.1 document of ``/v1``, drawn from the same table that serves it.
 

@@ -1,4 +1,6 @@
-"""The calls about policy: grants, and the mode that is on for a while. Their parameters are the requests themselves.
+"""The calls about policy, devices and audits.
+
+The calls about policy: grants, and the mode that is on for a while. Their parameters are the requests themselves.
 
 The calls about devices, and about what was decided. Their parameters are the commands and queries themselves.
 """

@@ -1,4 +1,6 @@
-"""The calls about tasks. Most parameters are the command itself: its form is the documented one.
+"""The calls about tasks, sessions and their read models.
+
+The calls about tasks. Most parameters are the command itself: its form is the documented one.
 
 The calls about sessions, threads and turns under way. Their parameters are the commands and queries themselves.
 

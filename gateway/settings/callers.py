@@ -1,4 +1,6 @@
-"""Settings of how much somebody may do: concurrency and rate at once, calls and money over a period, and prices.
+"""Sections about callers: who may call, how much, and at what price.
+
+Settings of how much somebody may do: concurrency and rate at once, calls and money over a period, and prices.
 
 Settings of who may call: keys, tokens of an identity provider, certificates that a proxy has checked, and grants.
 """

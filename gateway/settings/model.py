@@ -1,4 +1,6 @@
-"""What can be configured: one frozen model per section of ``passerelle.yaml``.
+"""The whole configuration as one model, and the rules between its sections.
+
+What can be configured: one frozen model per section of ``passerelle.yaml``.
 
 Where the values come from, and what is said about a wrong one, is in ``settings_source``. The models know
 nothing of files. A setting exists once the thing that it sets is built.

@@ -1,4 +1,6 @@
-"""What every section of ``passerelle.yaml`` is made of.
+"""The base of every section of ``passerelle.yaml``, and the sections that stand alone.
+
+What every section of ``passerelle.yaml`` is made of.
 
 Settings of the memory that callers and agents may have the process hold.
 

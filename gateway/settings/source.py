@@ -1,4 +1,6 @@
-"""The JSON Schema of the configuration file, for editors and for finding the names that are known.
+"""Reads settings from flags, environment and file, and knows their schema.
+
+The JSON Schema of the configuration file, for editors and for finding the names that are known.
 
 Where settings come from: flags beat the environment, the environment beats the file.
 

@@ -1,4 +1,6 @@
-"""From the sections of callers to the limits that hold for them.
+"""From sections of the configuration to the values that the rooms below take.
+
+From the sections of callers to the limits that hold for them.
 
 From a section of the configuration to what peers and attempts take.
 

@@ -1,4 +1,6 @@
-"""Errors as gRPC statuses: the code by the one table of A2A errors, the same typed details as over HTTP.
+"""Errors as gRPC statuses, in both directions.
+
+Errors as gRPC statuses: the code by the one table of A2A errors, the same typed details as over HTTP.
 
 What the end of a gRPC call means, as outcomes. Pure: names of codes and a rich status as JSON go in.
 

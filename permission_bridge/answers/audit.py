@@ -1,4 +1,6 @@
-"""The audit of a decision is what is stored: every fact of a question, and the chain of the stream that holds them.
+"""Audits and explains a decision from the stored facts.
+
+The audit of a decision is what is stored: every fact of a question, and the chain of the stream that holds them.
 
 There is no second log that could say something else. The chain shows that nothing was removed or put in between; that
 the snapshots are what the facts say is what ``passerelle verify`` shows of the same stream.

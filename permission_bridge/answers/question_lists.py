@@ -1,4 +1,6 @@
-"""Questions of a caller, page by page: open or ended ones; all, or those of one kind, from one risk on, of one task.
+"""Lists open and closed questions of a caller, and waits for one to close.
+
+Questions of a caller, page by page: open or ended ones; all, or those of one kind, from one risk on, of one task.
 
 A question whose reader waits for what becomes of it: one long poll in place of many short ones.
 

@@ -1,4 +1,6 @@
-"""Public keys of devices, and what was signed with them: Ed25519, or P-256 as browsers have it (``r`` and ``s``).
+"""Keys of devices: public keys and their signatures, and the key of this machine.
+
+Public keys of devices, and what was signed with them: Ed25519, or P-256 as browsers have it (``r`` and ``s``).
 
 This machine as a device of its own: the key with which the command line signs what it decides.
 

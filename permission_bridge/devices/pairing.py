@@ -1,4 +1,6 @@
-"""How a device that is paired finds the gateway, and knows that it is this one.
+"""Pairing of devices: from a code on a screen to a trusted device that finds the gateway.
+
+How a device that is paired finds the gateway, and knows that it is this one.
 
 Pairing: from a code on a screen to a device that is trusted (CHN-8).
 

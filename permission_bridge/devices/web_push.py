@@ -1,4 +1,6 @@
-"""Web Push: a message to one browser, encrypted for it alone (RFC 8291), signed by this runtime (VAPID, RFC 8292).
+"""Web Push to the browsers of a person.
+
+Web Push: a message to one browser, encrypted for it alone (RFC 8291), signed by this runtime (VAPID, RFC 8292).
 
 It takes the extra ``webpush``, which encrypts and signs; it sends nothing. What is sent goes through the sender of
 webhooks: endpoints come from devices, so each address is screened as it is connected to.

@@ -1,4 +1,6 @@
-"""What a hook answers, and what of it counts.
+"""Calls one hook within its time, and reads its answer.
+
+What a hook answers, and what of it counts.
 
 Asks one hook, wherever it lives, within its time.
 """

@@ -1,4 +1,6 @@
-"""A lock that is given in the order in which it was asked for, and costs next to nothing while nobody else wants it.
+"""A fair lock, and calls that end together.
+
+A lock that is given in the order in which it was asked for, and costs next to nothing while nobody else wants it.
 
 Every run has one, and most runs end before two want to write at once. ``asyncio.Lock`` is six calls for each of these.
 

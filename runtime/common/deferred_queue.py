@@ -1,4 +1,6 @@
-"""Whether something happens to many at once: devices that all come back.
+"""Detects a surge, and defers work until it is over.
+
+Whether something happens to many at once: devices that all come back.
 
 Work that can wait a moment in a surge, and is done then in portions: whoever comes in is served first.
 """

@@ -1,4 +1,6 @@
-"""Base64url without padding, the form of every part of a JWS (RFC 7515 section 2).
+"""Signing: the keys of this deployment, JWS over bytes, and the published JWKS.
+
+Base64url without padding, the form of every part of a JWS (RFC 7515 section 2).
 
 The keys that this deployment signs with: PEM files, their ids, and their public halves as JWK.
 

@@ -1,4 +1,6 @@
-"""Periods of quotas: whole hours, days and months of UTC.
+"""What one caller may use up in a period, and the periods.
+
+Periods of quotas: whole hours, days and months of UTC.
 
 What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
 

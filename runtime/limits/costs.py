@@ -1,4 +1,6 @@
-"""What a run costs: thought before it, known after it. Money is whole millionths, so that sums are exact.
+"""Prices of runs, and what callers have spent.
+
+What a run costs: thought before it, known after it. Money is whole millionths, so that sums are exact.
 
 Quotas and budgets of callers, and what calls of agents cost (EXT-7).
 

@@ -1,4 +1,6 @@
-"""Streams that are open: so many of one caller on this instance, and no more, whichever edge they came over.
+"""Rate, concurrency and open streams of callers, judged before anything else of a request.
+
+Streams that are open: so many of one caller on this instance, and no more, whichever edge they came over.
 
 Rate and concurrency of callers, judged before anything else of a request: the same for every edge.
 

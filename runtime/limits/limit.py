@@ -1,4 +1,6 @@
-"""The part of a shared limit that this instance holds: what to take of it at once, what to ask for, what to give back.
+"""One shared limit, and the blocks of it that this instance holds.
+
+The part of a shared limit that this instance holds: what to take of it at once, what to ask for, what to give back.
 
 The store knows how much each instance holds; the instance counts its requests against its own block. Two kinds:
 

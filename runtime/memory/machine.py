@@ -1,4 +1,6 @@
-"""How much memory this process may count on: what the machine has, or less where its control group says so.
+"""The memory of this machine: how much there is, and how free pages go back.
+
+How much memory this process may count on: what the machine has, or less where its control group says so.
 
 What was freed goes back to the machine: the C library is asked for it from time to time.
 

@@ -1,4 +1,6 @@
-"""Structured logs: an event is a short noun with ids, and a secret prints as ``***``.
+"""Structured logs, and what joins their lines.
+
+Structured logs: an event is a short noun with ids, and a secret prints as ``***``.
 
 Lines go to standard error: JSON, or coloured text on a terminal. Records of libraries (uvicorn, asyncio)
 go through the same chain. A secret is caught three ways: by its type, by the name of its key, and by its shape.

@@ -1,4 +1,6 @@
-"""Which task a question belongs to, as far as this process has met the question.
+"""Which task a question belongs to, and records read ahead for its answer.
+
+Which task a question belongs to, as far as this process has met the question.
 
 It never changes, so nothing here can be wrong; what is not known costs whoever asks one more read. Whoever answers has
 mostly been shown the question by the process that opened it, or that read it for them.

@@ -1,4 +1,6 @@
-"""Long JSON as it is read: in chunks, so that a reader who is slow holds one of them and no more.
+"""Content that is long or missing: read in chunks, and named where it is gone.
+
+Long JSON as it is read: in chunks, so that a reader who is slow holds one of them and no more.
 
 Content that the blob store has lost: what is still there is answered, and what is not is named by its hash.
 

@@ -1,4 +1,6 @@
-"""Where a conversation lives: contexts, sessions and threads by name, without a lookup.
+"""Where conversations and home sessions live, by name and without a lookup.
+
+Where a conversation lives: contexts, sessions and threads by name, without a lookup.
 
 A context id is scoped by its caller, so two callers with the same text never meet (G4). A text of the caller's
 routes by the hash of (tenant, principal, context). An id in our own form routes by its tag if that thread

@@ -1,4 +1,6 @@
-"""Answers that were refused, as facts (CHN-6): whoever tries what is not theirs to decide leaves a trace.
+"""Refused answers as facts, and recorded failures as errors.
+
+Answers that were refused, as facts (CHN-6): whoever tries what is not theirs to decide leaves a trace.
 
 At most one for each device, question and minute; those in between are counted by the next. A fact changes no record:
 an attempt that does not count moves nothing.
