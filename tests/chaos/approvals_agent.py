@@ -25,6 +25,8 @@ VAULT: Final = "vault"
 """The same agent under a name to which nothing goes without leave."""
 QUIET: Final = "quiet"
 """The same agent where it does not stream."""
+GREETING: Final = "hello"
+"""A message that any of them takes and has done at once."""
 LIFE_S: Final = 2
 
 
@@ -53,6 +55,7 @@ class AskingAgent:
         self.quiet.refuses = frozenset({"SendStreamingMessage", "SubscribeToTask"})
         for peer in (self.peer, self.quiet):
             peer.on("ask", self._begin)
+            peer.on(GREETING, go_on)
             for word in ("", "Approved"):  # beside its form the yes of kagent has a word
                 peer.on(word, self._take)
 

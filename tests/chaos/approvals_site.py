@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import aiohttp
 import yaml
 
 from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.engine_process import EngineSettings, build_command
-from tests.chaos.approvals_agent import AGENT, QUIET, VAULT, AskingAgent
+from tests.chaos.approvals_agent import AGENT, GREETING, QUIET, VAULT, AskingAgent
 from tests.chaos.approvals_plan import Death, Errand
 from tests.chaos.approvals_snares import GATEWAYS, AgentSnares, Snare, StoreSnares, Trapper
+from tests.chaos.records import open_records
 from tests.support.engine import answers, end_process, redis_on_path, start_process
 from tests.support.scripted_peer import make_card
 from tests.support.tcp_proxy import Cut, fault_proxy
@@ -206,8 +208,35 @@ async def run_approval_site(
             )
             stack.push_async_callback(site.gateways[-1].stop)
         await asyncio.gather(*(site.start_gateway(number) for number in range(GATEWAYS)))
+        await _meet_agents(site)
         yield site
         await site.settle()
+
+
+async def _meet_agents(site: ApprovalSite) -> None:
+    """Has each agent do one thing, and waits until it is stored how it behaves.
+
+    A message that is lost on its way to an agent that nobody knows has an unknown outcome: its list proves nothing.
+    """
+    headers = {"Authorization": f"Bearer {name_key(PERSON)}", "A2A-Version": "1.0"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        for name in (AGENT, QUIET):
+            message = {"messageId": f"m-{name}", "role": "ROLE_USER", "parts": [{"text": GREETING}]}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage"}
+            url = f"{site.url(0)}/agents/{name}"
+            async with http.post(url, json={**body, "params": {"message": message}}) as response:
+                said = await response.text()
+            assert "TASK_STATE_COMPLETED" in said, said
+    async with open_records(site.engine.url, site.folder) as records:
+        await records.read()
+        workers = [task.attempts[-1].worker for task in records.tasks.values()]
+        assert len(workers) == 2, workers
+
+        async def are_known() -> bool:
+            stored = records.store.habits
+            return all([await stored.read(one.peer, one.card_hash or "") for one in workers])
+
+        await wait_until(are_known, _UP_S, "it is stored how the agents behave")
 
 
 def _write_config(folder: Path, store_url: str, urls: dict[str, str], push_origin: str) -> str:
