@@ -276,6 +276,7 @@ def _list_surroundings(
         ids=SystemIds(),
         find_peer=peers.find,
         drives=late.drives,
+        regain=late.regain,
         find_sender=late.find_sender,
         find_terms=terms.find,
         find_rules=terms.rulebook.find_rules,

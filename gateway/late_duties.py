@@ -30,6 +30,10 @@ class LateDuties:
         """As ``LeaseKeeper.drives``."""
         return self._duties.keeper.drives(shard)
 
+    async def regain(self, shard: Shard) -> None:
+        """As ``LeaseKeeper.regain``."""
+        await self._duties.keeper.regain(shard)
+
     def find_sender(self, shard: Shard) -> Incarnation | None:
         """As ``LeaseKeeper.find_sender``."""
         return self._duties.keeper.find_sender(shard)

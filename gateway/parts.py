@@ -167,7 +167,14 @@ def _make_working(ground: Ground, push_configs: PushConfigs) -> _Working:
     conditions = Conditions(around.find_terms)
     finishing = Finishing(writes, ground.ownership, dispatch)
     return _Working(
-        Turns(writes, ground.store.blobs, push_configs, dispatch.mend, dispatch.list_row),
+        Turns(
+            writes,
+            ground.store.blobs,
+            push_configs,
+            dispatch.mend,
+            dispatch.list_row,
+            around.regain,
+        ),
         conditions,
         Planner(
             writes,

@@ -39,7 +39,7 @@ from passerelle.runtime.records.withheld import make_withholding
 from passerelle.runtime.records.writes import Writes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from passerelle.channels.hub import Hub
     from passerelle.core.batch import Incarnation
@@ -81,6 +81,8 @@ class Surroundings:
     hurry: Callable[[Shard], None] = lambda _shard: None
     """Has the relay visit a shard at once, where its duty is ours."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
+    regain: Callable[[Shard], Awaitable[None]] | None = None
+    """Has a lease extended that has run out unseen."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)

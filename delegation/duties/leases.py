@@ -11,6 +11,9 @@ A duty is held by the one word of its owner that it lives, for all shards. An in
 may have died; the others ask for its duties at the moment when it has been silent for a lease: runs of the dead wait
 for no round.
 
+An instance that stood still (a machine that slept, a process that got no CPU) finds that its leases have run out
+unseen. Who opens a run then has them extended at once, and does not wait for the next round.
+
 A shard in which we drive nothing and have written nothing lately costs no writes: our lease rests there, and is woken
 by whatever enters our set (``store/lua/lease.lua``). It is looked at as often, so nothing here knows the difference.
 """
@@ -47,6 +50,8 @@ _AT_LEAST_S: Final = 0.02
 """Between two claims of duties that are about to be free."""
 _SILENT_S: Final = 1.0
 """A store that has not answered for so long is asked by the next extension, and not at once again."""
+_REGAIN_TRIES: Final = 3
+"""One extension finds a lease lost, the next one is refused over what its set still has, the third one opens it."""
 _SEND_SHARE: Final = 3
 """A send starts only while one part in so many of the lease is left."""
 
@@ -111,6 +116,8 @@ class LeaseKeeper:
     """Until then ``_duties`` are what a look at every lease would find, unless one of them changes."""
     _refused: set[Shard] = field(default_factory=set["Shard"])
     _round: int = 0
+    _extending: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One at a time: an answer that is older than a lease opened since would read as its loss."""
     _lost: list[Shard] = field(default_factory=list["Shard"])
     """Lost by the extension under way, and not yet told."""
 
@@ -198,7 +205,29 @@ class LeaseKeeper:
         """Asks for the duties that should be ours and are not; what fails is left to the next extension."""
         now_s = self.clock()
         self._silent = {name: free_s for name, free_s in self._silent.items() if free_s > now_s}
-        await self._extend_all(self._wanted - self.duties)
+        async with self._extending:
+            await self._extend_all(self._wanted - self.duties)
+
+    async def regain(self, shard: Shard) -> None:
+        """Extends what has run out unseen, if our lease in a shard has; ``drives`` says whether it is held then.
+
+        While the store is away nothing is asked: the next extension finds out when it is back.
+        """
+        for _ in range(_REGAIN_TRIES):
+            if self._is_away or self._is_held(self._holds[shard.number]):
+                return
+            async with self._extending:
+                if not self._is_held(self._holds[shard.number]) and await self._extend_lapsed():
+                    return
+
+    async def _extend_lapsed(self) -> list[StoreUnavailable]:
+        lapsed = [
+            shard
+            for shard, hold in zip(ALL_SHARDS, self._holds, strict=True)
+            if not self._is_held(hold)
+        ]
+        failures = await self._extend_all(lapsed)
+        return failures + await self._empty_sets()
 
     @property
     def claim_s(self) -> float:
@@ -212,8 +241,9 @@ class LeaseKeeper:
         except StoreUnavailable as error:
             # Not known who lives: the last view holds. Leases are tried all the same.
             self.log.info("lease.view_old", reason=error.reason)
-        failures = await self._extend_all(self._list_urgent())
-        failures += await self._empty_sets()
+        async with self._extending:
+            failures = await self._extend_all(self._list_urgent())
+            failures += await self._empty_sets()
         if failures and not self._is_away:
             self.log.warning("lease.held", shards=len(failures), reason=failures[0].reason)
         self._is_away = bool(failures)

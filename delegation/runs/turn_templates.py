@@ -132,7 +132,10 @@ class TemplatedTurns:
         message = orjson.dumps(command.message)
         writes = self.turns.writes
         shard = draw_shard(writes.ids)
-        driver = plan.drives(shard)
+        try:
+            driver = plan.drives(shard)
+        except StoreUnavailable:
+            return None  # whoever decides has the lease extended first
         template = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
         if template is None or len(message) > CAP:
             return None

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import IdempotencyRow, Incarnation, TargetChange
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
+    from passerelle.core.ids import Shard
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
@@ -79,6 +80,8 @@ class Turns:
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
     list_row: Callable[[IndexRow], Awaitable[None]] | None = None
     """Writes an owner-index row at once, for a task that callers see from its first append on."""
+    regain: Callable[[Shard], Awaitable[None]] | None = None
+    """Has the lease of this instance in a shard extended where it has run out unseen."""
 
     async def locate(
         self, principal: Principal, command: SubmitTurn | task_requests.CreateTask, idem: str | None
@@ -199,6 +202,8 @@ class TurnAttempt:
 
     async def append(self, idem: str | None) -> OpenedTurn | None:
         """Stores it; None when somebody else changed the context meanwhile."""
+        if self.turns.regain is not None:
+            await self.turns.regain(self.place.shard)
         draft = self.draft(idem)
         for blob in draft.spill.blobs:
             await self.turns.blobs.put(self.place.shard, blob)

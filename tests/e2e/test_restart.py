@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
 
 TAKEN_OVER_WITHIN_S: Final = 12.0
+LEASE_S: Final = 5.0
 
 pytestmark = pytest.mark.anyio
 
@@ -99,3 +102,26 @@ async def test_killed_gateway_leaves_no_engine_and_its_next_life_goes_on_with_ev
 async def read_session(gateway: GatewayProcess, task_id: str) -> str:
     async with open_caller(gateway) as caller:
         return str((await caller.read_record(task_id))["sessionId"])
+
+
+async def test_process_that_stood_still_answers_what_came_meanwhile(
+    tmp_path: Path, peer: ScriptedPeer
+) -> None:
+    """As after the sleep of a machine: its leases have run out, and the store is there all the while."""
+    async with run_gateway(tmp_path, {AGENT: peer.url}) as gateway, open_caller(gateway) as caller:
+        ended = await caller.send("echo before")
+        assert gateway.child is not None
+        process = gateway.child.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            waiting = [
+                asyncio.create_task(caller.ask("SendMessage", caller.write(text, **ids)))
+                for text in ("echo first", "echo another", "echo third")
+                for ids in ({}, {"contextId": str(ended["contextId"])})
+            ]
+            await asyncio.sleep(LEASE_S + 1)  # what is tested is this time
+        finally:
+            process.send_signal(signal.SIGCONT)
+        answers = await asyncio.gather(*waiting)
+        states = [one.get("result", one).get("task", one) for one in answers]
+        assert [one["status"]["state"] for one in states] == ["TASK_STATE_COMPLETED"] * 6, answers

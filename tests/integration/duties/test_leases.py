@@ -12,7 +12,7 @@ import pytest
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports.leases import LeaseWish, TakenOver
+from passerelle.core.ports.leases import Lease, LeaseLost, LeaseWish, TakenOver
 from passerelle.delegation.duties.leases import choose_duties
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instances
@@ -179,6 +179,74 @@ async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
     await story.fail()
     await one.duties.keeper.extend()
     assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 2)
+    await one.duties.stop()
+
+
+async def test_lease_that_has_run_out_unseen_is_regained_by_one_extension_for_all_that_wait(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", clock=clock, runs=False)
+    keeper = one.duties.keeper
+    await keeper.start()
+    calls = 0
+    extend_each = keeper.leases.extend_each
+
+    async def count(
+        wishes: Sequence[LeaseWish], lease_ms: int
+    ) -> list[Lease | LeaseLost | StoreUnavailable]:
+        nonlocal calls
+        calls += 1
+        return [*await extend_each(wishes, lease_ms)]
+
+    monkeypatch.setattr(keeper.leases, "extend_each", count)
+    await keeper.regain(SHARD)
+    assert calls == 0, "it is held"
+    clock.now_s += 60
+    await asyncio.gather(*(keeper.regain(shard) for shard in ALL_SHARDS))
+    assert calls == 1
+    assert {keeper.drives(shard) for shard in ALL_SHARDS} == {Incarnation("in_one", 1)}
+    await one.duties.stop()
+
+
+async def test_lease_that_another_instance_found_expired_is_regained_as_another_incarnation(
+    instances: Instances, store: Store
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", lease_ms=300, clock=clock, runs=False)
+    keeper = one.duties.keeper
+    await keeper.start()
+    story = Story(one.writes, SHARD, keeper.drives(SHARD))
+    await story.begin()
+
+    async def taken() -> bool:
+        return isinstance(await store.leases.take_over(SHARD, "in_one"), TakenOver)
+
+    await wait_until(taken, 15, "somebody has found the lease expired")
+    clock.now_s += 60
+    await keeper.regain(SHARD)
+    assert keeper.drives(SHARD) == Incarnation("in_one", 2)
+    assert one.lost == [SHARD]
+    await one.duties.stop()
+
+
+async def test_nobody_waits_to_regain_a_lease_while_the_store_is_known_to_be_away(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", clock=clock, runs=False)
+    keeper = one.duties.keeper
+    await keeper.start()
+    clock.now_s += 60
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "leases", Away())
+        await keeper.extend()
+        patch.setattr(keeper, "leases", None)
+        await keeper.regain(SHARD)
+    with pytest.raises(StoreUnavailable):
+        keeper.drives(SHARD)
+    await keeper.extend()
+    assert keeper.drives(SHARD) == Incarnation("in_one", 1)
     await one.duties.stop()
 
 
