@@ -1,0 +1,189 @@
+"""With every shortcut off, the same is stored and answered, byte for byte.
+
+A message can be stored by a template, be begun in the callback that read it, and come under a head that is known: all
+of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way; ids and
+times aside, what the store is sent for them and what their callers get is compared as bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random  # noqa: TID251  seeded, so that a failure comes again
+import re
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import orjson
+import pytest
+
+from passerelle.core.batch import Batch, PackedBatch
+from passerelle.delegation.runs.turn_templates import TemplatedTurns
+from passerelle.gateway.a2a.unary import UnaryCalls
+from passerelle.store.append import pack_append
+from passerelle.store.log import RedisEventLog
+from tests.integration.a2a.rig import OWNER
+from tests.support.drawn import Drawer
+from tests.support.scripted_tasks import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.batch import AppendResult
+    from passerelle.core.wire.json import JsonObject
+    from tests.integration.a2a.rig import Rig
+    from tests.support.scripted_peer import ScriptedPeer
+    from tests.support.scripted_tasks import Script, Turn
+
+pytestmark = pytest.mark.anyio
+
+MESSAGES: Final = 2_000
+SEED: Final = 20
+_ROUND: Final = 2_048
+ENDS: Final = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "REJECTED", "CANCELED")
+_IDS: Final = re.compile(
+    rb"[a-z]{2,5}_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26}"  # ours
+    rb"|[0-9a-f]{8}-[0-9a-f]{4}-8705-[0-9a-f]{4}-[0-9a-f]{12}"  # contexts at the agent
+)
+_VARIES: Final = re.compile(
+    rb"\{[0-3][0-9a-f]\}"  # tags of shards
+    rb"|20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # times
+    rb"|\b1[6-9]\d{11}\b"  # the same in ms
+    rb'|"mint":"[0-9a-f]{8}"'  # what ids are minted from
+    rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # digests of what has ids in it
+)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came of one message: what its caller got, and what the store was sent."""
+
+    answer: bytes = b""
+    appends: list[bytes] = field(default_factory=list[bytes])
+
+    def even_out(self) -> list[bytes]:
+        """The same with a symbol for each id, by the order in which they come, and one for what else varies."""
+        known: dict[bytes, bytes] = {}
+
+        def name(found: re.Match[bytes]) -> bytes:
+            return known.setdefault(found[0], b"<%d>" % len(known))
+
+        return [_IDS.sub(name, _VARIES.sub(b"<>", text)) for text in (*self.appends, self.answer)]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller as a head becomes known to whom it calls: one connection, each request in one piece, lengths alike."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, message: JsonObject) -> bytes:
+        """The body of the answer."""
+        call = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage"}
+        body = orjson.dumps({**call, "params": {"message": message}})
+        body += b" " * (-len(body) % _ROUND)
+        self.writer.write(
+            b"POST /agents/echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"A2A-Version: 1.0\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (OWNER.encode(), len(body), body)
+        )
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        assert length is not None, head
+        return await self.reader.readexactly(int(length[1]))
+
+
+@asynccontextmanager
+async def open_caller(url: str) -> AsyncGenerator[Caller]:
+    """One for the time of the body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+    yield Caller(reader, writer)
+    writer.close()
+
+
+def make_message(number: int) -> JsonObject:
+    """What the caller says; every time the same under one number."""
+    drawer = Drawer(random.Random(f"{SEED} message {number}"))  # noqa: S311  it has to come again
+    return drawer.message(messageId=f"m-{number}", role="ROLE_USER")
+
+
+def make_script(peer: ScriptedPeer, number: int) -> Script:
+    """What the agent answers: a Message, or a Task that has ended."""
+    chance = random.Random(f"{SEED} answer {number}")  # noqa: S311  it has to come again
+    drawer = Drawer(chance)
+
+    async def answer(turn: Turn) -> None:
+        if chance.random() < 0.2:
+            said = drawer.message(role="ROLE_AGENT", contextId=turn.context_id)
+            turn.transcript.write(Frame({"message": said}))
+            return
+        peer.use_task_ids(f"native-{number}")
+        task = await turn.open()
+        kept = task.record.get("history", [])
+        drawn = drawer.task(id=task.id, contextId=task.context_id)
+        if chance.random() < 0.7:
+            drawn["history"] = kept
+        status = drawn["status"]
+        assert isinstance(status, dict)
+        status["state"] = f"TASK_STATE_{chance.choice(ENDS)}"
+        task.record.clear()
+        task.record.update(drawn)
+        task.show()
+
+    return answer
+
+
+async def play(rig: Rig, patch: pytest.MonkeyPatch) -> list[Seen]:
+    """Each message in its turn, over one connection."""
+    seen: list[Seen] = []
+    append = RedisEventLog.append
+
+    async def see(log: RedisEventLog, batch: Batch | PackedBatch) -> AppendResult:
+        packed = batch if isinstance(batch, PackedBatch) else pack_append(batch)
+        seen[-1].appends.append(packed.call)
+        return await append(log, batch)
+
+    async with open_caller(rig.url) as caller:
+        patch.setattr(RedisEventLog, "append", see)
+        for number in range(MESSAGES):
+            seen.append(Seen())
+            rig.peer.next(make_script(rig.peer, number))
+            seen[-1].answer = await caller.send(make_message(number))
+    return seen
+
+
+def count(patch: pytest.MonkeyPatch, owner: type, name: str, taken: Counter[str]) -> None:
+    """Counts how often a shortcut is taken: what it gives is true then."""
+    original = getattr(owner, name)
+
+    def see(*given: object) -> object:
+        found = original(*given)
+        taken[name] += bool(found)
+        return found
+
+    patch.setattr(owner, name, see)
+
+
+def _refuse(*_: object) -> None:
+    """As a shortcut that does not fit."""
+
+
+async def test_the_same_is_stored_and_answered_with_every_shortcut_off(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: Counter[str] = Counter()
+    with monkeypatch.context() as patch:
+        count(patch, TemplatedTurns, "_fill", taken)
+        count(patch, UnaryCalls, "begin", taken)
+        short = await play(rig, patch)
+    with monkeypatch.context() as patch:
+        patch.setattr(TemplatedTurns, "_fill", _refuse)
+        patch.setattr(UnaryCalls, "begin", _refuse)
+        long = await play(rig, patch)
+    for number, (one, other) in enumerate(zip(short, long, strict=True)):
+        assert one.even_out() == other.even_out(), number
+    assert min(taken["_fill"], taken["begin"]) > MESSAGES / 3, taken
