@@ -4,63 +4,112 @@ Peers differ: some keep every message, some drop follow-ups to a waiting task, s
 caller sent and we accepted is part of the conversation either way, so those messages are put in before
 the next one that the peer does have. Two messages are the same when id and content are: an id alone is
 not unique.
+
+A history has a bound, since the driver of a run holds it: an agent may say something each second for a day. What is
+left out of it stands in the stream of its session (A2A 1.0 leaves to a server how much history it keeps).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import is_
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from passerelle.a2a_mapping.extensions import REFERENCE
+from passerelle.a2a_mapping.frames import ROLE_AGENT
+from passerelle.a2a_mapping.long_task import measure_artifact
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.wire.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
 _SHORT: Final = 32
 """Messages that are looked through sooner than they are sorted."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""What the messages of an agent in a history say together, at most: as much as one event of it may."""
+_LONG_BYTES: Final = MOST_BYTES // _SHORT
+"""Few messages of this size are as much as many."""
+_Key: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What those have in common that grew from one another; a place counts where the message does stand there."""
+
+    accepted: Sequence[JsonObject]
+    places: dict[_Key, list[int]]
+    left_out: frozenset[_Key]
 
 
 class LongHistory(list[JsonObject]):
     """A history in which a message is found without a look at the others; nobody changes it, adding makes another one.
 
-    Those that grew from one another share ``_places``: where a message stands that says this. A place counts where the
-    message does stand there, since two may have grown from the same one.
+    Beyond ``MOST_BYTES`` the oldest messages of the agent are left out. They count as known: an agent that shows them
+    again has said nothing new.
     """
 
-    __slots__ = ("_accepted", "_places")
+    __slots__ = ("_known", "_size")
 
     def __init__(
         self,
         messages: Iterable[JsonObject],
         accepted: Sequence[JsonObject] = (),
-        places: dict[tuple[str, int], list[int]] | None = None,
+        left_out: frozenset[_Key] = frozenset(),
+        *,
+        grown: tuple[_Known, int] | None = None,
     ) -> None:
+        """``grown``: what is known, and the size, where these are the messages of another one and one more."""
         super().__init__(messages)
-        self._accepted = accepted
-        self._places: dict[tuple[str, int], list[int]] = {} if places is None else places
-        if places is None:
-            for place, message in enumerate(self):
-                self._places.setdefault(_key(message), []).append(place)
+        if grown is not None:
+            self._known, self._size = grown
+            return
+        self._known = _Known(accepted, {}, left_out)
+        self._size = sum(map(_measure_said, self))
+        for place, message in enumerate(self):
+            self._known.places.setdefault(_key(message), []).append(place)
+
+    @property
+    def left_out(self) -> int:
+        """How many messages are not there any more."""
+        return len(self._known.left_out)
 
     def has(self, message: JsonObject) -> bool:
-        """Whether it is there."""
-        places = self._places.get(_key(message), ())
-        return any(place < len(self) and same_message(self[place], message) for place in places)
+        """Whether it is, or was, there."""
+        key = _key(message)
+        places = self._known.places.get(key, ())
+        return key in self._known.left_out or any(
+            place < len(self) and same_message(self[place], message) for place in places
+        )
 
     def add(self, message: JsonObject) -> LongHistory:
         """This one with ``message`` at its end."""
-        grown = LongHistory(self, self._accepted, self._places)
-        places = self._places.setdefault(_key(message), [])
+        size = self._size + _measure_said(message)
+        if size > MOST_BYTES:
+            return self._shorten(size - MOST_BYTES // 2, message)
+        places = self._known.places.setdefault(_key(message), [])
         if len(self) not in places:
             places.append(len(self))
-        grown.append(message)
-        return grown
+        return LongHistory((*self, message), grown=(self._known, size))
+
+    def renew(self, messages: Iterable[JsonObject], accepted: Sequence[JsonObject]) -> LongHistory:
+        """One with other messages that has left out the same ones."""
+        return LongHistory(messages, accepted, self._known.left_out)
 
     def is_complete(self, accepted: Sequence[JsonObject]) -> bool:
         """Whether it was completed with these: what is added to it at its end makes it no less so."""
-        mine = self._accepted
+        mine = self._known.accepted
         return len(mine) == len(accepted) > 0 and all(map(is_, mine, accepted))
+
+    def _shorten(self, over: int, message: JsonObject) -> LongHistory:
+        """With ``message``, and without the oldest ones of the agent that say ``over`` bytes together."""
+        kept, left_out = list[JsonObject](), set(self._known.left_out)
+        for one in self:
+            if over > 0 and text_at(one, "role") == ROLE_AGENT:
+                over -= _measure_said(one)
+                left_out.add(_key(one))
+            else:
+                kept.append(one)
+        return LongHistory((*kept, message), self._known.accepted, frozenset(left_out))
 
 
 def same_message(one: JsonObject, other: JsonObject) -> bool:
@@ -101,6 +150,12 @@ def sort(messages: list[JsonObject]) -> list[JsonObject]:
     return LongHistory(messages)
 
 
+def count_left_out(task: JsonObject | None) -> int:
+    """How many messages of its agent a Task does not show any more."""
+    history = cast("object", task.get("history")) if task else None
+    return history.left_out if isinstance(history, LongHistory) else 0
+
+
 def is_in(history: list[JsonObject], message: JsonObject) -> bool:
     """Whether a history has a message."""
     if isinstance(history, LongHistory):
@@ -110,7 +165,8 @@ def is_in(history: list[JsonObject], message: JsonObject) -> bool:
 
 def add_to_history(history: list[JsonObject], message: JsonObject) -> list[JsonObject]:
     """``history`` with ``message`` at its end, unless it is there already."""
-    history = sort(history)
+    is_long = measure_artifact(message) > _LONG_BYTES
+    history = LongHistory(history) if is_long and type(history) is list else sort(history)
     if is_in(history, message):
         return history
     return history.add(message) if isinstance(history, LongHistory) else [*history, message]
@@ -136,7 +192,9 @@ def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonOb
     if isinstance(given, LongHistory) and given.is_complete(accepted):
         return task
     history = merge_history(objects_at(task, "history"), accepted)
-    if len(history) >= _SHORT:
+    if isinstance(given, LongHistory):
+        history = given.renew(history, [*accepted])
+    elif len(history) >= _SHORT:
         history = LongHistory(history, [*accepted])
     return put_history(task, history) if history else task
 
@@ -172,7 +230,12 @@ def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int 
     return None
 
 
-def _key(message: JsonObject) -> tuple[str, int]:
+def _measure_said(message: JsonObject) -> int:
+    """Bytes of a message of the agent. Those of callers do not count: whoever folds what is stored may have fewer."""
+    return measure_artifact(message) if text_at(message, "role") == ROLE_AGENT else 0
+
+
+def _key(message: JsonObject) -> _Key:
     """Equal for messages that are the same."""
     said = tuple(tuple(map(_digest, part)) for part in _contents(message))
     return text_at(message, "messageId"), hash(said)

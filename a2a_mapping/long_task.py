@@ -8,7 +8,7 @@ The beginning of a content that stands elsewhere, for those who decide whether t
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
 
@@ -47,15 +47,15 @@ def write_artifact(artifact: JsonObject) -> Iterator[bytes]:
 
 
 def write_task(task: JsonObject) -> Iterator[bytes]:
-    """A Task, a part of an artifact at a time."""
-    return _keep_bytes(_write_object(task, "artifacts", _write_artifacts))
+    """A Task, a part of an artifact and a message of its history at a time."""
+    return _keep_bytes(_write_object(task, _LISTS))
 
 
 def write_slim_task(task: JsonObject) -> LongJson:
     """A Task of which parts are elsewhere."""
     pieces: list[Piece] = []
     held = bytearray()
-    for piece in _write_object(task, "artifacts", _write_artifacts):
+    for piece in _write_object(task, _LISTS):
         if isinstance(piece, bytes):
             held += piece
         else:
@@ -95,7 +95,7 @@ def _keep_bytes(pieces: Iterator[Piece]) -> Iterator[bytes]:
 
 
 def _write_artifact(artifact: JsonObject) -> Iterator[Piece]:
-    return _write_object(artifact, "parts", _write_each)
+    return _write_object(artifact, {"parts": _write_each})
 
 
 def _write_artifacts(artifacts: Sequence[Json]) -> Iterator[Piece]:
@@ -115,19 +115,22 @@ def _write_each(values: Sequence[Json]) -> Iterator[Piece]:
         yield value.slice if isinstance(value, Elsewhere) else orjson.dumps(value)
 
 
-def _write_object(
-    value: Mapping[str, Json], long: str, write: Callable[[Sequence[Json]], Iterator[Piece]]
-) -> Iterator[Piece]:
-    """An object whose member ``long`` is a list that is written by itself."""
+_Write: TypeAlias = "Callable[[Sequence[Json]], Iterator[Piece]]"
+_LISTS: Final[Mapping[str, _Write]] = {"artifacts": _write_artifacts, "history": _write_each}
+"""What is long of a Task."""
+
+
+def _write_object(value: Mapping[str, Json], lists: Mapping[str, _Write]) -> Iterator[Piece]:
+    """An object of which the members in ``lists`` are written by themselves."""
     yield b"{"
     for number, (name, member) in enumerate(value.items()):
         if number:
             yield b","
         yield orjson.dumps(name)
         yield b":"
-        if name == long and isinstance(member, list):
+        if name in lists and isinstance(member, list):
             yield b"["
-            yield from write(member)
+            yield from lists[name](member)
             yield b"]"
         else:
             yield orjson.dumps(member)

@@ -277,6 +277,7 @@ def _list_surroundings(
         find_peer=peers.find,
         drives=late.drives,
         regain=late.regain,
+        content_bytes=settings.memory.find_budget() // 2,
         find_sender=late.find_sender,
         find_terms=terms.find,
         find_rules=terms.rulebook.find_rules,

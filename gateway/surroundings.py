@@ -15,6 +15,7 @@ import structlog
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.delegation.runs.callbacks import Callbacks
+from passerelle.delegation.runs.content_room import DEFAULT_BYTES, ContentRoom
 from passerelle.delegation.runs.dispatch import Dispatch
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.open_text import OpenTexts
@@ -83,6 +84,8 @@ class Surroundings:
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     regain: Callable[[Shard], Awaitable[None]] | None = None
     """Has a lease extended that has run out unseen."""
+    content_bytes: int = DEFAULT_BYTES
+    """What all runs may hold of their tasks together."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
@@ -195,6 +198,7 @@ def _make_dispatch(
         ),
         open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
         timeouts=around.timeouts,
+        content_room=ContentRoom(around.content_bytes),
         spending=around.spending,
         callbacks=_make_callbacks(around, writes),
     )

@@ -18,6 +18,7 @@ from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, correla
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.record import value
+from passerelle.delegation.runs.content_room import SMALL_BYTES, HeldContent
 from passerelle.delegation.runs.draft import DecisionDraft, find_first
 from passerelle.delegation.runs.follow_strategy import FollowStrategy
 from passerelle.delegation.runs.peer_profile import read_behaviour
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.callbacks import CallbackOffer
+    from passerelle.delegation.runs.content_room import ContentRoom
     from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.delegation.runs.peer_profile import PeerBehaviour
@@ -75,6 +77,8 @@ class DriverDeps:
     """Shared by all runs that are polled."""
     scheduler: ReadScheduler
     """Shared by all runs that bring much."""
+    contents: ContentRoom
+    """What all runs hold of their tasks together."""
 
 
 @dataclass(slots=True)
@@ -131,6 +135,7 @@ class ActiveRun:
     _pending: PendingReturns | None = field(default=None, init=False)
     _strategy: FollowStrategy | None = field(default=None, init=False)
     _rate: ReadRate | None = field(default=None, init=False)
+    _content: HeldContent | None = field(default=None, init=False)
     _is_held: bool = field(default=False, init=False)
     _attention: asyncio.Event | None = field(default=None, init=False)
     _activity: asyncio.Event | None = field(default=None, init=False)
@@ -159,6 +164,23 @@ class ActiveRun:
             limits = self.run.context.limits
             self._rate = ReadRate(limits.events_per_s, limits.bytes_per_s)
         return self._rate
+
+    async def hold_content(self, ahead: int) -> None:
+        """Counts what is held of the task, ``ahead`` bytes of it not stored yet; returns when more may be read."""
+        volume = self.run.context.volume
+        size = ahead + (volume.total if volume is not None else 0)
+        if self._content is None:
+            if size <= SMALL_BYTES:
+                return
+            scope = self.run.record.scope
+            self._content = HeldContent(f"{scope.tenant}/{scope.principal}")
+        self.deps.contents.grow(self._content, size)
+        await self.deps.contents.wait(self._content)
+
+    def let_go_of_content(self) -> None:
+        """It is not held any more."""
+        if self._content is not None:
+            self.deps.contents.grow(self._content, 0)
 
     @property
     def activity(self) -> asyncio.Event:

@@ -110,6 +110,7 @@ class ActiveRuns:
     def _leave(self, active: ActiveRun, *, has_ended: bool) -> None:
         run, task_id = active.run, active.run.context.task.id
         run.moved = run.moved or not has_ended
+        active.let_go_of_content()
         active.deps.on_left(run.context.task)
         if self._active.get(task_id) is active:
             del self._active[task_id]

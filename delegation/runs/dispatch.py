@@ -14,6 +14,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import UNDRIVEN, Status
 from passerelle.delegation.runs.active_run import ActiveRun, DriverDeps
 from passerelle.delegation.runs.active_runs import ActiveRuns, Commands
+from passerelle.delegation.runs.content_room import ContentRoom
 from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.finish import confirm_stop
 from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
@@ -92,6 +93,7 @@ class Dispatch:
     timeouts: Timeouts = field(default_factory=Timeouts)
     throttle: PollThrottle = field(default_factory=PollThrottle)
     scheduler: ReadScheduler = field(default_factory=ReadScheduler)
+    content_room: ContentRoom = field(default_factory=ContentRoom)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
     callbacks: Callbacks | None = None
@@ -124,6 +126,7 @@ class Dispatch:
             outputs=self.outputs,
             throttle=self.throttle,
             scheduler=self.scheduler,
+            contents=self.content_room,
         )
         self._factory = RunFactory(
             deps=deps,

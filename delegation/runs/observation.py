@@ -8,7 +8,7 @@ back to work, or change one that has ended (LT-12).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.answer_metadata import read_words
 from passerelle.a2a_mapping.content import find_artifact, find_warning, fold, read_chunk
@@ -22,7 +22,7 @@ from passerelle.a2a_mapping.frames import (
     show_state,
     task_frame,
 )
-from passerelle.a2a_mapping.history import complete_history, rename_message
+from passerelle.a2a_mapping.history import complete_history, count_left_out, rename_message
 from passerelle.a2a_mapping.identity import Relabel, make_relabel, relabel, relabel_message
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.replies import (
@@ -69,6 +69,10 @@ from passerelle.delegation.runs.repeats import is_dropped
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
+
+_SHORTENED: Final = (
+    "the agent has said more than its history may hold; the oldest messages are left out of it"
+)
 
 
 def observe(draft: DecisionDraft, result: JsonObject) -> None:
@@ -304,6 +308,8 @@ def _take(
     if _ends(frame, state) and not settle_artifacts(draft, objects_at(folded, "artifacts"), answer):
         return
     context.content, frames = complete_history(folded, context.accepted), draft.frames
+    if count_left_out(folded) and not count_left_out(before):
+        _warn(draft, "history_shortened", _SHORTENED)
     if "artifactUpdate" in frame:
         _take_chunk(draft, frame)
     else:

@@ -46,6 +46,11 @@ class FrameBuffer:
         self.is_closed = False
         """Whether no more are put: the stream is left once those that are there are taken."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of those that are there."""
+        return self._bytes
+
     def empty(self) -> bool:
         """Whether there is none."""
         return not self._frames
@@ -218,7 +223,7 @@ async def _read(
                 await frames.put(outcome, size)
                 del outcome
                 active.activity.set()
-                await _rest(active, size)
+                await _rest(active, size, frames.size)
     except Exception:
         # The follower waits for a last outcome, and has to get one.
         active.deps.log.exception("stream.broken", task=active.run.record.task_id)
@@ -228,8 +233,13 @@ async def _read(
         active.activity.set()
 
 
-async def _rest(active: ActiveRun, size: int) -> None:
+async def _rest(active: ActiveRun, size: int, ahead: int) -> None:
     """After a frame: until the run may bring more. Nothing is read meanwhile, so no time without news passes either."""
+    active.is_throttled = True
+    try:
+        await active.hold_content(ahead)
+    finally:
+        active.is_throttled = False
     loop = asyncio.get_running_loop()
     now_s = loop.time()
     active.rate.count(1, size, now_s)

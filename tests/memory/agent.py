@@ -57,6 +57,18 @@ class Work:
         ids: JsonObject = {"taskId": self.task_id, "contextId": self.context_id}
         return {"statusUpdate": {**ids, "status": status}}
 
+    def write_chunk(self, text: str, *, is_first: bool, is_last: bool) -> JsonObject:
+        """A piece of its one artifact."""
+        return {
+            "artifactUpdate": {
+                "taskId": self.task_id,
+                "contextId": self.context_id,
+                "artifact": {"artifactId": "a-1", "parts": [{"text": text}]},
+                "append": not is_first,
+                "lastChunk": is_last,
+            }
+        }
+
 
 class Agent:
     """The agent. ``go`` lets those on that wait before they begin."""
@@ -65,6 +77,8 @@ class Agent:
         self.go = asyncio.Event()
         self.works: dict[str, Work] = {}
         self.card: JsonObject = {}
+        self.brought = 0
+        """Bytes that were taken of what has no end."""
 
     async def serve_card(self, _request: web.Request) -> web.Response:
         return _answer(self.card)
@@ -74,6 +88,9 @@ class Agent:
         self.go.set()
         self.go = asyncio.Event()
         return _answer({})
+
+    async def tell_brought(self, _request: web.Request) -> web.Response:
+        return _answer({"bytes": self.brought})
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         call = cast("JsonObject", orjson.loads(await request.read()))
@@ -141,8 +158,7 @@ class Agent:
         elif work.verb == "event":
             await self._bring_event(response, call_id, work)
         elif work.verb == "endless":
-            while not work.stopped.is_set():
-                await say(work.write_status("y" * (work.numbers.get("kb", 2) * _KB)))
+            await self._go_on(work, say)
         if not work.stopped.is_set():
             work.state = "TASK_STATE_COMPLETED"
         await say(work.write_status())
@@ -153,6 +169,19 @@ class Agent:
         text = "x" * (work.numbers["mb"] * _MB)
         raw = b"data: %b\n\n" % orjson.dumps(_wrap(call_id, work.write_status(text)))
         await _write_slowly(response, raw)
+
+    async def _go_on(self, work: Work, say: Callable[[JsonObject], Awaitable[None]]) -> None:
+        """Says one thing after another until it is told to stop: words, or chunks of one artifact."""
+        size, number = work.numbers.get("kb", 2) * _KB, 0
+        while not work.stopped.is_set():
+            # One that repeats the last would be dropped.
+            text = f"{number:08d}" + "y" * (size - 8)
+            if "chunks" in work.numbers:
+                await say(work.write_chunk(text, is_first=number == 0, is_last=False))
+            else:
+                await say(work.write_status(text))
+            self.brought += size
+            number += 1
 
     async def _bring_artifact(
         self, work: Work, say: Callable[[JsonObject], Awaitable[None]]
@@ -165,14 +194,8 @@ class Agent:
                 await self.go.wait()
             # No two chunks are equal: equal ones would share what is stored.
             text = f"{number:08d}" + "z" * (size - 8)
-            update: JsonObject = {
-                "taskId": work.task_id,
-                "contextId": work.context_id,
-                "artifact": {"artifactId": "a-1", "parts": [{"text": text}]},
-                "append": number > 0,
-                "lastChunk": number == count - 1,
-            }
-            await say({"artifactUpdate": update})
+            is_last = number == count - 1
+            await say(work.write_chunk(text, is_first=number == 0, is_last=is_last))
 
 
 async def _answer_slowly(request: web.Request, said: JsonObject) -> web.StreamResponse:
@@ -221,6 +244,7 @@ async def run() -> None:
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/.well-known/agent-card.json", agent.serve_card)
     app.router.add_post("/go", agent.release)
+    app.router.add_get("/brought", agent.tell_brought)
     app.router.add_post("/", agent.take)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

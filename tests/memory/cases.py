@@ -17,12 +17,14 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.wire.json import JsonObject
 from tests.memory.agent import NAME
 from tests.memory.site import MB, Site, write_message
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json
 
 Abuse: TypeAlias = Callable[[Site], Awaitable[None]]
 _REFUSED_WITHIN_S: Final = 2.0
+_BROUGHT_WITHIN_S: Final = 240.0
 MOST_BYTES: Final = 600 * MB
 _FAST: Final[JsonObject] = {"events_per_s": 100_000, "bytes_per_s": 1_000_000_000}
 """A run that is read no faster than its rate would hold less, and take longer."""
@@ -189,6 +191,33 @@ async def large_events(site: Site) -> None:
     await site.rest()
 
 
+async def _leave_endless(site: Site, text: str, megabytes: int) -> None:
+    """Twenty streams without an end, whose callers leave: they go on until so much has come, and are cancelled."""
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(site.stream("alice", text)) for _ in range(20)]
+        tasks = [_find_task(await events.next()) for events in streams]
+        for events in streams:
+            await events.next()
+    goal = await site.read_brought() + megabytes * MB
+
+    async def is_brought() -> bool:
+        return not site.is_alive() or await site.read_brought() >= goal
+
+    await wait_until(is_brought, _BROUGHT_WITHIN_S, f"{megabytes} MB are brought to nobody")
+    await asyncio.gather(*(site.call("alice", "CancelTask", {"id": task}) for task in tasks))
+    await site.rest()
+
+
+async def endless_words(site: Site) -> None:
+    """Of status messages of 16 kB, 400 MB."""
+    await _leave_endless(site, "endless kb=16", 400)
+
+
+async def endless_chunks(site: Site) -> None:
+    """Of chunks of 64 kB of an artifact each, 600 MB."""
+    await _leave_endless(site, "endless chunks=1 kb=64", 600)
+
+
 async def _make_task(site: Site, megabytes: int) -> str:
     """A task that has ended, with an artifact of so many MB."""
     async with site.stream("alice", f"artifact n={megabytes} kb=1000") as events:
@@ -242,6 +271,8 @@ CASES: Final = (
     Case("questions", questions, short=False, timeout={"arrival": "5s"}),
     Case("large answers", large_answers, short=False),
     Case("large events", large_events, short=False),
+    Case("endless words", endless_words, short=False),
+    Case("endless chunks", endless_chunks, short=False),
     Case("slow readers of 0.3", slow_readers_of_0_3, short=False),
     Case("slow readers over gRPC", slow_readers_over_grpc, short=False, grpc=True),
 )

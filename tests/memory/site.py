@@ -181,6 +181,11 @@ class Site:
         async with self.http.post(f"{self.agent_url}/go") as response:
             await response.read()
 
+    async def read_brought(self) -> int:
+        """Bytes that the gateway has taken of what has no end."""
+        async with self.http.get(f"{self.agent_url}/brought") as response:
+            return int(orjson.loads(await response.read())["bytes"])
+
     async def rest(self) -> None:
         """Returns when no run is driven any more."""
 

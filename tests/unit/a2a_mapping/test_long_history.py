@@ -14,13 +14,17 @@ from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.difference import list_differences
 from passerelle.a2a_mapping.frames import status_frame
 from passerelle.a2a_mapping.history import (
+    MOST_BYTES,
     LongHistory,
     add_to_history,
     complete_history,
+    count_left_out,
     list_history,
     merge_history,
+    put_history,
     same_message,
 )
+from passerelle.a2a_mapping.long_task import measure_artifact
 from passerelle.core.wire.json import Json, JsonObject
 from tests.support.counting import count_calls
 from tests.unit.a2a_mapping.samples import reply, say
@@ -129,3 +133,37 @@ def test_two_that_grew_from_one_do_not_have_what_the_other_has() -> None:
 def test_a_short_history_stays_a_plain_list() -> None:
     assert histories.sort([say("m")]) == [say("m")]
     assert type(add_to_history([say("m")], say("n"))) is list
+
+
+def test_the_oldest_messages_of_an_agent_are_left_out_and_count_as_known() -> None:
+    asked = say("asked")
+    told = [reply(f"r-{number}", f"{number}" + "x" * 200_000) for number in range(60)]
+    history = reduce(add_to_history, told, [asked])
+    assert history[0] == asked, "what a caller said stays"
+    kept = history[1:]
+    assert kept == told[-len(kept) :], "the last ones, in their order"
+    assert MOST_BYTES / 4 < sum(map(measure_artifact, kept)) <= MOST_BYTES
+    assert add_to_history(history, told[0]) is history, "said again it is no news"
+    known = put_history(OPEN, history)
+    fresh: JsonObject = {**OPEN, "history": [asked, *told]}
+    assert list_differences(known, fresh) == []
+    assert count_left_out(known) == 60 - len(kept)
+    assert count_left_out(complete_history(known, [asked, say("more")])) == 60 - len(kept)
+
+
+def test_a_few_long_messages_are_bounded_as_many_short_ones_are() -> None:
+    few = [reply(f"r-{number}", "x" * 3_000_000) for number in range(5)]
+    history = reduce(add_to_history, few, list[JsonObject]())
+    assert sum(map(measure_artifact, history)) <= MOST_BYTES
+    assert history[-1] == few[-1]
+
+
+@given(st.lists(st.integers(0, 3_000_000), max_size=20), st.integers(0, 20))
+def test_what_is_left_out_does_not_depend_on_what_callers_said(
+    sizes: list[int], place: int
+) -> None:
+    told = [reply(f"r-{number}", "x" * size) for number, size in enumerate(sizes)]
+    mixed = [*told[:place], say("asked"), *told[place:]]
+    alone = reduce(add_to_history, told, list[JsonObject]())
+    among = reduce(add_to_history, mixed, list[JsonObject]())
+    assert [one for one in among if one != say("asked")] == list(alone)
