@@ -6,14 +6,17 @@ the next one that the peer does have. Two messages are the same when id and cont
 not unique.
 
 A history has a bound, since the driver of a run holds it: an agent may say something each second for a day. What is
-left out of it stands in the stream of its session (A2A 1.0 leaves to a server how much history it keeps).
+left out of it stands in the stream of its session. How much history a server keeps is its own choice (A2A 1.0, section
+3.2.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import is_
+from types import MappingProxyType
 from typing import Final, TypeAlias, cast
 
 from passerelle.a2a_mapping.extensions import REFERENCE
@@ -26,9 +29,13 @@ _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
 _SHORT: Final = 32
 """Messages that are looked through sooner than they are sorted."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""What the messages of an agent in a history say together, at most: as much as one event of it may."""
-_LONG_BYTES: Final = MOST_BYTES // _SHORT
+"""What the messages of an agent in a history weigh together, at most: as much as one event of it may."""
+_MESSAGE_BYTES: Final = 512
+"""What a message weighs beside its words: as an object of this process, with its ids."""
+_LONG_BYTES: Final = MOST_BYTES // (2 * _SHORT)
 """Few messages of this size are as much as many."""
+_MOST_LEFT_OUT: Final = 131_072
+"""Messages that are left out and count as known; an agent that shows an older one again says it anew."""
 _Key: TypeAlias = tuple[str, int]
 
 
@@ -38,7 +45,8 @@ class _Known:
 
     accepted: Sequence[JsonObject]
     places: dict[_Key, list[int]]
-    left_out: frozenset[_Key]
+    left_out: Mapping[int, None]
+    """The hash of the key of each, oldest first."""
 
 
 class LongHistory(list[JsonObject]):
@@ -54,7 +62,7 @@ class LongHistory(list[JsonObject]):
         self,
         messages: Iterable[JsonObject],
         accepted: Sequence[JsonObject] = (),
-        left_out: frozenset[_Key] = frozenset(),
+        left_out: Mapping[int, None] = MappingProxyType({}),
         *,
         grown: tuple[_Known, int] | None = None,
     ) -> None:
@@ -64,7 +72,7 @@ class LongHistory(list[JsonObject]):
             self._known, self._size = grown
             return
         self._known = _Known(accepted, {}, left_out)
-        self._size = sum(map(_measure_said, self))
+        self._size = sum(map(_weigh, self))
         for place, message in enumerate(self):
             self._known.places.setdefault(_key(message), []).append(place)
 
@@ -77,13 +85,13 @@ class LongHistory(list[JsonObject]):
         """Whether it is, or was, there."""
         key = _key(message)
         places = self._known.places.get(key, ())
-        return key in self._known.left_out or any(
+        return hash(key) in self._known.left_out or any(
             place < len(self) and same_message(self[place], message) for place in places
         )
 
     def add(self, message: JsonObject) -> LongHistory:
         """This one with ``message`` at its end."""
-        size = self._size + _measure_said(message)
+        size = self._size + _weigh(message)
         if size > MOST_BYTES:
             return self._shorten(size - MOST_BYTES // 2, message)
         places = self._known.places.setdefault(_key(message), [])
@@ -101,15 +109,17 @@ class LongHistory(list[JsonObject]):
         return len(mine) == len(accepted) > 0 and all(map(is_, mine, accepted))
 
     def _shorten(self, over: int, message: JsonObject) -> LongHistory:
-        """With ``message``, and without the oldest ones of the agent that say ``over`` bytes together."""
-        kept, left_out = list[JsonObject](), set(self._known.left_out)
+        """With ``message``, and without the oldest ones of the agent that weigh ``over`` bytes together."""
+        kept, left_out = list[JsonObject](), dict(self._known.left_out)
         for one in self:
             if over > 0 and text_at(one, "role") == ROLE_AGENT:
-                over -= _measure_said(one)
-                left_out.add(_key(one))
+                over -= _weigh(one)
+                left_out[hash(_key(one))] = None
             else:
                 kept.append(one)
-        return LongHistory((*kept, message), self._known.accepted, frozenset(left_out))
+        for oldest in [*islice(left_out, max(0, len(left_out) - _MOST_LEFT_OUT))]:
+            del left_out[oldest]
+        return LongHistory((*kept, message), self._known.accepted, left_out)
 
 
 def same_message(one: JsonObject, other: JsonObject) -> bool:
@@ -230,9 +240,14 @@ def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int 
     return None
 
 
-def _measure_said(message: JsonObject) -> int:
-    """Bytes of a message of the agent. Those of callers do not count: whoever folds what is stored may have fewer."""
-    return measure_artifact(message) if text_at(message, "role") == ROLE_AGENT else 0
+def _weigh(message: JsonObject) -> int:
+    """Bytes of a message of the agent.
+
+    Those of callers weigh nothing: whoever folds what is stored may have fewer of them, and leaves out the same.
+    """
+    if text_at(message, "role") != ROLE_AGENT:
+        return 0
+    return _MESSAGE_BYTES + measure_artifact(message)
 
 
 def _key(message: JsonObject) -> _Key:

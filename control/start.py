@@ -211,8 +211,7 @@ class Starting:
         )
 
     async def _append(self, start: Start) -> Written:
-        if self.turns.regain is not None:
-            await self.turns.regain(start.task.shard)
+        await self.turns.regain(start.task.shard)
         driver = start.plan.drives(start.task.shard)
 
         def body(decision: Decision) -> Terms:

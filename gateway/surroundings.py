@@ -21,6 +21,7 @@ from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.open_text import OpenTexts
 from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_profile import PeerBehaviour
+from passerelle.delegation.runs.turns import hold_for_ever
 from passerelle.permission_bridge.answers.actions import Actions
 from passerelle.permission_bridge.answers.grants import Granting
 from passerelle.permission_bridge.devices.assurance import Assurance, Demand
@@ -82,7 +83,7 @@ class Surroundings:
     hurry: Callable[[Shard], None] = lambda _shard: None
     """Has the relay visit a shard at once, where its duty is ours."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
-    regain: Callable[[Shard], Awaitable[None]] | None = None
+    regain: Callable[[Shard], Awaitable[None]] = hold_for_ever
     """Has a lease extended that has run out unseen."""
     content_bytes: int = DEFAULT_BYTES
     """What all runs may hold of their tasks together."""

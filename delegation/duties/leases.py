@@ -118,6 +118,8 @@ class LeaseKeeper:
     _round: int = 0
     _extending: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One at a time: an answer that is older than a lease opened since would read as its loss."""
+    _regain_failed_s: float = -math.inf
+    """When the store last gave no answer to somebody who wanted a lease back."""
     _lost: list[Shard] = field(default_factory=list["Shard"])
     """Lost by the extension under way, and not yet told."""
 
@@ -211,13 +213,18 @@ class LeaseKeeper:
     async def regain(self, shard: Shard) -> None:
         """Extends what has run out unseen, if our lease in a shard has; ``drives`` says whether it is held then.
 
-        While the store is away nothing is asked: the next extension finds out when it is back.
+        While the store is away nothing is asked: the next extension finds out when it is back. All that wait here share
+        one question, also where it is not answered.
         """
+        hold, asked_s = self._holds[shard.number], self.clock()
         for _ in range(_REGAIN_TRIES):
-            if self._is_away or self._is_held(self._holds[shard.number]):
+            if self._is_away or self._is_held(hold):
                 return
             async with self._extending:
-                if not self._is_held(self._holds[shard.number]) and await self._extend_lapsed():
+                if self._is_held(hold) or self._regain_failed_s > asked_s:
+                    return
+                if await self._extend_lapsed():
+                    self._regain_failed_s = self.clock()
                     return
 
     async def _extend_lapsed(self) -> list[StoreUnavailable]:

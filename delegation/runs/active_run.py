@@ -165,6 +165,12 @@ class ActiveRun:
             self._rate = ReadRate(limits.events_per_s, limits.bytes_per_s)
         return self._rate
 
+    @property
+    def owner(self) -> str:
+        """The caller whose share of memory and of reading is used up."""
+        scope = self.run.record.scope
+        return f"{scope.tenant}/{scope.principal}"
+
     async def hold_content(self, ahead: int) -> None:
         """Counts what is held of the task, ``ahead`` bytes of it not stored yet; returns when more may be read."""
         volume = self.run.context.volume
@@ -172,8 +178,7 @@ class ActiveRun:
         if self._content is None:
             if size <= SMALL_BYTES:
                 return
-            scope = self.run.record.scope
-            self._content = HeldContent(f"{scope.tenant}/{scope.principal}")
+            self._content = HeldContent(self.owner)
         self.deps.contents.grow(self._content, size)
         await self.deps.contents.wait(self._content)
 

@@ -12,6 +12,7 @@ What is small waits for nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -77,8 +78,9 @@ class ContentRoom:
         if not content.size:
             return True
         mine = self._owners[content.owner]
-        if sum(one.size for one in mine) > self.total // _SHARES:
-            return self._has_turn(content.owner, content, mine)
+        is_over_share = sum(one.size for one in mine) > self.total // _SHARES
+        if is_over_share and not self._has_turn(content.owner, content, mine):
+            return False
         return self.held <= self.total or self._has_turn("", content, self._waiting)
 
     async def wait(self, content: HeldContent) -> None:
@@ -86,10 +88,10 @@ class ContentRoom:
         while not self.may_grow(content):
             waits = self._waiting.setdefault(content, asyncio.Event())
             try:
-                async with asyncio.timeout(PAUSE_S):
-                    await waits.wait()
-            except TimeoutError:
-                pass  # who has the turn may have paused
+                # Who has the turn may have paused: looked at again, though nobody has ended.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PAUSE_S):
+                        await waits.wait()
             finally:
                 self._waiting.pop(content, None)
 

@@ -179,7 +179,7 @@ class DecisionDraft:
 
     @property
     def growth(self) -> Growth:
-        """What this step adds to what the run has brought; made for the first artifact or message."""
+        """What this step adds to what the run has brought; made for the first artifact."""
         if self._growth is None:
             context = self.context
             if context.volume is None:

@@ -175,9 +175,9 @@ async def _await_turn(active: ActiveRun, *, is_behind: bool) -> tuple[int, int]:
         return _AT_ONCE
     if not is_behind:
         now_s = asyncio.get_running_loop().time()
-        if not turns.sums.are_loud(_name_owner(active), now_s):
+        if not turns.sums.are_loud(active.owner, now_s):
             return _AT_ONCE
-    await turns.take(_name_owner(active), active.peer.name)
+    await turns.take(active.owner, active.peer.name)
     return _IN_TURN if turns.waiting else _AT_ONCE
 
 
@@ -185,12 +185,7 @@ def _count(active: ActiveRun, events: int, size: int) -> None:
     """What a run has brought, for its caller; of one that has ended nothing follows."""
     if not active.run.has_ended():
         now_s = asyncio.get_running_loop().time()
-        active.deps.scheduler.sums.count(_name_owner(active), events, size, now_s)
-
-
-def _name_owner(active: ActiveRun) -> str:
-    owner = active.run.record.scope
-    return f"{owner.tenant}/{owner.principal}"
+        active.deps.scheduler.sums.count(active.owner, events, size, now_s)
 
 
 async def _look_around(active: ActiveRun) -> None:

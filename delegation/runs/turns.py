@@ -69,6 +69,10 @@ if TYPE_CHECKING:
     from passerelle.webhooks.push_configs import PushConfigs
 
 
+async def hold_for_ever(_shard: Shard) -> None:
+    """The lease of a shard does not run out: nobody extends it."""
+
+
 @dataclass(slots=True)
 class Turns:
     """Opens turns with new tasks."""
@@ -80,7 +84,7 @@ class Turns:
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
     list_row: Callable[[IndexRow], Awaitable[None]] | None = None
     """Writes an owner-index row at once, for a task that callers see from its first append on."""
-    regain: Callable[[Shard], Awaitable[None]] | None = None
+    regain: Callable[[Shard], Awaitable[None]] = hold_for_ever
     """Has the lease of this instance in a shard extended where it has run out unseen."""
 
     async def locate(
@@ -202,8 +206,7 @@ class TurnAttempt:
 
     async def append(self, idem: str | None) -> OpenedTurn | None:
         """Stores it; None when somebody else changed the context meanwhile."""
-        if self.turns.regain is not None:
-            await self.turns.regain(self.place.shard)
+        await self.turns.regain(self.place.shard)
         draft = self.draft(idem)
         for blob in draft.spill.blobs:
             await self.turns.blobs.put(self.place.shard, blob)

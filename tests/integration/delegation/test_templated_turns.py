@@ -42,25 +42,14 @@ from passerelle.delegation.runs.turns import OpenedTurn, Turns
 from passerelle.peers.agent import AgentPeer
 from passerelle.runtime.records.places import list_places
 from passerelle.store.connection import pack, unpack
+from tests.support import drawn
 from tests.support.faults import FaultyLog
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio
 
-TEXTS = (
-    "",
-    " ",
-    "hello",
-    '"',
-    "\\",
-    "%b %% %s",
-    "\0",
-    "{3f}",
-    "\n\n two\nlines",
-    "é\u2028😀" * 90,
-    "x" * 2500,
-)
-"""What a text could break: quotes, holes, the mark between arguments, tags of shards, lengths where words are cut."""
+TEXTS = (*drawn.TEXTS, "{3f}")
+"""What a text could break, and the tag of a shard that there is."""
 MESSAGES = 60
 
 

@@ -50,6 +50,15 @@ class Away:
         return [StoreUnavailable("test", "unknown") for _ in wishes]
 
 
+async def await_taken(store: Store) -> None:
+    """Returns once somebody else has found our lease expired."""
+
+    async def taken() -> bool:
+        return isinstance(await store.leases.take_over(SHARD, "in_one"), TakenOver)
+
+    await wait_until(taken, 15, "somebody has found the lease expired")
+
+
 async def test_lone_instance_holds_every_lease_and_every_duty(instances: Instances) -> None:
     one = await instances.start("in_one", runs=False)
     with pytest.raises(StoreUnavailable):
@@ -160,11 +169,7 @@ async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
     await one.duties.keeper.start()
     story = Story(one.writes, SHARD, one.duties.keeper.drives(SHARD))
     await story.begin()
-
-    async def taken() -> bool:
-        return isinstance(await store.leases.take_over(SHARD, "in_one"), TakenOver)
-
-    await wait_until(taken, 15, "somebody has found the lease expired")
+    await await_taken(store)
     await one.duties.keeper.extend()
     assert one.lost == [SHARD]
     with pytest.raises(StoreUnavailable):
@@ -218,11 +223,7 @@ async def test_lease_that_another_instance_found_expired_is_regained_as_another_
     await keeper.start()
     story = Story(one.writes, SHARD, keeper.drives(SHARD))
     await story.begin()
-
-    async def taken() -> bool:
-        return isinstance(await store.leases.take_over(SHARD, "in_one"), TakenOver)
-
-    await wait_until(taken, 15, "somebody has found the lease expired")
+    await await_taken(store)
     clock.now_s += 60
     await keeper.regain(SHARD)
     assert keeper.drives(SHARD) == Incarnation("in_one", 2)
@@ -246,6 +247,37 @@ async def test_nobody_waits_to_regain_a_lease_while_the_store_is_known_to_be_awa
     with pytest.raises(StoreUnavailable):
         keeper.drives(SHARD)
     await keeper.extend()
+    assert keeper.drives(SHARD) == Incarnation("in_one", 1)
+    await one.duties.stop()
+
+
+async def test_a_store_that_does_not_answer_is_asked_once_for_all_that_want_a_lease_back(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", clock=clock, runs=False)
+    keeper = one.duties.keeper
+    await keeper.start()
+    clock.now_s += 60
+    asked = 0
+
+    class Silent(Away):
+        async def extend_each(
+            self, wishes: Sequence[LeaseWish], lease_ms: int
+        ) -> list[StoreUnavailable]:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0)
+            clock.now_s += 2
+            return await super().extend_each(wishes, lease_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "leases", Silent())
+        await asyncio.gather(*(keeper.regain(shard) for shard in ALL_SHARDS))
+        assert asked == 1
+        await keeper.regain(SHARD)
+        assert asked == 2, "who comes later asks anew"
+    await keeper.regain(SHARD)
     assert keeper.drives(SHARD) == Incarnation("in_one", 1)
     await one.duties.stop()
 

@@ -158,6 +158,25 @@ def test_a_few_long_messages_are_bounded_as_many_short_ones_are() -> None:
     assert history[-1] == few[-1]
 
 
+def test_a_message_without_words_weighs_something_too() -> None:
+    empty = (reply(f"r-{number}", "") for number in range(2 * MOST_BYTES // 512))
+    history = reduce(add_to_history, empty, list[JsonObject]())
+    assert len(history) <= MOST_BYTES // 512
+
+
+def test_what_is_known_of_messages_that_are_left_out_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(histories, "_MOST_LEFT_OUT", 10)
+    told = [reply(f"r-{number}", "x" * 200_000) for number in range(60)]
+    history = reduce(add_to_history, told, list[JsonObject]())
+    assert isinstance(history, LongHistory)
+    assert history.left_out == 10
+    latest = told[-len(history) - 10]
+    assert add_to_history(history, latest) is history, "the last of those that are left out"
+    assert add_to_history(history, told[0]) is not history, "an older one is said anew"
+
+
 @given(st.lists(st.integers(0, 3_000_000), max_size=20), st.integers(0, 20))
 def test_what_is_left_out_does_not_depend_on_what_callers_said(
     sizes: list[int], place: int

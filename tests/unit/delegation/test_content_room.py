@@ -106,6 +106,11 @@ def test_beyond_the_bound_of_all_one_run_goes_on(room: ContentRoom) -> None:
     assert [room.may_grow(one) for one in runs] == [True, False, False, False]
 
 
+def test_beyond_both_bounds_one_run_goes_on_and_not_one_of_each_caller(room: ContentRoom) -> None:
+    runs = [hold(room, owner, 30) for owner in ("ada", "ada", "bob", "bob")]
+    assert [room.may_grow(one) for one in runs] == [True, False, False, False]
+
+
 @dataclass
 class Run:
     """A run of the machine below."""
