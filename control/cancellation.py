@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Ownership
     from passerelle.runtime.records.writes import Writes
 
@@ -56,12 +55,11 @@ class Cancelling:
 
     writes: Writes
     ownership: Ownership
-    contents: Contents
     dispatch: Dispatch
     finishing: Finishing
 
     async def cancel(self, principal: Principal, command: CancelTask) -> CancelAccepted:
-        """Stores the wish, tells the agents, and shows the task as it stands then.
+        """Stores the wish, and tells the agents.
 
         Raises:
             NotFound: no such task of the caller.
@@ -87,11 +85,7 @@ class Cancelling:
         await self.stop(principal, owned, requested)
         if command.propagation == SUBTREE and not await self._stop_below(owned.ref, requested):
             self.dispatch.detach(self._stop_rest(owned.ref, requested))
-        now = (await self.writes.load([owned.ref]))[owned.ref]
-        record = now.record
-        if not isinstance(record, TaskRecord) or not record.shown:
-            return CancelAccepted({})
-        return CancelAccepted(await self.contents.read_task(record, now.fields) or {})
+        return CancelAccepted()
 
     async def stop(
         self, principal: Principal, owned: Owned, requested: TaskCancelRequested

@@ -342,9 +342,7 @@ class TurnAccepted:
 
 @dataclass(frozen=True, slots=True)
 class CancelAccepted:
-    """The intent is stored; ``task`` is the task as its owner sees it now, in A2A form."""
-
-    task: JsonObject
+    """The intent is stored, and the agent that works on the task was told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class AgentTerms:
     def reload(self, settings: Settings) -> None:
         """The agents of another configuration."""
         self._outputs = settings.outputs
+        self._held_bytes = settings.memory.find_budget()
         gone = {name: PeerTerms(self.timeouts, one.policy) for name, one in self._known.items()}
         served = [(name, agent) for agent in settings.agents for name in agent.served_names]
         self._known = gone | {name: self._read(agent) for name, agent in served}
@@ -68,6 +69,7 @@ class AgentTerms:
                 agent.task_bytes or self._outputs.task_bytes,
                 agent.events_per_s or self._outputs.events_per_s,
                 agent.bytes_per_s or self._outputs.bytes_per_s,
+                self._held_bytes,
             ),
         )
 

@@ -184,7 +184,7 @@ def _make_working(ground: Ground, push_configs: PushConfigs) -> _Working:
             around.spending,
         ),
         finishing,
-        Cancelling(writes, ground.ownership, ground.contents, dispatch, finishing),
+        Cancelling(writes, ground.ownership, dispatch, finishing),
     )
 
 

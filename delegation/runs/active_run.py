@@ -174,7 +174,7 @@ class ActiveRun:
     async def hold_content(self, ahead: int) -> None:
         """Counts what is held of the task, ``ahead`` bytes of it not stored yet; returns when more may be read."""
         volume = self.run.context.volume
-        size = ahead + (volume.total if volume is not None else 0)
+        size = ahead + (volume.total.held if volume is not None else 0)
         if self._content is None:
             if size <= SMALL_BYTES:
                 return

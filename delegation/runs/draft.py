@@ -190,7 +190,7 @@ class DecisionDraft:
     @property
     def is_large(self) -> bool:
         """Whether the Task is written piece by piece."""
-        return self.context.volume is not None and self.growth.total > LARGE_BYTES
+        return self.context.volume is not None and self.growth.total.said > LARGE_BYTES
 
     @property
     def record(self) -> TaskRecord:

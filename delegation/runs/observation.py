@@ -203,6 +203,7 @@ def _observe_frame(draft: DecisionDraft, reply: TaskReply | StatusReply | Artifa
                 ours = complete_history(ours, context.accepted)
                 for artifact in objects_at(ours, "artifacts"):
                     draft.growth.take(artifact)
+                _take_metadata(draft, ours, ours)
                 if not settle_artifacts(draft, objects_at(ours, "artifacts"), task):
                     return
                 context.content, frames = ours, draft.frames
@@ -313,11 +314,18 @@ def _take(
     if "artifactUpdate" in frame:
         _take_chunk(draft, frame)
     else:
+        _take_metadata(draft, object_at(frame, "statusUpdate"), folded)
         shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
         _move(draft, frame, state or shown, native, before)
     if draft.frames == frames:
         # Callers are not shown it, so the Task that they are told must not have it either.
         context.content = before
+
+
+def _take_metadata(draft: DecisionDraft, holder: JsonObject, task: JsonObject) -> None:
+    brought = object_at(holder, "metadata")
+    if brought:
+        draft.growth.take_metadata(brought, task)
 
 
 def _ends(frame: JsonObject, state: str) -> bool:

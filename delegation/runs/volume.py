@@ -1,7 +1,8 @@
 """How much a run brings, in all and in a time, and which run is read next.
 
-*In all*: the bytes of its artifacts. An agent that brings more than its limit is told to stop, and its run fails as
-``artifact_too_large``. What came until then is stored and can be read.
+*In all*: the bytes of its artifacts, and what this process holds of its task, which is more: many small pieces, data
+and metadata take memory beside what they say. An agent that brings more than its limit is told to stop, and its run
+fails as ``artifact_too_large``. What came until then is stored and can be read.
 
 *In a time*: a run may bring a second's worth at once. Beyond that its stream is read no faster than its rate, so the
 agent feels it.
@@ -16,9 +17,12 @@ when the runs of its caller together bring more than a fixed amount.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import orjson
 
 from passerelle.a2a_mapping.long_task import measure_artifact
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
@@ -26,11 +30,16 @@ from passerelle.core.errors import ArtifactTooLarge
 from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
 
 _MIB: Final = 1024 * 1024
 LARGE_BYTES: Final = _MIB
 """From here on a Task is written, and read, piece by piece."""
+_OBJECT_BYTES: Final = 256
+"""What a part takes beside what it says: a piece of two letters is no smaller."""
+_JSON_TIMES: Final = 4
+"""As objects, JSON takes so many times its length."""
+_SAYING: Final = ("text", "raw", "url")
 _BURST_S: Final = 1.0
 QUIET_EVENTS: Final = 64
 QUIET_BYTES: Final = 1024 * 1024
@@ -50,23 +59,48 @@ class OutputLimits:
     task_bytes: int = 1024 * _MIB
     events_per_s: int = 1_000
     bytes_per_s: int = 16 * _MIB
+    held_bytes: int = 1024 * _MIB
+    """What a process may hold of one task: all of its memory budget."""
 
 
 NO_LIMITS_OF_ITS_OWN: Final = OutputLimits()
 """Where the settings say nothing."""
 
 
+@value
+class Extent:
+    """``said``: bytes of what parts say, as limits count them. ``held``: the memory that all of it takes, roughly."""
+
+    said: int = 0
+    held: int = 0
+
+    def __add__(self, other: Extent) -> Extent:
+        """Both together."""
+        return Extent(self.said + other.said, self.held + other.held)
+
+    def __sub__(self, other: Extent) -> Extent:
+        """What is left of it."""
+        return Extent(self.said - other.said, self.held - other.held)
+
+
+_NOTHING: Final = Extent()
+_METADATA: Final = None
+"""In the place of a name: the metadata of the task."""
+
+
 @dataclass(slots=True)
 class Volume:
     """What is stored of a run by the names of its artifacts at the agent; ``total`` is the sum."""
 
-    sizes: dict[str, int] = field(default_factory=dict[str, int])
-    total: int = 0
+    extents: dict[str | None, Extent] = field(default_factory=dict["str | None", Extent])
+    total: Extent = _NOTHING
+    metadata_bytes: int = 0
+    """Of the metadata of the task, when it was measured last."""
 
-    def set(self, name: str, size: int) -> None:
-        """An artifact has this size now."""
-        self.total += size - self.sizes.get(name, 0)
-        self.sizes[name] = size
+    def set(self, name: str | None, extent: Extent) -> None:
+        """An artifact has this extent now."""
+        self.total += extent - self.extents.get(name, _NOTHING)
+        self.extents[name] = extent
 
 
 @dataclass(slots=True)
@@ -75,11 +109,11 @@ class Growth:
 
     volume: Volume
     limits: OutputLimits
-    sizes: dict[str, int] = field(default_factory=dict[str, int])
-    added: int = 0
+    extents: dict[str | None, Extent] = field(default_factory=dict["str | None", Extent])
+    added: Extent = _NOTHING
 
     @property
-    def total(self) -> int:
+    def total(self) -> Extent:
         """Of the run, with what is added."""
         return self.volume.total + self.added
 
@@ -90,32 +124,76 @@ class Growth:
             ArtifactTooLarge: it, or all of them together, is beyond the limit.
         """
         name = text_at(artifact, "artifactId")
-        known = self.sizes.get(name)
-        if known is None:
-            known = self.volume.sizes.get(name, 0)
-        size = measure_artifact(artifact) + (known if appends else 0)
-        if size > self.limits.artifact_bytes:
+        extent = measure_extent(artifact)
+        if appends:
+            extent += self._find(name)
+        if extent.said > self.limits.artifact_bytes:
             raise ArtifactTooLarge(
                 f"artifact {name[:60]!r} (artifact_bytes)", self.limits.artifact_bytes
             )
-        if self.total + size - known > self.limits.task_bytes:
-            raise ArtifactTooLarge("all artifacts of the task (task_bytes)", self.limits.task_bytes)
-        self.added += size - known
-        self.sizes[name] = size
+        self._set(name, extent)
+
+    def take_metadata(self, brought: JsonObject, task: JsonObject) -> None:
+        """Counts what an update brings to the metadata of ``task``, which has it already.
+
+        Raises:
+            ArtifactTooLarge: what is held of the task is beyond the limit.
+        """
+        known = self._find(_METADATA).held
+        held = known + _measure_json(brought)
+        # Most of it takes the place of what was there. That costs a look at all of it, each time the sum has doubled.
+        if held > 2 * self.volume.metadata_bytes:
+            held = self.volume.metadata_bytes = _measure_json(object_at(task, "metadata"))
+        self._set(_METADATA, Extent(0, held))
 
     def settle(self) -> None:
         """It is stored."""
-        for name, size in self.sizes.items():
-            self.volume.set(name, size)
-        self.sizes, self.added = {}, 0
+        for name, extent in self.extents.items():
+            self.volume.set(name, extent)
+        self.extents, self.added = {}, _NOTHING
+
+    def _find(self, name: str | None) -> Extent:
+        known = self.extents.get(name)
+        return known if known is not None else self.volume.extents.get(name, _NOTHING)
+
+    def _set(self, name: str | None, extent: Extent) -> None:
+        more = extent - self._find(name)
+        total = self.total + more
+        if total.said > self.limits.task_bytes:
+            raise ArtifactTooLarge("all artifacts of the task (task_bytes)", self.limits.task_bytes)
+        if total.held > self.limits.held_bytes:
+            raise ArtifactTooLarge(
+                "the task, as it is held in memory (memory.budget_bytes)", self.limits.held_bytes
+            )
+        self.added += more
+        self.extents[name] = extent
 
 
 def measure_task(task: JsonObject | None) -> Volume:
     """The volume of a Task that is known already."""
     volume = Volume()
     for artifact in objects_at(task or {}, "artifacts"):
-        volume.set(text_at(artifact, "artifactId"), measure_artifact(artifact))
+        volume.set(text_at(artifact, "artifactId"), measure_extent(artifact))
+    volume.metadata_bytes = _measure_json(object_at(task or {}, "metadata"))
+    volume.set(_METADATA, Extent(0, volume.metadata_bytes))
     return volume
+
+
+def measure_extent(artifact: JsonObject) -> Extent:
+    """What an artifact, or a piece of one, says, and what it takes as objects of this process."""
+    said = measure_artifact(artifact)
+    held = _OBJECT_BYTES + _measure_json(object_at(artifact, "metadata"))
+    for part in objects_at(artifact, "parts"):
+        held += _OBJECT_BYTES + _measure_json(object_at(part, "metadata"))
+        held += sum(sys.getsizeof(part[name]) for name in _SAYING if name in part)
+        if "data" in part:
+            held += _measure_json(part["data"])
+    return Extent(said, held)
+
+
+def _measure_json(value: Json) -> int:
+    """The memory of JSON of any form, roughly; of none nothing."""
+    return _JSON_TIMES * len(orjson.dumps(value)) if value else 0
 
 
 def measure_frame(frame: JsonObject) -> int:

@@ -32,7 +32,13 @@ from passerelle.gateway.a2a.extensions import activate, read_extensions, write_a
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.heads import Admitted
 from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_messages
-from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
+from passerelle.gateway.a2a.operations import (
+    MAY_BE_LONG,
+    SCOPES,
+    Call,
+    Operations,
+    Streaming,
+)
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.reply import HOLE
 from passerelle.gateway.a2a.streams import EventStream
@@ -196,7 +202,7 @@ class Calls:
             return
         if method is Method.GET_EXTENDED_CARD:
             call = replace(call, own_url=visit.reading.incoming.own_url)
-        if method is Method.GET_TASK:
+        if method in MAY_BE_LONG:
             call = replace(call, in_pieces=True)
         try:
             result = await self.operations.answer(method, call, visit.watch)

@@ -16,7 +16,6 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT
 from passerelle.channels.stream_ends import StreamEnd
 from passerelle.core.commands import (
-    CancelAccepted,
     CancelTask,
     CommandService,
     GetTask,
@@ -64,6 +63,8 @@ _Other: TypeAlias = (
     | PushMethod
 )
 Single: TypeAlias = Literal[Method.SEND_MESSAGE] | _Other
+MAY_BE_LONG: Final = frozenset({Method.GET_TASK, Method.CANCEL_TASK})
+"""Their answer is a Task that stands in the store already: a large one is read from there as it is written."""
 _READS: Final = (Scope.CALL, Scope.READ_TASKS)
 _WRITES: Final = (Scope.CALL, Scope.WRITE_TASKS)
 SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
@@ -213,10 +214,8 @@ class Operations:
                 return await self.service.read(call.principal, _compose_list(call))
             case Method.CANCEL_TASK:
                 command = CancelTask(read_task(call.params).id, call.agent)
-                result = await self.service.execute(call.principal, command, call.idem)
-                if RESUME in call.extensions:
-                    return await self._read(call, command.task)
-                return cast("CancelAccepted", result).task
+                await self.service.execute(call.principal, command, call.idem)
+                return await self._read(call, command.task, in_pieces=call.in_pieces)
             case Method.GET_EXTENDED_CARD:
                 if self.extended_cards is None:
                     raise UnsupportedOperation("there is no extended agent card")

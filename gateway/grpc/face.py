@@ -33,7 +33,7 @@ from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
 from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.http_request import watch_nobody
-from passerelle.gateway.a2a.operations import SCOPES, Call
+from passerelle.gateway.a2a.operations import MAY_BE_LONG, SCOPES, Call
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.gateway.a2a.waits import Standing
 from passerelle.gateway.grpc.connections import GrpcConnections
@@ -138,7 +138,7 @@ class GrpcFace:
                 await self._stream(visit, row, asked, asked.method, call, context)
                 return None
             case _:
-                if asked.method is Method.GET_TASK:
+                if asked.method in MAY_BE_LONG:
                     call = replace(call, in_pieces=True)
                 try:
                     result = await self.operations.answer(asked.method, call, watch_nobody)

@@ -22,6 +22,7 @@ from passerelle.core.commands import (
     CommandService,
     DeliveryRetried,
     GetAction,
+    GetTask,
     ListActions,
     ListAgents,
     ListDeliveries,
@@ -218,13 +219,18 @@ async def _delegate(
 async def _cancel(service: CommandService, caller: Caller, command: CancelTask) -> CancelAnswer:
     """What there was to cancel is an answer here, whatever it was (MK-12); A2A has errors for it."""
     try:
-        result = await service.execute(caller.principal, command, caller.idem)
+        await service.execute(caller.principal, command, caller.idem)
     except NotFound:
         return CancelAnswer("not_found")
     except NotCancelable as error:
         stopped = error.details.get("status") == Status.CANCELLED
         return CancelAnswer("already_cancelled" if stopped else "already_done")
-    return CancelAnswer("requested", cast("CancelAccepted", result).task)
+    try:
+        task = await service.read(caller.principal, GetTask(command.task))
+    except NotFound:
+        # Its caller has not been shown it yet.
+        task = {}
+    return CancelAnswer("requested", task)
 
 
 def render_result(result: Result) -> JsonObject:
@@ -242,7 +248,7 @@ def render_result(result: Result) -> JsonObject:
                 )
             )
         case CancelAccepted():
-            return to_wire(CancelAnswer("requested", result.task))
+            return to_wire(CancelAnswer("requested"))
         case ActionAnswered():
             votes = (result.votes, result.need) if result.need > 1 else (None, None)
             return to_wire(DecisionAnswer(result.outcome, result.rev, result.decision, *votes))

@@ -250,7 +250,8 @@ class OutputSettings(Section):
     task_bytes: int = Field(
         default=1_024 * _MIB,
         ge=1_024,
-        description="The same for all artifacts of a task together.",
+        description="The same for all artifacts of a task together. A task takes no more memory than "
+        "`memory.budget_bytes`, whatever is said here.",
     )
     events_per_s: int = Field(
         default=1_000,

@@ -57,13 +57,15 @@ class Work:
         ids: JsonObject = {"taskId": self.task_id, "contextId": self.context_id}
         return {"statusUpdate": {**ids, "status": status}}
 
-    def write_chunk(self, text: str, *, is_first: bool, is_last: bool) -> JsonObject:
-        """A piece of its one artifact."""
+    def write_chunk(
+        self, text: str, *, is_first: bool, is_last: bool, name: str = "a-1"
+    ) -> JsonObject:
+        """A piece of an artifact."""
         return {
             "artifactUpdate": {
                 "taskId": self.task_id,
                 "contextId": self.context_id,
-                "artifact": {"artifactId": "a-1", "parts": [{"text": text}]},
+                "artifact": {"artifactId": name, "parts": [{"text": text}]},
                 "append": not is_first,
                 "lastChunk": is_last,
             }
@@ -171,13 +173,16 @@ class Agent:
         await _write_slowly(response, raw)
 
     async def _go_on(self, work: Work, say: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Says one thing after another until it is told to stop: words, or chunks of one artifact."""
+        """Says one thing after another until it is told to stop: words, or so many chunks of each artifact."""
         size, number = work.numbers.get("kb", 2) * _KB, 0
+        chunks = work.numbers.get("chunks", 0)
         while not work.stopped.is_set():
             # One that repeats the last would be dropped.
             text = f"{number:08d}" + "y" * (size - 8)
-            if "chunks" in work.numbers:
-                await say(work.write_chunk(text, is_first=number == 0, is_last=False))
+            if chunks:
+                place, name = number % chunks, f"a-{number // chunks}"
+                is_last = place == chunks - 1
+                await say(work.write_chunk(text, is_first=place == 0, is_last=is_last, name=name))
             else:
                 await say(work.write_status(text))
             self.brought += size

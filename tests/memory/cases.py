@@ -215,7 +215,12 @@ async def endless_words(site: Site) -> None:
 
 async def endless_chunks(site: Site) -> None:
     """Of chunks of 64 kB of an artifact each, 600 MB."""
-    await _leave_endless(site, "endless chunks=1 kb=64", 600)
+    await _leave_endless(site, "endless chunks=1000000 kb=64", 600)
+
+
+async def endless_artifacts(site: Site) -> None:
+    """Of artifacts of 20 MB, one behind the other, 1,500 MB."""
+    await _leave_endless(site, "endless chunks=20 kb=1000", 1_500)
 
 
 async def _make_task(site: Site, megabytes: int) -> str:
@@ -273,6 +278,7 @@ CASES: Final = (
     Case("large events", large_events, short=False),
     Case("endless words", endless_words, short=False),
     Case("endless chunks", endless_chunks, short=False),
+    Case("endless artifacts", endless_artifacts, short=False),
     Case("slow readers of 0.3", slow_readers_of_0_3, short=False),
     Case("slow readers over gRPC", slow_readers_over_grpc, short=False, grpc=True),
 )

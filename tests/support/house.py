@@ -25,7 +25,6 @@ from passerelle.control.service import Service
 from passerelle.core.batch import EntityKind, EntityRef, Incarnation
 from passerelle.core.commands import (
     ActionAnswered,
-    CancelAccepted,
     CancelTask,
     GetAction,
     GetTask,
@@ -273,7 +272,8 @@ class House:
     async def cancel(self, accepted: TurnAccepted, reason: str | None = None) -> JsonObject:
         """Wants a task stopped; the Task as it stands then."""
         command = CancelTask(accepted.facade, reason=reason)
-        return cast("CancelAccepted", await self.service.execute(ADA, command, None)).task
+        await self.service.execute(ADA, command, None)
+        return await self.service.read(ADA, GetTask(accepted.facade))
 
     def forget_sessions(self) -> None:
         """Has nothing proved after the test: what was trimmed cannot be replayed."""

@@ -12,6 +12,7 @@ from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import LARGE_BYTES, OutputLimits
+from passerelle.runtime.records.contents import Contents
 from passerelle.runtime.records.long_content import MISSING
 from passerelle.store.blobs import DirectoryBlobs
 from tests.integration.a2a.rig import PATIENCE, Rig
@@ -65,6 +66,29 @@ async def test_agent_that_brings_too_much_is_stopped_and_what_came_stays(
     await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent is told to stop")
 
 
+async def test_agent_whose_statuses_bring_ever_more_metadata_is_stopped(rig: Rig) -> None:
+    async def story(turn: Turn) -> None:
+        task = await turn.open()
+        status: JsonObject = {"state": "TASK_STATE_WORKING"}
+        for number in range(60):
+            update: JsonObject = {
+                "taskId": task.id,
+                "contextId": task.context_id,
+                "status": status,
+                "metadata": {f"k-{number}": "x" * 1_000},
+            }
+            await turn.tell({"statusUpdate": update})
+        await asyncio.Event().wait()
+
+    rig.peer.next(story)
+    limit(rig, OutputLimits(held_bytes=65_536))
+    events = await rig.collect("SendStreamingMessage", rig.message("go"))
+    status = events[-1].result["statusUpdate"]["status"]
+    assert status["state"] == "TASK_STATE_FAILED"
+    assert "memory.budget_bytes" in status["message"]["parts"][0]["text"]
+    await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent is told to stop")
+
+
 async def test_an_artifact_of_exactly_the_limit_is_taken(rig: Rig) -> None:
     limit(rig, OutputLimits(3_000, 3_000))
     bring(rig, *["x" * 1_000] * 3)
@@ -92,6 +116,43 @@ async def test_a_task_is_the_same_however_it_is_read(rig: Rig, size: int) -> Non
     assert whole == task
     rest = await rig.http.get(f"/agents/echo/tasks/{params['id']}", headers={"A2A-Version": "1.0"})
     assert rest.json() == task
+
+
+@pytest.mark.parametrize("binding", ["JSON-RPC", "HTTP+JSON"])
+async def test_a_large_task_that_is_cancelled_is_answered_as_it_stands_in_the_store(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, binding: str
+) -> None:
+    async def story(turn: Turn) -> None:
+        for number in range(4):
+            await turn.artifact("x" * 700_000, artifact_id="a", append=number > 0, last=False)
+        await asyncio.Event().wait()
+
+    rig.peer.next(story)
+    opened = await rig.call(
+        "SendMessage", rig.message("go", configuration={"returnImmediately": True})
+    )
+    params: JsonObject = {"id": opened["task"]["id"]}
+
+    async def is_there() -> bool:
+        (artifact,) = (await rig.call("GetTask", params)).get("artifacts", [{"parts": []}])
+        return len(artifact["parts"]) == 4
+
+    await wait_until(is_there, 10, "the agent has brought it")
+
+    async def refuse(*_: object) -> None:
+        raise AssertionError("all of it was read at once")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Contents, "read_task", refuse)
+        if binding == "JSON-RPC":
+            cancelled = await rig.call("CancelTask", params)
+        else:
+            path = f"/agents/echo/tasks/{params['id']}:cancel"
+            answer = await rig.http.post(path, json={}, headers={"A2A-Version": "1.0"})
+            cancelled = answer.json()
+    (artifact,) = cancelled["artifacts"]
+    assert [part["text"] for part in artifact["parts"]] == ["x" * 700_000] * 4
+    assert cancelled["status"]["state"] == "TASK_STATE_CANCELED"
 
 
 async def test_a_task_whose_whole_content_is_gone_is_read_from_its_frames(rig: Rig) -> None:

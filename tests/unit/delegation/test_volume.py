@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from passerelle.core.errors import ArtifactTooLarge
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.volume import (
+    Extent,
     Growth,
     OutputLimits,
     Volume,
+    measure_extent,
     measure_frame,
     measure_task,
 )
@@ -26,12 +30,13 @@ def test_pieces_add_up_and_one_that_replaces_begins_anew() -> None:
     growth = Growth(volume, LIMITS)
     growth.take(piece("a", "1234"))
     growth.take(piece("a", "12", "34"), appends=True)
-    assert (growth.total, volume.total) == (8, 0)
+    assert (growth.total.said, volume.total.said) == (8, 0)
     growth.settle()
-    assert (growth.total, volume.total, volume.sizes) == (8, 8, {"a": 8})
+    assert growth.total == volume.total == volume.extents["a"]
+    assert volume.total.said == 8
     growth.take(piece("a", "1"))
     growth.settle()
-    assert volume.total == 1
+    assert volume.total == measure_extent(piece("a", "1"))
 
 
 @pytest.mark.parametrize("before", [0, 4, 10])
@@ -42,7 +47,7 @@ def test_an_artifact_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(befo
     with pytest.raises(ArtifactTooLarge, match="artifact_bytes"):
         growth.take(piece("a", "x"), appends=True)
     # What was refused is not counted, so the rest can be stored.
-    assert growth.total == 10
+    assert growth.total.said == 10
 
 
 def test_all_artifacts_together_have_a_limit() -> None:
@@ -59,8 +64,60 @@ def test_every_kind_of_content_counts_in_bytes() -> None:
         "artifactId": "a",
         "parts": [{"text": "äöü"}, {"raw": "AAAA"}, {"data": {"k": 1}}, {"url": "http://x"}, 7],
     }
-    assert measure_task({"artifacts": [artifact]}).total == 6 + 4 + 7 + 8
+    assert measure_task({"artifacts": [artifact]}).total.said == 6 + 4 + 7 + 8
     assert measure_frame({"artifactUpdate": {"artifact": artifact}}) == 25
     assert measure_frame({"task": {"artifacts": [artifact, artifact]}}) == 50
     assert measure_frame({"statusUpdate": {}}) == 0
-    assert measure_task(None) == Volume()
+    assert measure_task(None).total == Extent()
+
+
+def hoard(brought: JsonObject) -> int:
+    """How many such pieces a process holds within 64 kB."""
+    growth = Growth(Volume(), OutputLimits(held_bytes=65_536))
+    numbers = itertools.count()
+
+    def bring_on() -> None:
+        for number in numbers:
+            growth.take({"artifactId": "a", **brought}, appends=number > 0)
+
+    with pytest.raises(ArtifactTooLarge, match=r"memory\.budget_bytes"):
+        bring_on()
+    return next(numbers) - 1
+
+
+@pytest.mark.parametrize(
+    ("brought", "most"),
+    [
+        ({"parts": [{"text": ""}]}, 200),
+        ({"parts": [{"filename": ""}] * 10}, 25),
+        ({"parts": [{"text": "x" * 1_000}]}, 60),
+        ({"parts": [{"text": "x" * 1_000 + "\U0001f600"}]}, 16),
+        ({"parts": [{"text": "", "metadata": {"k": "x" * 1_000}}]}, 16),
+        ({"parts": [], "metadata": {"k": "x" * 1_000}}, 16),
+        ({"parts": [{"data": [[0]] * 250}]}, 15),
+    ],
+    ids=["empty", "bare", "words", "wide", "metadata of parts", "metadata", "data"],
+)
+def test_what_takes_memory_beside_its_words_counts_too(brought: JsonObject, most: int) -> None:
+    assert most / 2 < hoard(brought) <= most
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["ever more", "the same again"])
+def test_metadata_of_a_task_counts_as_it_is_held_and_not_as_it_was_sent(*, is_kept: bool) -> None:
+    growth = Growth(Volume(), OutputLimits(held_bytes=65_536))
+    metadata: JsonObject = {}
+
+    def tell() -> None:
+        for number in range(500):
+            brought: JsonObject = {f"k-{number if is_kept else 0}": "x" * 200}
+            metadata.update(brought)
+            growth.take_metadata(brought, {"metadata": metadata})
+
+    if is_kept:
+        with pytest.raises(ArtifactTooLarge, match="memory"):
+            tell()
+        assert len(metadata) > 40
+    else:
+        tell()
+    growth.settle()
+    assert growth.total.said == 0

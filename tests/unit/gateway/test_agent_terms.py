@@ -56,3 +56,13 @@ def test_what_callers_of_a_busy_agent_get_is_part_of_the_patience_with_it() -> N
     busy = {"callers": "refuse", "told_after": "10s", "give_up": "5m"}
     terms = AgentTerms(configure(busy=busy), Timeouts())
     assert terms.find("a").timeouts == Timeouts(told_s=10.0, refuses=True, busy_s=300.0)
+
+
+def test_a_task_is_no_larger_than_the_memory_budget_of_the_process() -> None:
+    settings = Settings.model_validate(
+        {
+            "agents": [{"name": "a", "url": "https://a.example.com"}],
+            "memory": {"budget_bytes": 2**27},
+        }
+    )
+    assert AgentTerms(settings, Timeouts()).find("a").limits.held_bytes == 2**27

@@ -8,6 +8,7 @@ from passerelle.core.commands import (
     CancelTask,
     GetAction,
     GetRecord,
+    GetTask,
     ListActions,
     RespondAction,
     SubmitTurn,
@@ -143,9 +144,9 @@ async def test_text_without_a_key_is_refused_because_a_repeat_could_not_be_told(
 @pytest.mark.anyio
 @pytest.mark.requirement("CMD-9", "CMD-14", "CMD-27")
 async def test_each_method_is_one_command_or_query() -> None:
-    service = ScriptedService(result=CancelAccepted({"id": "task_1"}))
+    service = ScriptedService(result=CancelAccepted())
     cancelled = await call(service, caller(), "cancel_task", {"taskId": "task_1", "reason": "late"})
-    assert cancelled == {"outcome": "requested", "task": {"id": "task_1"}}
+    assert cancelled == {"outcome": "requested", "task": {"id": "x"}}
     service.result = ActionAnswered("won", 4, DECISION)
     answered = await call(service, caller(), "respond_action", ANSWER)
     assert (answered["outcome"], answered["rev"]) == ("won", 4)
@@ -159,6 +160,7 @@ async def test_each_method_is_one_command_or_query() -> None:
         assert await call(service, caller(None), method, {**params}) == {"id": "x"}
     assert [command for _, command, _ in service.asked] == [
         CancelTask("task_1", reason="late"),
+        GetTask("task_1"),
         RespondAction("act_1", 3, "sha256:d", "dec_1", "allow_once"),
         GetRecord("task_1"),
         GetAction("act_1"),
