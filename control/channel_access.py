@@ -15,6 +15,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import Grant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView, UnpairedView
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import ListActions
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
@@ -31,10 +32,12 @@ from passerelle.store.coalescer import Coalescer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.control.service import Service
     from passerelle.core.principal import Principal
     from passerelle.core.vocabulary import WithdrawalReason
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.permission_bridge.answers.question_lists import QuestionLists
+    from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+    from passerelle.runtime.records.writes import Writes
 
 _LISTED_TASKS: Final = 100
 _LOOKED_BACK: Final = 256
@@ -45,10 +48,11 @@ _DECIDE: Final = (Scope.READ_APPROVALS, Scope.DECIDE)
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceAccess:
+class StreamGrants:
     """``channels.services.StreamAccess``: a principal follows its own streams and no others."""
 
-    service: Service
+    writes: Writes
+    arrivals: InboxArrivals
     _sessions: Coalescer[str, None, SessionRecord | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +88,7 @@ class ServiceAccess:
                 require_scope(principal, _DECIDE)
                 require_inbox(principal)
                 # Its stream may begin with a question that this caller has just been told of.
-                await self.service.arrivals.wait(principal.key)
+                await self.arrivals.wait(principal.key)
                 view = FullView() if principal.paired else UnpairedView()
                 return Grant(StreamRef(StreamKind.INBOX, principal.key), view)
             case _:
@@ -100,17 +104,16 @@ class ServiceAccess:
     async def _read_session(self, session_id: str, asked: list[None]) -> list[SessionRecord | None]:
         """One read for all who come back to a session at once."""
         ref = EntityRef(EntityKind.SESSION, session_id)
-        record = (await self.service.writes.load([ref]))[ref].record
+        record = (await self.writes.load([ref]))[ref].record
         return [record if isinstance(record, SessionRecord) else None] * len(asked)
 
     async def _check_session(self, principal: Principal, session_id: str) -> None:
         """Its stream says everything of every task in it, so each has to be one that may be followed."""
         if principal.agents is None and not principal.operations:
             return
-        writes = self.service.writes
-        listed = await writes.log.read_session_tasks(session_id)
+        listed = await self.writes.log.read_session_tasks(session_id)
         tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
-        held = await writes.load([EntityRef(EntityKind.TASK, task) for task in sorted(tasks)])
+        held = await self.writes.load([EntityRef(EntityKind.TASK, task) for task in sorted(tasks)])
         records = [one.record for one in held.values()]
         for agent in {one.kind for one in records if isinstance(one, TaskRecord)}:
             if not principal.may_use(agent, Method.SUBSCRIBE_TO_TASK):
@@ -123,17 +126,18 @@ class ServiceAccess:
         parsed = parse_facade(facade)
         if parsed is not None:
             ref = EntityRef(EntityKind.TASK, parsed[0])
-            record = (await self.service.writes.load([ref]))[ref].record
+            record = (await self.writes.load([ref]))[ref].record
             if isinstance(record, TaskRecord) and _may_follow(principal, record):
                 return record
         raise NotFound("stream", f"task:{facade}")
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSnapshots:
+class StreamSnapshots:
     """``channels.services.Snapshots``: read models as they stand now."""
 
-    service: Service
+    writes: Writes
+    questions: QuestionLists
 
     async def read_snapshot(
         self, principal: Principal, name: StreamName, grant: Grant
@@ -141,7 +145,7 @@ class ServiceSnapshots:
         """The state of a stream; whoever asks has read its cursor before."""
         match name.word:
             case "inbox":
-                pending = await self.service.list_pending(principal, _LISTED_TASKS)
+                pending = await self._list_pending(principal, _LISTED_TASKS)
                 views: list[Json] = list(pending)
                 return {"pending": views, "notices": await self._read_notices(grant.stream)}
             case "task":
@@ -154,7 +158,7 @@ class ServiceSnapshots:
 
     async def _read_notices(self, inbox: StreamRef) -> list[Json]:
         """The last things that were said and are no turn, as their events."""
-        log = self.service.writes.log
+        log = self.writes.log
         head = await log.read_head(inbox)
         if head is None:
             return []
@@ -164,13 +168,13 @@ class ServiceSnapshots:
 
     async def _read_task(self, task_id: str) -> JsonObject:
         ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.service.writes.load([ref]))[ref].record
+        record = (await self.writes.load([ref]))[ref].record
         return to_wire(record) if isinstance(record, TaskRecord) else {}
 
     async def _read_session(self, session_id: str) -> JsonObject:
         ref = EntityRef(EntityKind.SESSION, session_id)
-        record = (await self.service.writes.load([ref]))[ref].record
-        log = self.service.writes.log
+        record = (await self.writes.load([ref]))[ref].record
+        log = self.writes.log
         listed = await log.read_session_tasks(session_id)
         # What nobody has been shown yet is open, and stands in no list.
         names = [facade for facade, _ in listed[:_LISTED_TASKS]] + await log.read_open(session_id)
@@ -192,14 +196,17 @@ class ServiceSnapshots:
         may_read = any(scope in principal.scopes for scope in _DECIDE)
         if not (may_read and principal.has_inbox):
             return (), False
-        found = await self.service.list_pending(principal, limit + 1)
+        found = await self._list_pending(principal, limit + 1)
         return tuple(found[:limit]), len(found) > limit
+
+    async def _list_pending(self, principal: Principal, limit: int) -> list[JsonObject]:
+        return (await self.questions.find(principal, ListActions(limit))).views
 
     async def read_withdrawn(
         self, before: Principal, now: Principal
     ) -> Sequence[tuple[str, WithdrawalReason]]:
         """Open questions that a principal could see or answer ``before`` and cannot ``now``."""
-        return await self.service.question_lists.find_withdrawn(before, now)
+        return await self.questions.find_withdrawn(before, now)
 
 
 def _may_follow(principal: Principal, record: TaskRecord) -> bool:

@@ -29,21 +29,18 @@ from passerelle.core.session.device_requests import (
     ReconnectChannel,
     SendNotice,
 )
-from passerelle.core.session.webhook_requests import WebhookRequest
 from passerelle.protocol.cursor import Cursor, parse_cursor
 from passerelle.runtime.records.idempotency import make_once
 
 if TYPE_CHECKING:
-    from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
+    from passerelle.channels.services import Grant, Snapshots, StreamAccess
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Acks, Channels
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
-    from passerelle.core.session.device_requests import LinkAnswer, LinkRequest
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.places import Home
     from passerelle.runtime.records.recoveries import Recoveries
-    from passerelle.webhooks.stream_webhooks import StreamWebhooks
 
 _Mode: TypeAlias = Literal["resumed", "acked", "snap", "gap"]
 
@@ -64,46 +61,24 @@ class _After:
 class DeviceStreams:
     """Answers for the streams of a principal's devices; who may follow what is asked first, each time."""
 
+    access: StreamAccess
+    snapshots: Snapshots
     acks: Acks
     channels: Channels
     log: EventLog
     recoveries: Recoveries
-    notices: ChannelNotices
-    webhooks: StreamWebhooks
     clock: Clock
 
-    async def execute(
-        self,
-        access: StreamAccess,
-        snapshots: Snapshots,
-        principal: Principal,
-        command: LinkRequest,
-        idem: str | None,
-    ) -> LinkAnswer:
-        """Carries out one command.
+    async def acknowledge(self, principal: Principal, command: AckEvents) -> EventsAcked:
+        """Stores how far a device is; it never goes back.
 
         Raises:
             NotFound: no such stream, or somebody else's: the two look the same, whatever the cursor is.
             BadCursor: a cursor that does not parse.
             StreamGap, Conflict: an ack of what was lost, or of a connection that a newer one has replaced.
         """
-        if isinstance(command, SendNotice):
-            return await self.notices.send(principal, command, idem)
-        if isinstance(command, WebhookRequest):
-            return await self.webhooks.execute(access, principal, command)
         name = parse_stream_name(command.stream)
-        grant = await access.grant(principal, name, full=False)
-        match command:
-            case AckEvents():
-                return await self._acknowledge(principal, command, grant)
-            case ReconnectChannel():
-                return await self._reconnect(snapshots, principal, command, name, grant)
-            case _:
-                assert_never(command)
-
-    async def _acknowledge(
-        self, principal: Principal, command: AckEvents, grant: Grant
-    ) -> EventsAcked:
+        grant = await self.access.grant(principal, name, full=False)
         cursor = parse_cursor(command.cursor)
         verdict = await read_verified(self.log, grant.stream, cursor)
         if isinstance(verdict, Broken):
@@ -120,20 +95,22 @@ class DeviceStreams:
         stored = await self.acks.read_ack(grant.stream, field)
         return EventsAcked(command.stream, stored or str(cursor))
 
-    async def _reconnect(
-        self,
-        snapshots: Snapshots,
-        principal: Principal,
-        command: ReconnectChannel,
-        name: StreamName,
-        grant: Grant,
+    async def reconnect(
+        self, principal: Principal, command: ReconnectChannel
     ) -> ChannelReconnected:
+        """The state of a stream, and what follows the position of a device.
+
+        Raises:
+            NotFound, BadCursor: as ``acknowledge``.
+        """
+        name = parse_stream_name(command.stream)
+        grant = await self.access.grant(principal, name, full=False)
         head = await self.log.read_head(grant.stream)
         if head is None:
             raise NotFound("stream", command.stream)
         top = end_of(head)
         # Cursor first, state second: what is written in between comes twice, and nothing is missing.
-        state = await snapshots.read_snapshot(principal, name, grant)
+        state = await self.snapshots.read_snapshot(principal, name, grant)
         after = await self._read_after(command, grant, top)
         device = join_tab(command.device, command.tab)
         channel = name_channel(principal, device)

@@ -88,7 +88,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Reads models."""
+    """Reads models in wire form; what is unknown and what is another principal's look the same (``NotFound``)."""
 
     writes: Writes
     log: EventLog
@@ -97,25 +97,8 @@ class Models:
     receivers: Receivers
     contents: Contents
 
-    async def read(self, principal: Principal, query: ModelQuery) -> JsonObject:
-        """One model in wire form.
-
-        Raises:
-            NotFound: unknown, or another principal's: the two look the same.
-        """
-        match query:
-            case GetSession():
-                return await self._read_session(principal, query)
-            case GetSessionTasks():
-                return await self._read_tasks(principal, query.session_id)
-            case GetThread():
-                return await self._read_thread(principal, query.thread_id)
-            case GetTaskModel():
-                return await self._read_task(principal, query)
-            case _:
-                assert_never(query)
-
-    async def _read_session(self, principal: Principal, query: GetSession) -> JsonObject:
+    async def read_session(self, principal: Principal, query: GetSession) -> JsonObject:
+        """A session with its threads and its last events."""
         session, head = await self._find_session(principal, query.session_id)
         stream = _stream(session.session_id)
         last = head.sequence if query.before is None else min(head.sequence, query.before - 1)
@@ -134,8 +117,9 @@ class Models:
         )
         return to_wire(model)
 
-    async def _read_tasks(self, principal: Principal, session_id: str) -> JsonObject:
-        session, head = await self._find_session(principal, session_id)
+    async def read_tasks(self, principal: Principal, query: GetSessionTasks) -> JsonObject:
+        """The tasks of a session."""
+        session, head = await self._find_session(principal, query.session_id)
         tasks, left_out = await self._load_tasks(principal, session.session_id)
         now_ms = self.clock.now_ms()
         return to_wire(show_tasks(session.session_id, head.sequence, tasks, now_ms, left_out))
@@ -152,7 +136,9 @@ class Models:
         tasks, left_out = await self._load_tasks(principal, session.session_id)
         return session, head, tasks, left_out
 
-    async def _read_thread(self, principal: Principal, thread_id: str) -> JsonObject:
+    async def read_thread(self, principal: Principal, query: GetThread) -> JsonObject:
+        """A thread with its tasks."""
+        thread_id = query.thread_id
         if read_shard(thread_id) is None:
             raise NotFound("thread", thread_id)
         ref = EntityRef(EntityKind.THREAD, thread_id)
@@ -164,7 +150,8 @@ class Models:
         now_ms = self.clock.now_ms()
         return to_wire(show_thread(thread, tasks, head.sequence, now_ms, left_out))
 
-    async def _read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
+    async def read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
+        """One model of a task."""
         owned = await self.ownership.find(principal, query.task, None, hidden=True)
         task, now_ms = owned.record, self.clock.now_ms()
         require_operation(principal, task.kind, Method.GET_TASK)

@@ -9,7 +9,7 @@ What the commands that steer a task come to: new words for it, its progress, a p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import Fact
+    from passerelle.core.peer import Peer
     from passerelle.core.principal import Principal
     from passerelle.core.task.requests import CreateTask, LinkTasks, UnlinkTasks, UpdateTask
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.plan import Conditions
     from passerelle.runtime.records.ownership import Ownership
     from passerelle.runtime.records.writes import Writes
 
-    Change: TypeAlias = (
-        UpdateTask | AppendTaskProgress | PauseTask | ResumeTask | LinkTasks | UnlinkTasks
-    )
+    Steering: TypeAlias = AppendTaskProgress | PauseTask | ResumeTask
+    Change: TypeAlias = UpdateTask | Steering | LinkTasks | UnlinkTasks
 
     Decide: TypeAlias = Callable[[TaskRecord], list[Fact]]
 
@@ -116,6 +117,44 @@ def check_version(read: int | None, stored: int) -> None:
         raise VersionMismatch(read, stored)
 
 
+@dataclass(frozen=True, slots=True)
+class TaskUpdates:
+    """Commands that change what a task says of itself, or steer it."""
+
+    changes: TaskChanges
+    find_peer: Callable[[str], Peer]
+    conditions: Conditions
+
+    async def update(
+        self, principal: Principal, command: UpdateTask, idem: str | None
+    ) -> TaskChanged:
+        """New words, a new agent, or other conditions for a task (CMD-15).
+
+        Raises:
+            NotFound: no such task, or no such agent, of the caller.
+            InvalidInput: a condition or a constraint that cannot be read.
+        """
+        check_content(command)
+        if command.assignee is not None:
+            if not principal.may_call(command.assignee):
+                raise NotFound("agent", command.assignee)
+            self.find_peer(command.assignee)
+
+        def decide(record: TaskRecord) -> list[Fact]:
+            if command.acceptance is None:
+                return decide_update(record, command)
+            conditions = self.conditions.read_command(record.kind, command.acceptance)
+            return decide_update(record, replace(command, acceptance=conditions))
+
+        return await self.changes.change(principal, command, idem, decide)
+
+    async def steer(self, principal: Principal, command: Steering, idem: str | None) -> TaskChanged:
+        """Its progress, a pause, or the end of one."""
+        return await self.changes.change(
+            principal, command, idem, lambda record: decide_steering(record, command, principal.id)
+        )
+
+
 def render_change(held: Held, *, repeated: bool = False) -> TaskChanged:
     """What a caller reads of a task that it has changed."""
     task = to_wire(show_record(held.record)) if isinstance(held.record, TaskRecord) else {}
@@ -158,9 +197,7 @@ def _as_json(value: Json | tuple[Json, ...]) -> Json:
     return [*value] if isinstance(value, tuple) else value
 
 
-def decide_steering(
-    record: TaskRecord, command: AppendTaskProgress | PauseTask | ResumeTask, actor: str
-) -> list[Fact]:
+def decide_steering(record: TaskRecord, command: Steering, actor: str) -> list[Fact]:
     """``task.progress``, ``task.paused``, or ``task.resumed`` with where the task goes back to; one for each command.
 
     Raises:

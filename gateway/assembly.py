@@ -25,7 +25,7 @@ from passerelle.gateway.a2a.cards import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.due_rows import list_handlers
 from passerelle.gateway.late_duties import LateDuties
-from passerelle.gateway.parts import make_service
+from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.reverse.host import open_host
 from passerelle.gateway.reverse.routing import Routing
 from passerelle.gateway.settings.approvals import read_notifiers, read_quiet_hours
@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from passerelle.control.service import Service
     from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.memory.budget import Lack
@@ -93,7 +92,7 @@ if TYPE_CHECKING:
 class Gateway:
     """A gateway that works; nothing is served yet."""
 
-    service: Service
+    parts: Parts
     store: Store
     hub: Hub
     duties: Duties
@@ -130,7 +129,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         memory = _make_memory(settings, outages, metrics)
         peers = _make_peers(settings, limiter, metrics, spans, dialling, memory)
         stack.push_async_callback(peers.close)
-        notices = Notices(lambda: Home(service.writes), store.clock, metrics.count_refusal)
+        notices = Notices(lambda: Home(parts.writes), store.clock, metrics.count_refusal)
         spending = Spending(
             limiter,
             store.clock,
@@ -141,7 +140,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         terms, late = AgentTerms(settings, Timeouts()), LateDuties()
         pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
         stack.push_async_callback(pushes.close)
-        service = make_service(
+        parts = make_parts(
             replace(
                 _list_surroundings(settings, store, hub, peers, outages, spending, terms, late),
                 push_sender=pushes,
@@ -149,34 +148,41 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             _load_webhooks(settings, data_dir, signer, outages),
         )
         following = RuleFollowing(
-            service.policy_control.editing, outages.log, metrics.config.skipped_rules.set
+            parts.permissions.editing, outages.log, metrics.config.skipped_rules.set
         )
         await stack.enter_async_context(following.follow())
         deliveries = Deliveries(
-            _make_delivery_means(store, outages, late), service.dead_letters.kinds
+            _make_delivery_means(store, outages, late), parts.links.dead_letters.kinds
         )
-        links = _make_links(store, service, late)
+        links = _make_links(store, parts, late)
         routing = Routing(
-            dialling, service, late.drives, peers.is_dialled, terms.find_connect_ms, late.drop
+            dialling,
+            parts.writes,
+            parts.dispatch,
+            parts.inputs,
+            late.drives,
+            peers.is_dialled,
+            terms.find_connect_ms,
+            late.drop,
         )
-        forwarding = _make_forwarding(store, service, settings, late)
-        duties = _make_duties(store, service, forwarding, deliveries, links, routing, outages, late)
+        forwarding = _make_forwarding(store, parts, settings, late)
+        duties = _make_duties(store, parts, forwarding, deliveries, links, routing, outages, late)
         late.bind(duties)
         outages.on_epoch = duties.repair.note_epoch
-        signals = InstanceSignals(store.nudges, service.writes, duties.keeper.instance, outages.log)
-        service.dispatch.connect(routing, signals, duties.repair.find_loss)
+        signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
+        parts.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
-        service.dispatch.detach(signals.listen(service.dispatch.hear))
+        parts.dispatch.detach(signals.listen(parts.dispatch.hear))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
-        stack.push_async_callback(service.dispatch.outputs.close)
-        stack.push_async_callback(service.dispatch.consulting.hooks.caller.close)
-        stack.push_async_callback(service.dispatch.drain)
+        stack.push_async_callback(parts.dispatch.outputs.close)
+        stack.push_async_callback(parts.dispatch.consulting.hooks.caller.close)
+        stack.push_async_callback(parts.dispatch.drain)
         stack.push_async_callback(notices.drain)
         host = await stack.enter_async_context(open_host(peers, routing, duties.keeper.instance))
         gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
         yield Gateway(
-            service,
+            parts,
             store,
             hub,
             duties,
@@ -336,21 +342,21 @@ def _make_delivery_means(store: Store, outages: Outages, late: LateDuties) -> Me
     )
 
 
-def _make_links(store: Store, service: Service, late: LateDuties) -> LinkFacts:
+def _make_links(store: Store, parts: Parts, late: LateDuties) -> LinkFacts:
     return LinkFacts(
         store.links,
         store.channels,
-        Home(service.writes),
-        Recoveries(service.writes, store.log, store.projections),
+        Home(parts.writes),
+        Recoveries(parts.writes, store.log, store.projections),
         late.drives,
         late.wake,
     )
 
 
 def _make_forwarding(
-    store: Store, service: Service, settings: Settings, late: LateDuties
+    store: Store, parts: Parts, settings: Settings, late: LateDuties
 ) -> Forwarding:
-    devices = service.devices
+    devices = parts.links.devices
     reaching = Reaching(
         store.presences,
         store.channels,
@@ -360,20 +366,20 @@ def _make_forwarding(
     )
     approvals = settings.approvals
     holding = Holding(
-        service.writes.clock,
+        parts.writes.clock,
         store.bundles,
         store.mutes,
         approvals.pushes_per_minute,
         read_quiet_hours(approvals),
     )
     pushing = Pushing(devices.web_push, devices.subscriptions)
-    attempts = Attempts(service.writes)
+    attempts = Attempts(parts.writes)
     return Forwarding(attempts, reaching, holding, pushing, devices.tokens, late.drop)
 
 
 def _make_duties(
     store: Store,
-    service: Service,
+    parts: Parts,
     forwarding: Forwarding,
     deliveries: Deliveries,
     links: LinkFacts,
@@ -384,24 +390,24 @@ def _make_duties(
     instance = SystemIds().mint("inst", Shard(0))
     INSTANCE.set(instance)
     deadlines = Deadlines(
-        service.writes,
-        service.actions,
-        service.dispatch,
-        service.inputs,
-        service.retries,
-        service.policy_control.granting,
+        parts.writes,
+        parts.actions,
+        parts.dispatch,
+        parts.inputs,
+        parts.retries,
+        parts.permissions.granting,
         drop=late.drop,
     )
     return make_duties(
         store,
-        service.writes,
+        parts.writes,
         DutySettings(
             instance=instance,
             clock=time.monotonic,
-            on_lost=service.dispatch.drop,
-            adopt=service.dispatch.adopt,
+            on_lost=parts.dispatch.drop,
+            adopt=parts.dispatch.adopt,
             handlers=list_handlers(
-                service,
+                parts,
                 deadlines,
                 forwarding,
                 deliveries,
@@ -412,7 +418,7 @@ def _make_duties(
             lose_link=links.lose,
             count=outages.metrics.count_duty,
             lose=outages.lose_tail,
-            drivers=service.dispatch,
+            drivers=parts.dispatch,
             note_epoch=outages.note_epoch,
         ),
         outages.log,

@@ -21,7 +21,6 @@ from passerelle.channels.replays import Replays
 from passerelle.channels.services import ChannelServices
 from passerelle.channels.states import States
 from passerelle.channels.texts import Texts
-from passerelle.control.channel_access import ServiceAccess, ServiceSnapshots
 from passerelle.core.session.device import name_list
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.auth.tickets import Tickets
     from passerelle.gateway.settings.model import Settings
+    from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.runtime.limits.gate import Gate
 
 
@@ -54,6 +54,7 @@ class ServiceCalls:
     """``channels.services.Calls``: the same table of methods as ``/v1``."""
 
     service: Service
+    actions: Actions
     gate: Gate | None = None
 
     async def call(
@@ -66,7 +67,7 @@ class ServiceCalls:
         """Reads ahead what an answer is about."""
         action = data.get("actionId")
         if method == ANSWERING and isinstance(action, str):
-            self.service.actions.read_ahead(action, name_list(principal))
+            self.actions.read_ahead(action, name_list(principal))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,24 +143,23 @@ def make_channel_edges(
     most: int | None = None,
 ) -> ChannelEdges:
     """The edges over a gateway that works; ``most`` connections there is room for."""
-    service, store = gateway.service, gateway.store
+    parts, store = gateway.parts, gateway.store
     limits = settings.channels.limits()
     if most is not None:
         limits = replace(limits, connections=min(limits.connections, most))
-    rights, snapshots = ServiceAccess(service), ServiceSnapshots(service)
-    states = States(store.log, snapshots)
+    states = States(store.log, parts.snapshots)
     services = ChannelServices(
         hub=gateway.hub,
-        texts=Texts(store.deltas, service.dispatch.open_text),
+        texts=Texts(store.deltas, parts.dispatch.open_text),
         log=store.log,
         acks=store.acks,
         channels=store.channels,
         presences=store.presences,
-        access=rights,
-        snapshots=snapshots,
+        access=parts.grants,
+        snapshots=parts.snapshots,
         states=states,
         replays=Replays(limits.replays, limits.replay_wait_s),
-        calls=ServiceCalls(service, gateway.gate),
+        calls=ServiceCalls(parts.service, parts.actions, gateway.gate),
         links=gateway.links,
         authenticator=access.authenticator,
         read_credentials=access.reader.read_scope,
@@ -173,7 +173,7 @@ def make_channel_edges(
     streams = StreamEdge(
         gateway.hub,
         states,
-        rights,
+        parts.grants,
         access.authenticator,
         access.reader,
         tickets.redeem,

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.channels.links import LinkFacts
-    from passerelle.control.service import Service
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.duties.due import Handler
     from passerelle.delegation.runs.deadlines import Deadlines
+    from passerelle.gateway.parts import Parts
     from passerelle.gateway.reverse.routing import Routing
     from passerelle.permission_bridge.devices.delivery import Forwarding
     from passerelle.webhooks.deliveries import Deliveries
 
 
 def list_handlers(
-    service: Service,
+    parts: Parts,
     deadlines: Deadlines,
     forwarding: Forwarding,
     deliveries: Deliveries,
@@ -50,8 +50,8 @@ def list_handlers(
     drop: Callable[[Shard, DueRow], Awaitable[bool]],
 ) -> dict[str, Handler]:
     """The handlers by kind; leases and adoptions are handled by the duties themselves."""
-    linking, outputs = service.task_control.linking, service.outputs
-    preparing = service.task_control.starting.preparing
+    linking, outputs = parts.tasks.linking, parts.tasks.outputs
+    preparing = parts.tasks.starting.preparing
     return {
         "timeout": deadlines.on_timeout,
         "idle": deadlines.on_idle,
@@ -65,7 +65,7 @@ def list_handlers(
         MINT: deadlines.on_mint,
         STOP_ROW: deadlines.on_stop,
         "cancel": deadlines.on_cancel,
-        SUBTREE: lambda shard, row, _now_ms: service.cancelling.on_due(shard, row, drop),
+        SUBTREE: lambda shard, row, _now_ms: parts.tasks.cancelling.on_due(shard, row, drop),
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,
         SEND_ROW: deadlines.on_send,
@@ -76,5 +76,5 @@ def list_handlers(
         OUTPUT_ROW: lambda _shard, row, now_ms: outputs.expire(row, now_ms, drop),
         TARGET_ROW: deliveries.on_due,
         LINK_ROW: links.on_due,
-        UPLOAD_ROW: lambda _shard, row, _now_ms: service.dispatch.uploads.expire(row),
+        UPLOAD_ROW: lambda _shard, row, _now_ms: parts.dispatch.uploads.expire(row),
     }

@@ -113,18 +113,18 @@ def make_edges(
     """The application over a gateway that works; ``find_fault`` says what is wrong with the configuration file."""
     connections = make_connections(settings)
     gateway.metrics.add(ConnectionMetrics(connections.admission.table))
-    devices = access.know_devices(gateway.service.devices.lists)
-    is_push_on = gateway.service.push_configs.is_on
+    devices = access.know_devices(gateway.parts.links.devices.lists)
+    is_push_on = gateway.parts.links.push_configs.is_on
     options = make_card_options(settings, gateway.signer, push=is_push_on)
     face = make_face(
         FaceParts(
-            gateway.service,
+            gateway.parts.service,
             access.authenticator,
             gateway.peers,
             gateway.metrics,
             SystemClock(),
             SystemIds(),
-            push=ServicePush(gateway.service) if is_push_on else None,
+            push=ServicePush(gateway.parts.service) if is_push_on else None,
             extended_cards=_make_extended_cards(gateway, settings, options),
             reader=access.reader,
             gate=gateway.gate,
@@ -148,8 +148,10 @@ def make_edges(
     stopping = asyncio.Event()
     routes = [
         *_make_routes(gateway, access, endpoint, connections.descriptors, stopping, find_fault),
-        *make_pairing_routes(PairingEdge(gateway.service.devices.pairing)),
-        make_button_route(ButtonEdge(gateway.service.devices.tokens, devices, gateway.service)),
+        *make_pairing_routes(PairingEdge(gateway.parts.links.devices.pairing)),
+        make_button_route(
+            ButtonEdge(gateway.parts.links.devices.tokens, devices, gateway.parts.service)
+        ),
         make_socket_route(face, tickets, settings),
         make_blob_route(_make_blob_edge(gateway, access)),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
@@ -164,7 +166,7 @@ def make_edges(
     async def drain() -> None:
         stopping.set()
         streams.drain()
-        gateway.service.question_waits.drain()
+        gateway.parts.permissions.question_waits.drain()
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
         await streams.finish()
         channels.rest.end()
@@ -199,7 +201,7 @@ def _make_extended_cards(
 
 
 def _make_blob_edge(gateway: Gateway, access: Access) -> BlobEdge:
-    dispatch = gateway.service.dispatch
+    dispatch = gateway.parts.dispatch
     return BlobEdge(
         dispatch.uploads,
         dispatch.outputs,
@@ -235,12 +237,12 @@ def _make_routes(
 
     return [
         *make_v1_routes(
-            gateway.service,
+            gateway.parts.service,
             access.authenticator,
             SystemIds(),
             access.reader,
             gateway.gate,
-            gateway.service.actions.read_ahead,
+            gateway.parts.actions.read_ahead,
         ),
         make_index_route(),
         make_openapi_route(),
@@ -255,7 +257,7 @@ def _make_routes(
 
 def _make_callback_routes(gateway: Gateway) -> list[BaseRoute]:
     """None without a public URL: then no peer was told to call."""
-    dispatch = gateway.service.dispatch
+    dispatch = gateway.parts.dispatch
     if dispatch.callbacks is None:
         return []
     return [make_callback_route(CallbackEdge(dispatch.callbacks, dispatch.hint))]

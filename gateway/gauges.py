@@ -22,7 +22,7 @@ _NONE, _STALE, _FRESH = 0, 1, 2
 
 def watch(gateway: Gateway) -> None:
     """Lets the metrics of a gateway show what stands in it."""
-    runs, keeper = gateway.service.dispatch.runs, gateway.duties.keeper
+    runs, keeper = gateway.parts.dispatch.runs, gateway.duties.keeper
     gateway.metrics.work.runs.set_function(lambda: len(runs.list_tasks()))
     gateway.metrics.work.leases.set_function(lambda: keeper.held)
     gateway.metrics.work.duties.set_function(lambda: len(keeper.duties))

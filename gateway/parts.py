@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 
 from passerelle.channels.task_follower import Following
 from passerelle.control.cancellation import Cancelling
+from passerelle.control.channel_access import StreamGrants, StreamSnapshots
 from passerelle.control.closure import Finishing
 from passerelle.control.creation import Creating, Preparing
 from passerelle.control.device_streams import ChannelNotices, DeviceStreams
 from passerelle.control.edges import Linking
+from passerelle.control.handlers import Handlers
 from passerelle.control.interruption import Interrupting
+from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
-from passerelle.control.policy_control import PolicyControl
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
-from passerelle.control.task_changes import TaskChanges
-from passerelle.control.task_control import SessionControl, TaskControl
+from passerelle.control.task_changes import TaskChanges, TaskUpdates
+from passerelle.control.task_reads import TaskReads
 from passerelle.control.transfer import Giving
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.answers import Answers
@@ -30,6 +32,7 @@ from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
+from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
 from passerelle.gateway.settings.policy import read_tried_policy
 from passerelle.gateway.surroundings import Ground, lay_ground
 from passerelle.permission_bridge.answers.attention import Attending
@@ -65,7 +68,11 @@ from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.gateway.surroundings import Surroundings
+    from passerelle.permission_bridge.answers.actions import Actions
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.webhooks.kinds import TargetKind
 
 
@@ -86,55 +93,94 @@ class _Working:
     turns: Turns
     conditions: Conditions
     planning: Planner
-    finishing: Finishing
+    inputs: Inputs
+    governing: Governing
     cancelling: Cancelling
+    finishing: Finishing
 
 
-def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Service:
-    """The service object over its surroundings; without webhooks push is refused."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A service, and the parts behind it that edges and duties work with as well."""
+
+    service: Service
+    dispatch: Dispatch
+    writes: Writes
+    contents: Contents
+    actions: Actions
+    arrivals: InboxArrivals
+    inputs: Inputs
+    retries: Retries
+    following: Following
+    grants: StreamGrants
+    snapshots: StreamSnapshots
+    tasks: TaskHandlers
+    permissions: PermissionHandlers
+    links: LinkHandlers
+
+
+def make_parts(around: Surroundings, webhooks: Webhooks | None = None) -> Parts:
+    """The service object over its surroundings, with its parts; without webhooks push is refused."""
     webhooks = webhooks or Webhooks()
     ground = lay_ground(around, webhooks.sealer)
-    store, dispatch, actions = ground.store, ground.dispatch, ground.actions
-    writes, contents, ownership = ground.writes, ground.contents, ground.ownership
+    store, dispatch, writes = ground.store, ground.dispatch, ground.writes
     telling = _make_telling(ground, webhooks)
     working = _make_working(ground, telling.push_configs)
-    records, models, inputs = _make_records(ground), _make_models(ground), Inputs(dispatch)
-    return Service(
+    questions = QuestionLists(ground.actions, store.projections, ground.arrivals)
+    grants, snapshots = StreamGrants(writes, ground.arrivals), StreamSnapshots(writes, questions)
+    models = _make_models(ground)
+    tasks = _make_task_handlers(ground, telling, working, models)
+    permissions = _make_permission_handlers(ground, models, tasks.records, questions)
+    links = _make_link_handlers(ground, webhooks, telling, models, (grants, snapshots))
+    handlers = Handlers()
+    for group in (tasks, permissions, links):
+        group.register(handlers)
+    answers = Answers(writes, ground.contents, dispatch)
+    messages = _make_messages(ground, telling.push_configs, working, answers)
+    service = Service(
+        messages,
+        handlers,
+        working.governing,
+        answers,
+        telling.following,
+        ground.ownership,
+        dispatch.commands,
+    )
+    return Parts(
+        service=service,
+        dispatch=dispatch,
         writes=writes,
+        contents=ground.contents,
+        actions=ground.actions,
+        arrivals=ground.arrivals,
+        inputs=working.inputs,
+        retries=Retries(dispatch, ground.references),
+        following=telling.following,
+        grants=grants,
+        snapshots=snapshots,
+        tasks=tasks,
+        permissions=permissions,
+        links=links,
+    )
+
+
+def _make_messages(
+    ground: Ground, push_configs: PushConfigs, working: _Working, answers: Answers
+) -> Messages:
+    around, writes, dispatch = ground.around, ground.writes, ground.dispatch
+    blobs, inputs = ground.store.blobs, working.inputs
+    return Messages(
         turns=working.turns,
         templated_turns=TemplatedTurns(working.turns),
-        follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
-        inputs=inputs,
-        actions=actions,
-        question_waits=QuestionWaits(actions, around.hub),
-        question_lists=QuestionLists(actions, store.projections, ground.arrivals),
-        arrivals=ground.arrivals,
-        ownership=ownership,
+        follow_ups=FollowUps(writes, blobs, ground.actions, ground.ownership, dispatch, inputs),
         references=ground.references,
-        retries=Retries(dispatch, ground.references),
-        listing=Listing(writes, store.log, store.projections, contents),
-        models=models,
-        contents=contents,
-        outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, around.outputs),
-        answers=Answers(writes, contents, dispatch),
-        following=telling.following,
-        push_configs=telling.push_configs,
-        dead_letters=telling.dead_letters,
-        catalogue=around.catalogue,
-        projections=store.projections,
-        dispatch=dispatch,
-        find_peer=around.find_peer,
+        push_configs=push_configs,
         planning=working.planning,
-        cancelling=working.cancelling,
-        records=records,
-        task_control=_make_task_control(ground, working, telling.stream_webhooks),
-        session_control=_make_session_control(ground, working.cancelling, records),
-        devices=_make_devices(ground, webhooks),
-        channel_summaries=_make_channel_summaries(ground, models, telling.stream_webhooks),
-        auditing=Auditing(actions, store.log),
-        device_streams=_make_device_streams(ground, telling.stream_webhooks),
-        policy_control=_make_policy_control(ground, records, models),
-        message_bounds=around.message_bounds,
+        dispatch=dispatch,
+        answers=answers,
+        find_peer=around.find_peer,
+        ids=around.ids,
+        bounds=around.message_bounds,
     )
 
 
@@ -164,27 +210,24 @@ def _make_telling(ground: Ground, webhooks: Webhooks) -> _Telling:
 
 def _make_working(ground: Ground, push_configs: PushConfigs) -> _Working:
     around, writes, dispatch = ground.around, ground.writes, ground.dispatch
-    conditions = Conditions(around.find_terms)
     finishing = Finishing(writes, ground.ownership, dispatch)
+    turns = Turns(
+        writes,
+        ground.store.blobs,
+        push_configs,
+        dispatch.mend,
+        dispatch.list_row,
+        around.regain,
+    )
+    planning = Planner(writes, around.find_terms, around.drives, around.find_rules, around.spending)
     return _Working(
-        Turns(
-            writes,
-            ground.store.blobs,
-            push_configs,
-            dispatch.mend,
-            dispatch.list_row,
-            around.regain,
-        ),
-        conditions,
-        Planner(
-            writes,
-            around.find_terms,
-            around.drives,
-            around.find_rules,
-            around.spending,
-        ),
-        finishing,
-        Cancelling(writes, ground.ownership, dispatch, finishing),
+        turns=turns,
+        conditions=Conditions(around.find_terms),
+        planning=planning,
+        inputs=Inputs(dispatch),
+        governing=Governing(ground.actions, ground.ownership, dispatch),
+        cancelling=Cancelling(writes, ground.ownership, dispatch, finishing),
+        finishing=finishing,
     )
 
 
@@ -201,59 +244,104 @@ def _make_models(ground: Ground) -> Models:
     return Models(ground.writes, store.log, ground.ownership, clock, receivers, contents)
 
 
-def _make_task_control(ground: Ground, working: _Working, webhooks: StreamWebhooks) -> TaskControl:
-    around, turns, planning = ground.around, working.turns, working.planning
-    ownership, dispatch = ground.ownership, ground.dispatch
-    changes = TaskChanges(ground.writes, ownership, dispatch)
-    return TaskControl(
-        changes=changes,
+def _make_task_handlers(
+    ground: Ground, telling: _Telling, working: _Working, models: Models
+) -> TaskHandlers:
+    around, store, writes, dispatch = ground.around, ground.store, ground.writes, ground.dispatch
+    ownership, contents, turns = ground.ownership, ground.contents, working.turns
+    changes, records = TaskChanges(writes, ownership, dispatch), _make_records(ground)
+    return TaskHandlers(
+        reads=TaskReads(ownership, contents, telling.following),
+        listing=Listing(writes, store.log, store.projections, contents),
+        records=records,
+        models=models,
+        outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, around.outputs),
         creating=Creating(
-            turns, ownership, around.store.projections, around.find_peer, working.conditions
+            turns, ownership, store.projections, around.find_peer, working.conditions
         ),
         starting=Starting(
             turns,
             ownership,
-            planning,
+            working.planning,
             ground.references,
-            Preparing(turns.writes),
+            Preparing(writes),
             dispatch,
             around.find_peer,
             around.message_bounds,
         ),
+        updates=TaskUpdates(changes, around.find_peer, working.conditions),
+        giving=Giving(changes, around.find_principal, store.channels, telling.stream_webhooks),
         finishing=working.finishing,
-        rerunning=Rerunning(turns.writes, ownership, planning, dispatch, around.find_peer),
+        cancelling=working.cancelling,
+        rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, around.find_peer),
         linking=Linking(changes),
-        giving=Giving(changes, around.find_principal, around.store.channels, webhooks),
-        find_peer=around.find_peer,
-        conditions=working.conditions,
+        sessions=Sessions(records),
+        interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
     )
 
 
-def _make_session_control(
-    ground: Ground, cancelling: Cancelling, records: Records
-) -> SessionControl:
-    governing = Governing(ground.actions, ground.ownership, ground.dispatch)
-    interrupting = Interrupting(records, cancelling, ground.dispatch, governing)
-    return SessionControl(Sessions(records), interrupting)
+def _make_permission_handlers(
+    ground: Ground,
+    models: Models,
+    records: Records,
+    questions: QuestionLists,
+) -> PermissionHandlers:
+    around, dispatch, actions = ground.around, ground.dispatch, ground.actions
+    granting, log = dispatch.consulting.granting, ground.store.log
+    rehearsing = Rehearsing(records, log, around.list_callers, read_tried_policy)
+    return PermissionHandlers(
+        question_waits=QuestionWaits(actions, around.hub),
+        question_lists=questions,
+        attending=Attending(actions, dispatch, around.store.mutes),
+        auditing=Auditing(actions, log),
+        explaining=Explaining(actions, log),
+        subjects=Subjects(actions, dispatch.blobs),
+        granting=granting,
+        judging=Judging(
+            granting,
+            ground.ownership,
+            around.find_rules,
+            around.find_terms,
+            lambda agent: agent in around.catalogue.list_names(),
+            around.ids,
+        ),
+        summaries=PermissionSummaries(models, granting, around.find_rules),
+        editing=PolicyEditing(
+            ground.writes, around.rulebook, around.find_rules, around.store.rule_news, rehearsing
+        ),
+        workers=WorkerAsking(actions, dispatch),
+    )
 
 
-def _make_channel_summaries(
-    ground: Ground, models: Models, webhooks: StreamWebhooks
-) -> ChannelSummaries:
-    store = ground.store
-    return ChannelSummaries(models, ground.writes, store.acks, store.channels, webhooks)
-
-
-def _make_device_streams(ground: Ground, webhooks: StreamWebhooks) -> DeviceStreams:
-    store, writes = ground.store, ground.writes
-    return DeviceStreams(
-        store.acks,
-        store.channels,
-        store.log,
-        Recoveries(writes, store.log, store.projections),
-        ChannelNotices(Home(writes), store.channels),
-        webhooks,
-        ground.around.clock,
+def _make_link_handlers(
+    ground: Ground,
+    webhooks: Webhooks,
+    telling: _Telling,
+    models: Models,
+    served: tuple[StreamGrants, StreamSnapshots],
+) -> LinkHandlers:
+    store, writes, (grants, snapshots) = ground.store, ground.writes, served
+    recoveries = Recoveries(writes, store.log, store.projections)
+    return LinkHandlers(
+        access=grants,
+        streams=DeviceStreams(
+            grants,
+            snapshots,
+            store.acks,
+            store.channels,
+            store.log,
+            recoveries,
+            ground.around.clock,
+        ),
+        notices=ChannelNotices(Home(writes), store.channels),
+        summaries=ChannelSummaries(
+            models, writes, store.acks, store.channels, telling.stream_webhooks
+        ),
+        devices=_make_devices(ground, webhooks),
+        webhooks=telling.stream_webhooks,
+        push_configs=telling.push_configs,
+        dead_letters=telling.dead_letters,
+        catalogue=ground.around.catalogue,
     )
 
 
@@ -286,33 +374,4 @@ def _make_web_push(around: Surroundings, webhooks: Webhooks) -> WebPush | None:
         return None
     return WebPush(
         around.store.push_keys, sealer, sender, webhooks.rules, around.machine, around.push_contact
-    )
-
-
-def _make_policy_control(ground: Ground, records: Records, models: Models) -> PolicyControl:
-    around, dispatch, actions = ground.around, ground.dispatch, ground.actions
-    ownership, granting = ground.ownership, dispatch.consulting.granting
-    return PolicyControl(
-        granting,
-        Judging(
-            granting,
-            ownership,
-            around.find_rules,
-            around.find_terms,
-            lambda agent: agent in around.catalogue.list_names(),
-            around.ids,
-        ),
-        WorkerAsking(actions, dispatch),
-        Explaining(actions, dispatch.writes.log),
-        Governing(actions, ownership, dispatch),
-        PermissionSummaries(models, granting, around.find_rules),
-        Attending(actions, dispatch, around.store.mutes),
-        Subjects(actions, dispatch.blobs),
-        PolicyEditing(
-            dispatch.writes,
-            around.rulebook,
-            around.find_rules,
-            around.store.rule_news,
-            Rehearsing(records, dispatch.writes.log, around.list_callers, read_tried_policy),
-        ),
     )

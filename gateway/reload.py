@@ -64,8 +64,8 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))
     gateway.spending.reload(list_quotas(new), list_prices(new))
-    gateway.service.push_configs.rules.reload(new.webhooks.allow)
-    gateway.service.dispatch.outputs.reload(read_output_terms(new.outputs))
+    gateway.parts.links.push_configs.rules.reload(new.webhooks.allow)
+    gateway.parts.dispatch.outputs.reload(read_output_terms(new.outputs))
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)
     await _tell_limits(gateway, old, new)
@@ -77,12 +77,12 @@ async def _tell_policy(gateway: Gateway, previous: str, rules: Policy) -> None:
     if rules.version == previous:
         return
     changed = PolicyChanged("rules", "configuration", rules.version, previous, rules.mode)
-    await _tell(Home(gateway.service.writes), OWNER, changed, f"policy {previous} {rules.version}")
+    await _tell(Home(gateway.parts.writes), OWNER, changed, f"policy {previous} {rules.version}")
 
 
 async def _tell_limits(gateway: Gateway, old: Settings, new: Settings) -> None:
     """Every instance reads the same file: the row of the fact makes it one (EVC-17)."""
-    home = Home(gateway.service.writes)
+    home = Home(gateway.parts.writes)
     clients = {client.name: enter_client(client) for client in new.clients}
     for fact in list_limit_changes(old, new):
         who = clients.get(fact.limited.name, OWNER) if fact.limited.kind == "caller" else OWNER

@@ -201,7 +201,7 @@ class Host:
 @asynccontextmanager
 async def open_host(peers: PeerRegistry, routing: Routing, instance: str) -> AsyncGenerator[Host]:
     """The host of one instance, at work."""
-    host = Host(routing.dialling, peers, routing, instance, routing.service.dispatch.log)
+    host = Host(routing.dialling, peers, routing, instance, routing.dispatch.log)
     running = asyncio.create_task(host.run(), name="agents")
     try:
         yield host

@@ -43,14 +43,16 @@ from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.control.service import Service
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
+    from passerelle.delegation.runs.inputs import Inputs
     from passerelle.peers.reverse.cards import Dialling
+    from passerelle.runtime.records.writes import Writes
 
 VISIBILITY_MS: Final = 10_000
 """A claimed row that is left comes due again after this time."""
@@ -65,7 +67,9 @@ class Routing:
     """
 
     dialling: Dialling
-    service: Service
+    writes: Writes
+    dispatch: Dispatch
+    inputs: Inputs
     drives: Callable[[Shard], Incarnation]
     dials_in: Callable[[str], bool]
     connect_ms: Callable[[str], int]
@@ -75,7 +79,7 @@ class Routing:
 
     async def take_waiting(self, agent: str) -> None:
         """An agent is linked here: what waits for it is driven here, and what is driven here goes on."""
-        dispatch = self.service.dispatch
+        dispatch = self.dispatch
         for driver in self._list_drivers(agent):
             driver.wake()
         for task_id in await self.dialling.agents.list_waiting(agent):
@@ -85,7 +89,7 @@ class Routing:
 
     async def take(self, agent: str, task_id: str, turn_id: str = "") -> None:
         """Something waits for an agent that is linked here."""
-        inputs = self.service.inputs
+        inputs = self.inputs
         if turn_id.startswith(ASK):
             await inputs.look_here(task_id, turn_id.removeprefix(ASK))
             return
@@ -98,7 +102,7 @@ class Routing:
     async def claim(self, task_id: str) -> bool:
         """Makes a run that nobody drives ours, and drives it; False where somebody does, or nothing is to be driven."""
         task = EntityRef(EntityKind.TASK, task_id)
-        writes, dispatch = self.service.writes, self.service.dispatch
+        writes, dispatch = self.writes, self.dispatch
         if dispatch.runs.is_draining:
             return False
         for tries in range(MAX_TRIES):
@@ -119,22 +123,22 @@ class Routing:
         self, task: EntityRef, record: TaskRecord, held: dict[EntityRef, Held]
     ) -> object:
         heir = self.drives(task.shard)
-        decision = self.service.writes.begin(record.session_id, held)
+        decision = self.writes.begin(record.session_id, held)
         decision.set_field(task, OWNER, str(heir).encode())
         entering = RunMove(record.attempts[-1].run_id, task.id, heir, enters=True)
         due = (DueChange(f"{SERVE_ROW}:{task.id}", None),)
-        return await self.service.writes.commit(decision, held, Terms(runs=(entering,), due=due))
+        return await self.writes.commit(decision, held, Terms(runs=(entering,), due=due))
 
     async def _adopt(self, task: EntityRef) -> None:
         try:
-            await self.service.dispatch.adopt(task)
+            await self.dispatch.adopt(task)
         except PasserelleError as error:
-            self.service.dispatch.log.warning("run.not_adopted", task=task.id, reason=str(error))
-            self.service.dispatch.mend(task)
+            self.dispatch.log.warning("run.not_adopted", task=task.id, reason=str(error))
+            self.dispatch.mend(task)
 
     async def stop(self, agent: str, remote: str) -> None:
         """A task of an agent that is linked here is to stop; its driver sees what comes of it."""
-        await self.service.dispatch.stop_peer(agent, remote)
+        await self.dispatch.stop_peer(agent, remote)
 
     # ------------------------------------------------------------ letting go
 
@@ -143,7 +147,7 @@ class Routing:
         try:
             await self.dialling.agents.offer(agent, task_id)
         except StoreUnavailable as error:
-            self.service.dispatch.log.info("agent.late", reason=error.reason)
+            self.dispatch.log.info("agent.late", reason=error.reason)
 
     async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
         """Hands a further message to the instance that the agent is linked to; False where it is linked to none."""
@@ -169,11 +173,11 @@ class Routing:
         with suppress(RunMovedError):  # it is gone, which is what was wanted
             if driver.run.has_ended() or not await release_run(driver):
                 return
-        self.service.dispatch.runs.drop(task_id)
+        self.dispatch.runs.drop(task_id)
         await self.offer(agent, task_id)
 
     def _list_drivers(self, agent: str) -> list[ActiveRun]:
-        runs = self.service.dispatch.runs
+        runs = self.dispatch.runs
         found = (runs.find(task_id) for task_id in runs.list_tasks())
         return [driver for driver in found if driver is not None and driver.peer.name == agent]
 
@@ -182,7 +186,7 @@ class Routing:
     async def on_due(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``serve:<task>``: a run that waits for its agent, or for the instance that the agent is linked to."""
         task = EntityRef(EntityKind.TASK, row.entity)
-        held = (await self.service.writes.load([task]))[task]
+        held = (await self.writes.load([task]))[task]
         record = held.record
         if not isinstance(record, TaskRecord) or not is_free(held):
             await self.drop(shard, row)
@@ -206,7 +210,7 @@ class Routing:
         return since_ms + self.connect_ms(agent)
 
     async def _give_up(self, row: DueRow, agent: str) -> None:
-        run = await self.service.dispatch.hold(row.entity)
+        run = await self.dispatch.hold(row.entity)
         away = Unreached("it has not dialled in", None)
 
         def end(draft: DecisionDraft) -> None:
@@ -227,7 +231,7 @@ class Routing:
                 idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
             )
 
-        await self.service.writes.decide(record.session_id, [], body)
+        await self.writes.decide(record.session_id, [], body)
 
 
 def is_free(held: Held) -> bool:

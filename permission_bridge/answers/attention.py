@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval.commands import ActionCommand
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.approval.requests import AttentionAnswer, AttentionRequest
+    from passerelle.core.commands import ActionAnswered, RespondAction
     from passerelle.core.principal import Principal
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.governing.run_access import RunAccess
@@ -68,6 +69,21 @@ class Attending:
                 return PeerMuted(find_base(peer), None)
             case _:
                 assert_never(command)
+
+    async def respond(self, principal: Principal, command: RespondAction) -> ActionAnswered:
+        """Takes the answer of somebody, tells whoever waits for it, and mutes the agent where that is wished.
+
+        Raises:
+            NotFound, StaleAnswer, ActionClosed, InvalidInput, Forbidden: it does not count.
+        """
+        answered, written = await self.actions.respond(principal, command)
+        record = find_record(written.held, command.action_id)
+        self.dispatch.wake(record.scope.task_id or "", command.action_id, written)
+        peer = record.request.origin.peer
+        if command.mute_minutes is not None and peer is not None:
+            # An answer that is repeated finds itself and comes here again, so that this cannot be lost beside it.
+            await self.mute(principal, peer, command.mute_minutes)
+        return answered
 
     async def mute(self, principal: Principal, peer: str, minutes: int) -> PeerMuted:
         """No pushes to somebody for what an agent asks, whichever of its tenants asks it.

@@ -101,6 +101,12 @@ class QuestionLists:
                 return QuestionPage(found, _name(looked[-1]))
             before, at_once = (looked[-1][1], looked[-1][0]), max(at_once, _AT_ONCE)
 
+    async def list_page(self, principal: Principal, query: ListActions) -> JsonObject:
+        """A page as it stands on the wire; raises as ``find``."""
+        page = await self.find(principal, query)
+        name = "pending" if query.state == "pending" else "closed"
+        return {name: [*page.views], "nextPageToken": page.token}
+
     async def _list(
         self, principal: Principal, state: ListedState, limit: int, before: tuple[int, str] | None
     ) -> list[tuple[str, int]]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.chance import Clock
     from passerelle.permission_bridge.hooks.consultation import Consulting
-    from passerelle.runtime.records.writes import Writes
+    from passerelle.runtime.records.writes import Writes, Written
 
 
 class Tagged(Protocol):
@@ -50,8 +50,8 @@ class RunAccess(Protocol):
         """The terms of an agent by its name."""
         ...
 
-    def wake(self, task_id: str, action_id: str | None = None) -> bool:
-        """Tells the driver of a task to look; whether it is on this instance."""
+    def wake(self, task_id: str, action_id: str | None = None, news: Written | None = None) -> bool:
+        """Tells the driver of a task to look; whether it is on this instance. ``news`` is what was just stored."""
         ...
 
     async def refresh(self, task_id: str) -> None:

@@ -44,7 +44,7 @@ async def list_facts(house: House, recording: Recording) -> Json:
 
         await wait_until(has_answered, 10, f"{recording.name} was played")
         events = await house.events(accepted)
-        await house.service.dispatch.drain()
+        await house.parts.dispatch.drain()
     types = [event.type for event in events]
     begin, end = types.index("task.attempt.started"), types.index("snapshot.updated")
     told: list[Json] = [

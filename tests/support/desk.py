@@ -55,7 +55,7 @@ class Desk:
     async def record(self, task_id: str) -> TaskRecord:
         """The stored record."""
         ref = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.house.service.writes.load([ref]))[ref].record
+        record = (await self.house.parts.writes.load([ref]))[ref].record
         assert isinstance(record, TaskRecord)
         return record
 

@@ -48,7 +48,7 @@ from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
-from passerelle.gateway.parts import make_service
+from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.surroundings import Surroundings
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
@@ -115,9 +115,14 @@ class House:
     limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
     rules: Policy = DEFAULT_POLICY
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
-    service: Service = field(init=False)
+    parts: Parts = field(init=False)
     _sessions: dict[str, None] = field(default_factory=dict[str, None])
     _sent: int = 0
+
+    @property
+    def service(self) -> Service:
+        """What the edges call."""
+        return self.parts.service
 
     # ------------------------------------------------------------ life
 
@@ -126,7 +131,7 @@ class House:
         hub = await self.stack.enter_async_context(
             Hub(self.log, self.store.hints, HubSettings(lambda: 0.5))
         )
-        self.service = make_service(
+        self.parts = make_parts(
             Surroundings(
                 store=self.store,
                 hub=hub,
@@ -162,20 +167,20 @@ class House:
 
     async def restart(self) -> None:
         """Stops driving whatever is driven, and starts a service that knows nothing of it."""
-        await self.service.dispatch.drain()
+        await self.parts.dispatch.drain()
         await self.start()
 
     async def adopt(self, accepted: TurnAccepted) -> None:
         """Takes up a run that nobody drives."""
-        await self.service.dispatch.adopt(task_of(accepted))
+        await self.parts.dispatch.adopt(task_of(accepted))
 
     async def give_away(self, accepted: TurnAccepted, driver: Incarnation) -> None:
         """Writes another driver into a task, as a take-over does; nobody tells the one that drives it."""
         task = task_of(accepted)
-        held = await self.service.writes.load([task])
-        decision = self.service.writes.begin(accepted.session_id, held)
+        held = await self.parts.writes.load([task])
+        decision = self.parts.writes.begin(accepted.session_id, held)
         decision.set_field(task, OWNER, str(driver).encode())
-        outcome = await self.service.writes.commit(decision, held, Terms())
+        outcome = await self.parts.writes.commit(decision, held, Terms())
         assert isinstance(outcome, Written), outcome
 
     @property
@@ -284,7 +289,7 @@ class House:
     async def record(self, accepted: TurnAccepted) -> TaskRecord:
         """The stored record of a task."""
         ref = task_of(accepted)
-        record = (await self.service.writes.load([ref]))[ref].record
+        record = (await self.parts.writes.load([ref]))[ref].record
         assert isinstance(record, TaskRecord)
         return record
 
@@ -319,12 +324,12 @@ class House:
         row = DueRow(member, (await self.due(entity))[member])
         self.clock.ahead_ms += after_ms
         deadlines = Deadlines(
-            self.service.writes,
-            self.service.actions,
-            self.service.dispatch,
-            self.service.inputs,
-            self.service.retries,
-            self.service.policy_control.granting,
+            self.parts.writes,
+            self.parts.actions,
+            self.parts.dispatch,
+            self.parts.inputs,
+            self.parts.retries,
+            self.parts.permissions.granting,
             self._keep,
         )
         handlers = {
@@ -344,10 +349,10 @@ class House:
         await handlers[kind](place(row.entity), row, self.clock.now_ms())
 
     async def _put_back(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        await self.service.task_control.starting.preparing.on_due(shard, row, self._keep)
+        await self.parts.tasks.starting.preparing.on_due(shard, row, self._keep)
 
     async def _expire_output(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
-        await self.service.outputs.expire(row, now_ms, self._keep)
+        await self.parts.tasks.outputs.expire(row, now_ms, self._keep)
 
     async def due(self, entity: str) -> dict[str, str]:
         """The due rows in the shard of an entity, with the scores that claim them."""
@@ -365,7 +370,7 @@ class House:
     async def prove(self) -> None:
         """Every session of the test holds what every session must hold."""
         for session_id in self._sessions:
-            await prove_session(self.store.log, self.service.contents, session_id)
+            await prove_session(self.store.log, self.parts.contents, session_id)
 
 
 def task_of(accepted: TurnAccepted) -> EntityRef:
@@ -408,4 +413,4 @@ async def open_house(
 
 
 async def _drain(house: House) -> None:
-    await house.service.dispatch.drain()
+    await house.parts.dispatch.drain()

@@ -25,7 +25,7 @@ from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.cards import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.auth.authenticator import know_keys
-from passerelle.gateway.parts import make_service
+from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings.callers import GrantSettings
 from passerelle.gateway.surroundings import Surroundings
@@ -63,7 +63,7 @@ class Rig:
 
     url: str
     peer: ScriptedPeer
-    service: Service
+    parts: Parts
     face: Face
     metrics: Metrics
     peers: PeerRegistry
@@ -76,6 +76,11 @@ class Rig:
     rules: list[Policy]
     """The one that holds."""
     made: list[str] = field(default_factory=list[str])
+
+    @property
+    def service(self) -> Service:
+        """What the edges call."""
+        return self.parts.service
 
     def message(
         self, text: str, *, configuration: JsonObject | None = None, **members: Json
@@ -212,7 +217,7 @@ async def run_rig(
         )
         terms: dict[str, PeerTerms] = {}
         rules = [DEFAULT_POLICY]
-        service = make_service(
+        parts = make_parts(
             Surroundings(
                 store=store,
                 hub=hub,
@@ -231,8 +236,8 @@ async def run_rig(
         authenticator = know_keys(Secret(OWNER), CLIENTS.values())
         metrics = Metrics()
         extended = _make_extended_cards(peers, settings or FaceSettings())
-        parts = FaceParts(
-            service,
+        face_parts = FaceParts(
+            parts.service,
             authenticator,
             peers,
             metrics,
@@ -242,7 +247,7 @@ async def run_rig(
             awaits_approval=lambda agent: terms.get(agent, PeerTerms()).await_approval,
             memory=memory or MemoryRoom(),
         )
-        face = make_face(parts, settings)
+        face = make_face(face_parts, settings)
         listener, stop = bind("127.0.0.1", 0), asyncio.Event()
         serving = asyncio.create_task(Server(face, listener, face.drain).serve(stop))
         headers = {"Authorization": f"Bearer {OWNER}", "A2A-Version": "1.0"}
@@ -253,7 +258,7 @@ async def run_rig(
                 yield Rig(
                     listener.url,
                     peer,
-                    service,
+                    parts,
                     face,
                     metrics,
                     peers,
@@ -266,7 +271,7 @@ async def run_rig(
         finally:
             stop.set()
             await serving
-            await service.dispatch.drain()
+            await parts.dispatch.drain()
             await peers.close()
 
 

@@ -156,7 +156,7 @@ async def test_an_agent_of_0_3_that_raises_is_told_in_seconds(short: Rig, caller
         assert told["status"]["state"] == "TASK_STATE_WORKING"
         assert told["status"]["message"]["parts"] == [{"text": _SENTENCE.format("old")}]
         assert old.sends == ["message/stream"]
-        await short.service.dispatch.drain()
+        await short.parts.dispatch.drain()
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -175,4 +175,4 @@ async def test_an_agent_of_0_3_that_raises_over_an_answer_ends_its_run(
         assert old.sends[1:] == ["message/send"]
         failed = await short.call("GetTask", {"id": asked["id"]}, agent="old")
         assert failed["status"]["state"] == "TASK_STATE_FAILED"
-        await short.service.dispatch.drain()
+        await short.parts.dispatch.drain()

@@ -160,7 +160,7 @@ async def test_a_task_whose_whole_content_is_gone_is_read_from_its_frames(rig: R
     events = await rig.collect("SendStreamingMessage", rig.message("go"))
     params: JsonObject = {"id": events[0].result["task"]["id"]}
     before = await rig.call("GetTask", params)
-    blobs = rig.service.dispatch.blobs
+    blobs = rig.parts.dispatch.blobs
     assert isinstance(blobs, DirectoryBlobs)
     files = [one for one in blobs.root.rglob("*") if one.is_file()]
     max(files, key=lambda one: one.stat().st_size).unlink()
@@ -188,7 +188,7 @@ async def test_a_large_task_that_goes_on_without_some_of_its_chunks_is_answered_
         return len(found.get("artifacts", [])) == len(texts)
 
     await wait_until(has_all, 20, "all chunks are stored")
-    blobs = rig.service.dispatch.blobs
+    blobs = rig.parts.dispatch.blobs
     assert isinstance(blobs, DirectoryBlobs)
     files = [one for one in blobs.root.rglob("*") if one.is_file()]
     gone = [one for one in files if b"b" * 1_000 in one.read_bytes()]

@@ -94,7 +94,7 @@ async def read_warnings(rig: Rig, task_id: str, token: str) -> list[str]:
     principal = OWNER if token == "owner-token" else _OTHER
     record = cast("Answer", await rig.service.read(principal, GetRecord(task_id)))
     stream = StreamRef(StreamKind.SESSION, record["sessionId"])
-    entries = await rig.service.writes.log.read_page(stream, 0)
+    entries = await rig.parts.writes.log.read_page(stream, 0)
     payloads = [decode_event(entry.data).fact.payload for entry in entries]
     return [
         one.message

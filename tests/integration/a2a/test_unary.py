@@ -283,7 +283,7 @@ async def test_credential_that_falls_ends_the_wait_and_begins_none(
 async def test_command_that_a_shutdown_ends_is_answered(
     rig: Rig, begun: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = rig.service
+    parts = rig.parts
     hangs = asyncio.Event()
 
     async def hang(*_given: object) -> None:
@@ -291,10 +291,10 @@ async def test_command_that_a_shutdown_ends_is_answered(
         await asyncio.Event().wait()
 
     async with connect(rig) as line:
-        monkeypatch.setattr(type(service.templated_turns), "open", hang)
+        monkeypatch.setattr(type(parts.service.messages.templated_turns), "open", hang)
         line.write(rig.message("go"))
         await asyncio.wait_for(hangs.wait(), WITHIN_S)
-        await asyncio.wait_for(service.dispatch.commands.drain(), WITHIN_S)
+        await asyncio.wait_for(parts.dispatch.commands.drain(), WITHIN_S)
         status, answer = await line.read()
         assert (status, answer["error"]["data"][0]["reason"]) == (503, "UNAVAILABLE")
         status, answer = await line.ask(rig.message("hello"))

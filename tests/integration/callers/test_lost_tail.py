@@ -61,7 +61,7 @@ async def find_task(one: Instance) -> EntityRef:
     """The one task that is driven here."""
 
     async def look() -> list[str]:
-        return one.gateway.service.dispatch.runs.list_tasks()
+        return one.gateway.parts.dispatch.runs.list_tasks()
 
     found = await wait_until(look, 10, "a task is driven")
     assert found is not None
@@ -70,7 +70,7 @@ async def find_task(one: Instance) -> EntityRef:
 
 
 async def read_record(one: Instance, task: EntityRef) -> TaskRecord:
-    record = (await one.gateway.service.writes.load([task]))[task].record
+    record = (await one.gateway.parts.writes.load([task]))[task].record
     assert isinstance(record, TaskRecord)
     return record
 

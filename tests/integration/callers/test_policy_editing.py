@@ -119,7 +119,7 @@ async def test_each_edit_is_a_fact_of_who_put_which_rules(rig: Rig) -> None:
         "rules": [{**CLOSED, "argv": [], "grantable": False}],
     }
     assert changed["timestamp"]
-    await prove_session(one.gateway.store.log, one.gateway.service.contents, HOME)
+    await prove_session(one.gateway.store.log, one.gateway.parts.contents, HOME)
     assert (
         (await one.send("ada-key")).json()["result"]["task"]["status"]["state"].endswith("REJECTED")
     )

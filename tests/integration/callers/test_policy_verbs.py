@@ -251,7 +251,7 @@ async def test_answer_that_did_not_arrive_is_tried_again_from_a_shell(rig: Rig) 
     await rig.peer.stop()
     await answer(one, view, "yes")
     # What the driver does when the agent has gone on without the answer.
-    await one.gateway.service.actions.close(action, FailReturn("stale"))
+    await one.gateway.parts.actions.close(action, FailReturn("stale"))
     assert "undeliverable" in await run(one, "show", action)
     assert await run(one, "retry-return", action) == f"owed  {action}\n"
     headers = {"Authorization": "Bearer ada-key"}

@@ -39,7 +39,7 @@ async def find_session(one: Instance, facade: str) -> str:
     parsed = parse_facade(facade)
     assert parsed is not None
     ref = EntityRef(EntityKind.TASK, parsed[0])
-    record = (await one.gateway.service.writes.load([ref]))[ref].record
+    record = (await one.gateway.parts.writes.load([ref]))[ref].record
     assert isinstance(record, TaskRecord)
     return record.session_id
 

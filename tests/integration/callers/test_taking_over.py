@@ -94,7 +94,7 @@ async def test_what_a_message_is_sent_under_is_another_from_the_next_one_on(rig:
     async def send() -> list[object]:
         """Under which terms an attempt began, what its task must bring, and what became of it."""
         ref = EntityRef(EntityKind.TASK, (await one.send("any-key")).json()["result"]["task"]["id"])
-        record = (await one.gateway.service.writes.load([ref]))[ref].record
+        record = (await one.gateway.parts.writes.load([ref]))[ref].record
         assert isinstance(record, TaskRecord)
         [attempt] = record.attempts
         return [attempt.retry_policy.attempts, len(record.acceptance), record.status]

@@ -171,7 +171,7 @@ async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts
 @pytest.mark.requirement("CHN-12", "PO-6")
 async def test_what_is_missing_is_not_said_to_be_idle(house: House) -> None:
     accepted, _ = await house.talk("echo hello")
-    recoveries = Recoveries(house.service.writes, house.store.log, house.store.projections)
+    recoveries = Recoveries(house.parts.writes, house.store.log, house.store.projections)
 
     async def find(who: Principal, stream: str) -> str:
         return await recoveries.find_one(who.key, Resumption(stream, "resumed", 0, 0))

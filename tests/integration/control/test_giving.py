@@ -12,7 +12,6 @@ import pytest
 from passerelle.channels.services import parse_stream_name
 from passerelle.cli.verify import verify_store
 from passerelle.control import transfer as giving
-from passerelle.control.channel_access import ServiceAccess
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListTasks
@@ -146,7 +145,7 @@ async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(desk:
     read = await desk.do("get_task", None, BOB, taskId=task_id)
     assert read["taskId"] == task_id
     assert (await desk.do("pause_task", None, BOB, taskId=task_id))["repeated"] is False
-    access = ServiceAccess(desk.house.service)
+    access = desk.house.parts.grants
     task, session = (
         parse_stream_name(name) for name in (f"task:{task_id}", f"session:{record.session_id}")
     )
@@ -168,7 +167,7 @@ async def test_a_task_that_comes_back_is_as_if_it_had_never_been_away(desk: Desk
     assert await read_rows(desk, BOB) == set()
     assert await count_seen(desk, ADA) == (1, 1)
     session = parse_stream_name(f"session:{record.session_id}")
-    grant = await ServiceAccess(desk.house.service).grant(ADA, session, full=False)
+    grant = await desk.house.parts.grants.grant(ADA, session, full=False)
     assert grant.stream.id == record.session_id
     again = await desk.record(task_id)
     assert (again.owner, again.scope) == (record.owner, record.scope)
@@ -287,6 +286,6 @@ async def test_what_the_agent_asks_afterwards_is_asked_of_the_new_owner(desk: De
     await desk.until(task_id, Status.WAITING_INPUT)
     (action,) = (await desk.record(task_id)).open_actions
     ref = EntityRef(EntityKind.ACTION, action)
-    asked = (await desk.house.service.writes.load([ref]))[ref].record
+    asked = (await desk.house.parts.writes.load([ref]))[ref].record
     assert isinstance(asked, ActionRecord)
     assert (asked.request.owner, asked.request.principal) == (BOB.key, "bob")

@@ -94,7 +94,7 @@ async def test_what_is_tried_again_after_a_failure_or_elsewhere_is_a_run_of_its_
     await desk.until(task_id, Status.QUEUED)
     await house.restart()
     house.peer.tasks.clear()
-    await house.service.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+    await house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
     await desk.until(task_id, Status.LOST)
     await house.come_due("timeout", task_id, after_ms=3_600_000)
 

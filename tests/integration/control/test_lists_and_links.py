@@ -52,7 +52,7 @@ async def test_a_blocked_task_goes_on_when_its_blocker_completes(desk: Desk) -> 
     async def keep(_shard: object, _row: object) -> bool:
         return False
 
-    await desk.house.service.task_control.linking.unblock(row, keep)
+    await desk.house.parts.tasks.linking.unblock(row, keep)
     (edge,) = (await desk.record(blocked)).relationships
     assert ((await desk.record(blocked)).status, edge.status) == (Status.ACCEPTED, "satisfied")
     assert member not in await desk.house.due(blocker)
@@ -63,7 +63,7 @@ async def test_a_blocked_task_goes_on_when_its_blocker_completes(desk: Desk) -> 
         dropped.append(late.member)
         return True
 
-    await desk.house.service.task_control.linking.unblock(row, drop)
+    await desk.house.parts.tasks.linking.unblock(row, drop)
     assert dropped == [member]
 
 
@@ -92,13 +92,13 @@ async def test_edge_whose_making_broke_off_between_its_ends_is_finished_by_its_r
         return True
 
     for _ in range(2):
-        await desk.house.service.task_control.linking.finish(row, drop)
+        await desk.house.parts.tasks.linking.finish(row, drop)
         record = await desk.record(blocked)
         assert (record.status, record.relationships[0].target) == (Status.BLOCKED, blocker)
         assert (await desk.types(blocked)).count("task.dependency.updated") == 1
     assert dropped == [row, row]
     await desk.do("unlink_tasks", taskId=blocker, kind="blocks", target=blocked)
-    await desk.house.service.task_control.linking.finish(row, drop)
+    await desk.house.parts.tasks.linking.finish(row, drop)
     assert (await desk.record(blocked)).status is Status.ACCEPTED
 
 
@@ -162,7 +162,7 @@ async def test_a_session_is_opened_named_and_listed(desk: Desk) -> None:
     )
     assert (await desk.do("list_sessions", None, BOB))["sessions"] == []
     ref = EntityRef(EntityKind.SESSION, session_id)
-    assert isinstance((await desk.house.service.writes.load([ref]))[ref].record, SessionRecord)
+    assert isinstance((await desk.house.parts.writes.load([ref]))[ref].record, SessionRecord)
 
 
 @pytest.mark.requirement("CMD-2")

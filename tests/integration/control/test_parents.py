@@ -80,7 +80,7 @@ async def test_parent_is_told_once_though_the_instance_dies_after_it(desk: Desk)
     await wait_until(lambda: log.refuses_writes, 15, "the parent has been told")
     await desk.house.restart()
     log.refuses_writes, log.after_append = False, None
-    await desk.house.service.dispatch.adopt(EntityRef(EntityKind.TASK, child))
+    await desk.house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, child))
     await desk.until(child, Status.COMPLETED)
     assert (await desk.types(parent)).count("task.dependency.updated") == 1
 

@@ -314,7 +314,7 @@ async def test_an_old_session_is_read_by_windows_of_bounded_cost(desk: Desk) -> 
     session_id = await open_session(desk)
     task_id = await desk.create("go on for long", sessionId=session_id)
     ref = EntityRef(EntityKind.TASK, task_id)
-    writes = desk.house.service.writes
+    writes = desk.house.parts.writes
     for _ in range(158):
 
         def body(decision: Decision) -> Terms:

@@ -212,7 +212,7 @@ async def test_message_that_a_busy_agent_did_not_take_stays_here_while_its_task_
     task_id = await desk.start()
     await desk.until(task_id, Status.WAITING_RESOURCE)
     await desk.do("pause_task", taskId=task_id)
-    driver = desk.house.service.dispatch.find(task_id)
+    driver = desk.house.parts.dispatch.find(task_id)
     assert driver is not None
     for after_ms in (61_000, 0):
         await desk.house.come_due("send", task_id, after_ms=after_ms)
@@ -246,7 +246,7 @@ async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_
     peer.release_all()
     (remote,) = peer.tasks.values()
     await wait_until(lambda: "COMPLETED" in str(remote.record["status"]), 15, "the agent finishes")
-    driver = desk.house.service.dispatch.find(task_id)
+    driver = desk.house.parts.dispatch.find(task_id)
     assert driver is not None
     driver.wake()
     await driver.run.refresh()
@@ -370,7 +370,7 @@ async def test_a_cancel_that_stays_here_ends_the_task_and_tells_no_agent(desk: D
     assert types.index("task.cancel_requested") < types.index("task.cancelled")
     (remote,) = desk.house.peer.tasks.values()
     remote.status("COMPLETED", "late")
-    assert desk.house.service.dispatch.find(task_id) is None
+    assert desk.house.parts.dispatch.find(task_id) is None
     assert desk.house.peer.count("CancelTask") == 0
     assert (await desk.record(task_id)).last == record.last
     assert not [row for row in await desk.house.due(task_id) if task_id in row]

@@ -33,7 +33,7 @@ async def unblock(desk: Desk, ended: str) -> None:
     async def keep(_shard: object, _row: object) -> bool:
         return False
 
-    await desk.house.service.task_control.linking.unblock(row, keep)
+    await desk.house.parts.tasks.linking.unblock(row, keep)
 
 
 async def chain_of_three(desk: Desk) -> list[str]:
@@ -136,7 +136,7 @@ async def test_task_whose_blocker_fails_stays_blocked_and_names_it(desk: Desk) -
     async def keep(_shard: object, _row: object) -> bool:
         return False
 
-    await desk.house.service.task_control.linking.unblock(row, keep)
+    await desk.house.parts.tasks.linking.unblock(row, keep)
     record = await desk.record(blocked)
     assert record.status is Status.BLOCKED
     assert blocker in str(record.status_reason)
@@ -296,5 +296,5 @@ async def test_rest_of_a_subtree_is_stopped_by_a_due_row_after_a_death(
     member = f"subtree:{top}"
     while not drops:
         row = DueRow(member, (await desk.house.due(top))[member])
-        await desk.house.service.cancelling.on_due(Shard(0), row, drop)
+        await desk.house.parts.tasks.cancelling.on_due(Shard(0), row, drop)
     assert {(await desk.record(one)).status for one in children} == {Status.CANCELLED}

@@ -163,7 +163,7 @@ async def test_run_that_is_taken_up_goes_on_from_its_checkpoint(desk: Desk) -> N
     ((checkpoint,),) = [one["checkpointRefs"] for one in model["attempts"]]
     await house.restart()
     house.peer.release_all()
-    await house.service.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+    await house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
     await desk.until(task_id, Status.COMPLETED)
     texts = {"before": "", "after": ""}
     for event in await desk.events(task_id):

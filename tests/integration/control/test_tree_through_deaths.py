@@ -122,7 +122,7 @@ class Tree:
         for task_id in self.tasks:
             record = await self.desk.record(task_id)
             if record.run is not None:
-                await house.service.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+                await house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
             rows = await house.due(task_id)
             for kind in sorted(_TWICE & {row.partition(":")[0] for row in rows}):
                 if f"{kind}:{task_id}" in rows and record.status is not Status.RUNNING:
@@ -133,7 +133,7 @@ class Tree:
         return True
 
     async def _finish(self, row: DueRow) -> None:
-        linking = self.desk.house.service.task_control.linking
+        linking = self.desk.house.parts.tasks.linking
 
         async def drop(_shard: object, _row: object) -> bool:
             return False

@@ -411,7 +411,7 @@ async def test_run_that_takes_too_long_may_still_be_at_work_so_its_task_ends(hou
 
 async def lose(house: House, accepted: TurnAccepted) -> None:
     """The agent's task is gone, and the limit for finding it passes twice."""
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     for status in (Status.LOST, Status.RETRYING):
         house.clock.ahead_ms += 121_000

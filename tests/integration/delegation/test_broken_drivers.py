@@ -48,7 +48,7 @@ async def test_run_whose_driver_breaks_is_taken_up_again(
     await house.restart()
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    broken = house.service.dispatch.find(accepted.task_id)
+    broken = house.parts.dispatch.find(accepted.task_id)
     assert broken is not None
 
     async def break_down(active: ActiveRun) -> bool:
@@ -60,7 +60,7 @@ async def test_run_whose_driver_breaks_is_taken_up_again(
     broken.wake()
 
     def is_replaced() -> bool:
-        return house.service.dispatch.find(accepted.task_id) not in (None, broken)
+        return house.parts.dispatch.find(accepted.task_id) not in (None, broken)
 
     await wait_until(is_replaced, 15, "another driver has the run")
     (remote,) = house.peer.tasks.values()
@@ -74,7 +74,7 @@ async def test_run_that_is_dropped_before_its_driver_has_begun_is_not_driven_her
 ) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    runs, task_id = house.service.dispatch.runs, accepted.task_id
+    runs, task_id = house.parts.dispatch.runs, accepted.task_id
     driver = runs.find(task_id)
     assert driver is not None
     await runs.end(task_id)
@@ -87,7 +87,7 @@ async def test_run_that_is_dropped_before_its_driver_has_begun_is_not_driven_her
 async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
 
     async def break_off() -> AsyncGenerator[StreamOutcome, None]:
@@ -96,7 +96,7 @@ async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: Hous
         yield  # type: ignore[misc]  # an async generator
 
     await asyncio.wait_for(follow_stream(driver, break_off()), 15)
-    assert house.service.dispatch.find(accepted.task_id) is driver
+    assert house.parts.dispatch.find(accepted.task_id) is driver
 
 
 async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
@@ -114,7 +114,7 @@ async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
     await asyncio.wait_for(remote.finished.wait(), 15)
     await house.peer.stop()
     await house.adopt(accepted)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     watched = CountedClock(driver.deps.clock)
     driver.deps = change(driver.deps, clock=watched)
@@ -169,7 +169,7 @@ async def test_due_row_that_somebody_else_has_claimed_takes_no_run_from_its_driv
 ) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     with pytest.raises(Conflict):
         await driver.run.append(
@@ -184,13 +184,13 @@ async def test_due_row_that_somebody_else_has_claimed_takes_no_run_from_its_driv
 async def test_driver_that_is_woken_while_it_is_stopped_stops(house: House) -> None:
     accepted = await house.send("ask which")
     await house.until(accepted, Status.WAITING_INPUT)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     await wait_until(lambda: driver.proof_ms > 0, 15, "the driver has looked, and rests")
     driver.wake()
     # The wish to stop meets the waiting driver in the tick in which it wakes.
     await asyncio.sleep(0)
     async with asyncio.timeout(15):
-        await house.service.dispatch.drain()
-    assert house.service.dispatch.find(accepted.task_id) is None
+        await house.parts.dispatch.drain()
+    assert house.parts.dispatch.find(accepted.task_id) is None
     await house.start()

@@ -246,8 +246,8 @@ async def test_message_that_is_held_back_and_cancelled_never_leaves(house: House
         decision.add(decide(record, RequestCancel(requested)))
         return Terms()
 
-    await house.service.writes.decide(accepted.session_id, [task_of(accepted)], wish)
-    await house.service.dispatch.cancel(accepted.task_id)
+    await house.parts.writes.decide(accepted.session_id, [task_of(accepted)], wish)
+    await house.parts.dispatch.cancel(accepted.task_id)
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.count("SendMessage") == 1
 

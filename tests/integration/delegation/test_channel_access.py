@@ -8,11 +8,9 @@ import pytest
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import StreamName
-from passerelle.control.channel_access import ServiceAccess, ServiceSnapshots
-from passerelle.control.service import Service
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.wire.json import JsonObject
+from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionPage
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +21,7 @@ VISITOR = replace(ADA, scopes=frozenset({Scope.CONNECT}))
 
 async def test_follows_hold_to_scopes_agents_and_operations(house: House) -> None:
     accepted, _ = await house.talk("hello")
-    access = ServiceAccess(house.service)
+    access = house.parts.grants
     task, session = StreamName("task", accepted.facade), StreamName("session", accepted.session_id)
 
     async def follow(who: Principal, name: StreamName) -> None:
@@ -46,10 +44,10 @@ async def test_follows_hold_to_scopes_agents_and_operations(house: House) -> Non
 async def test_welcome_tells_open_questions_to_nobody_who_may_read_none(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def list_pending(_self: Service, _who: Principal, _limit: int) -> list[JsonObject]:
-        return [{"actionId": "act_1"}]
+    async def find(*_: object) -> QuestionPage:
+        return QuestionPage([{"actionId": "act_1"}])
 
-    monkeypatch.setattr(Service, "list_pending", list_pending)
-    snapshots = ServiceSnapshots(house.service)
+    monkeypatch.setattr(QuestionLists, "find", find)
+    snapshots = house.parts.snapshots
     assert await snapshots.read_pending(ADA, 10) == (({"actionId": "act_1"},), False)
     assert await snapshots.read_pending(VISITOR, 10) == ((), False)

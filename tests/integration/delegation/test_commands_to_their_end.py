@@ -40,7 +40,7 @@ async def leave(house: House, work: Work) -> None:
     """A caller that goes when its command has begun."""
 
     async def wait() -> str:
-        return await house.service.dispatch.commands.see_through(work.run())
+        return await house.parts.dispatch.commands.see_through(work.run())
 
     caller = asyncio.create_task(wait())
     await work.has_begun.wait()
@@ -50,7 +50,7 @@ async def leave(house: House, work: Work) -> None:
 
 
 async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
-    dispatch = house.service.dispatch
+    dispatch = house.parts.dispatch
     done, failed = Work(), Work(NotFound("task", "x"))
     done.may_end.set()
     assert await dispatch.commands.see_through(done.run()) == "done"
@@ -75,7 +75,7 @@ async def test_run_goes_on_when_whoever_is_told_of_it_fails(house: House) -> Non
     house.service.begin(ADA, SubmitTurn("echo", message, "a2a", "unary"), Deaf())
 
     async def has_ended() -> bool:
-        return bool(house.peer.messages) and not house.service.dispatch.runs.list_tasks()
+        return bool(house.peer.messages) and not house.parts.dispatch.runs.list_tasks()
 
     await wait_until(has_ended, 5, "the run has gone on to its end")
 
@@ -113,8 +113,8 @@ async def test_failure_of_a_command_whose_caller_has_gone_is_no_fault_of_the_loo
 
 
 async def test_shutdown_ends_the_wait_for_a_command_that_takes_too_long(house: House) -> None:
-    waiting = house.service.dispatch.commands.see_through(Work().run())
-    await house.service.dispatch.drain()
+    waiting = house.parts.dispatch.commands.see_through(Work().run())
+    await house.parts.dispatch.drain()
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(5):
             await waiting
@@ -128,7 +128,7 @@ async def test_message_is_answered_whose_caller_has_gone_while_it_was_stored(hou
     await asyncio.sleep(0)
     assert house.peer.count("SendMessage") == 0
     waiting.cancel()
-    runs = house.service.dispatch.runs
+    runs = house.parts.dispatch.runs
     await wait_until(runs.list_tasks, 5, "the run is driven")
     (task_id,) = runs.list_tasks()
     driver = runs.find(task_id)
@@ -141,7 +141,7 @@ async def test_message_is_answered_whose_caller_has_gone_while_it_was_stored(hou
 
 async def test_shutdown_waits_for_a_message_and_not_for_its_run(house: House) -> None:
     house.peer.hold()
-    dispatch = house.service.dispatch
+    dispatch = house.parts.dispatch
     submitting = asyncio.create_task(house.send("hello"))
     await asyncio.sleep(0)
     await dispatch.drain()
@@ -153,7 +153,7 @@ async def test_shutdown_waits_for_a_message_and_not_for_its_run(house: House) ->
 async def test_run_is_dropped_that_is_driven_where_its_command_was(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("hello")
-    dispatch = house.service.dispatch
+    dispatch = house.parts.dispatch
     driver = dispatch.find(accepted.task_id)
     dispatch.drop(task_of(accepted).shard)
     await wait_until(lambda: not dispatch.runs.list_tasks(), 5, "nobody drives the run")
@@ -166,7 +166,7 @@ async def test_command_that_a_shutdown_finds_before_its_first_step_tells_its_cal
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "_LAST_S", 0.01)
-    dispatch, slow, begun = house.service.dispatch, Work(), list[str]()
+    dispatch, slow, begun = house.parts.dispatch, Work(), list[str]()
     waiting = [dispatch.commands.see_through(slow.run())]
     await slow.has_begun.wait()
 

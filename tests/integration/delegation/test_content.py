@@ -193,7 +193,7 @@ async def add_vendor_event(house: House, task: EntityRef, number: int) -> None:
             ]
         )
 
-    driver = house.service.dispatch.find(task.id)
+    driver = house.parts.dispatch.find(task.id)
     assert driver is not None
     await driver.run.append(body)
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 async def read_thread(house: House, thread_id: str) -> ThreadRecord:
     ref = EntityRef(EntityKind.THREAD, thread_id)
-    record = (await house.service.writes.load([ref]))[ref].record
+    record = (await house.parts.writes.load([ref]))[ref].record
     assert isinstance(record, ThreadRecord)
     return record
 
@@ -101,7 +101,7 @@ async def test_session_gets_a_further_context_and_lists_both_threads(house: Hous
     assert second.session_id == first.session_id
     assert second.context_id != first.context_id
     ref = EntityRef(EntityKind.SESSION, first.session_id)
-    session = (await house.service.writes.load([ref]))[ref].record
+    session = (await house.parts.writes.load([ref]))[ref].record
     assert isinstance(session, SessionRecord)
     assert session.threads == (first.thread_id, second.thread_id)
     with pytest.raises(NotFound):

@@ -288,7 +288,7 @@ async def test_peer_out_of_reach_is_lost_only_after_its_limit(house: House) -> N
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     await house.peer.stop()
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     for _ in range(3):
         await poll_task(driver, "scripted-task-1")

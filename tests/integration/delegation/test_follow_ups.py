@@ -224,7 +224,7 @@ async def test_stock_agents_of_the_sdk_take_answers_and_raise(
         if wait == "unary":
             with pytest.raises(PeerRefused):
                 await house.hear(answer)
-        await house.service.dispatch.drain()
+        await house.parts.dispatch.drain()
 
 
 @pytest.mark.requirement("DLV-5")
@@ -313,7 +313,7 @@ async def test_stock_agents_of_the_sdk_that_raise_over_a_first_message_end_the_t
         record = await house.until(accepted, Status.FAILED)
         assert record.last_error is not None
         assert "not A2A" not in record.last_error.message
-        await house.service.dispatch.drain()
+        await house.parts.dispatch.drain()
 
 
 @pytest.mark.requirement("ANS-8", "VAL-8")

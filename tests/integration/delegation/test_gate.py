@@ -371,7 +371,7 @@ async def test_hook_over_http_has_its_say_in_what_an_agent_asks(house: House) ->
     [away] = await list_types(house, fourth, HookFailed)
     assert isinstance(away, HookFailed)
     assert away.error.code == "unreachable"
-    await house.service.dispatch.consulting.hooks.caller.close()
+    await house.parts.dispatch.consulting.hooks.caller.close()
 
 
 @pytest.mark.requirement("EXT-1")

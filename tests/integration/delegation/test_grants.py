@@ -41,7 +41,7 @@ HOUR_MS: Final = 3_600_000
 
 
 def granting(house: House) -> Granting:
-    return house.service.policy_control.granting
+    return house.parts.permissions.granting
 
 
 async def list_grants(house: House) -> list[JsonObject]:
@@ -120,7 +120,7 @@ async def test_mint_run_five_times_at_once_gives_one_grant(house: House) -> None
     view = await house.question(accepted)
     await house.respond(view, option_id="always")
     ref = EntityRef(EntityKind.ACTION, str(view["actionId"]))
-    action = (await house.service.writes.load([ref]))[ref].record
+    action = (await house.parts.writes.load([ref]))[ref].record
     assert isinstance(action, ActionRecord)
     await asyncio.gather(*(granting(house).mint(action) for _ in range(5)))
     assert len(await list_grants(house)) == 1

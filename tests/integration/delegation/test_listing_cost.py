@@ -43,10 +43,10 @@ async def test_page_reads_its_own_tasks_only(house: House) -> None:
     for number in range(9):
         await house.talk(f"number {number}")
     counting = CountingLog(house.log.log)
-    writes = house.service.writes
-    contents = replace(house.service.contents, log=counting)
+    writes = house.parts.writes
+    contents = replace(house.parts.contents, log=counting)
     writes.log = counting
-    listing = house.service.listing
+    listing = house.parts.tasks.listing
     listing.contents = contents
     page = await listing.list_tasks(ADA, ListTasks("echo", page_size=2))
     assert (page["totalSize"], len(cast("list[JsonObject]", page["tasks"]))) == (9, 2)
@@ -61,11 +61,11 @@ async def test_state_that_is_asked_for_reads_what_is_open_and_its_own_page(house
     asked = [await house.send("ask which?") for _ in range(2)]
     for accepted in asked:
         await house.hear(accepted)
-    await house.service.dispatch.drain()  # drivers read, too
+    await house.parts.dispatch.drain()  # drivers read, too
     counting = CountingLog(house.log.log)
-    house.service.writes.log = counting
-    listing = house.service.listing
-    listing.contents = replace(house.service.contents, log=counting)
+    house.parts.writes.log = counting
+    listing = house.parts.tasks.listing
+    listing.contents = replace(house.parts.contents, log=counting)
 
     async def count(state: str, size: int = 3) -> tuple[int, int, int]:
         counting.loaded = 0
@@ -90,7 +90,7 @@ async def test_task_that_has_just_ended_is_in_its_state_at_once_and_on_one_page_
     for number in range(3):
         await house.talk(f"number {number}")
     await house.hear(await house.send("blue", task=first.facade))
-    listing = house.service.listing
+    listing = house.parts.tasks.listing
     seen: list[str] = []
     token: str | None = None
     while token != "":

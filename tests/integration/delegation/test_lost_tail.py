@@ -45,14 +45,14 @@ async def change(house: House, session: str, task: EntityRef) -> None:
         decision.add([Fact(tasks.scope_of(record), said)])
         return Terms()
 
-    assert isinstance(await house.service.writes.decide(session, [task], body), Written)
+    assert isinstance(await house.parts.writes.decide(session, [task], body), Written)
 
 
 @pytest.fixture
 def losses(house: House) -> list[tuple[Shard, int, str]]:
     """What drivers of the house have told as lost."""
     told: list[tuple[Shard, int, str]] = []
-    house.service.dispatch.on_loss = lambda shard, epoch, by: told.append((shard, epoch, by))
+    house.parts.dispatch.on_loss = lambda shard, epoch, by: told.append((shard, epoch, by))
     return told
 
 
@@ -61,7 +61,7 @@ async def begin(house: House) -> tuple[ActiveRun, EntityRef, str]:
     accepted = await house.send("chunks 3", wait="stream")
     house.peer.release(2)
     await house.until(accepted, Status.RUNNING)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
 
     def is_at_work() -> bool:

@@ -120,7 +120,7 @@ async def test_artifacts_are_recorded_once_over_a_restart_in_between(house: Hous
     accepted = await house.send("go")
     await wait_until(lambda: house.log.refused > 0, 10, "the store is away in the middle")
     house.log.after_append = None
-    await house.service.dispatch.drain()
+    await house.parts.dispatch.drain()
     house.log.refuses_writes = False
     await house.start()
     before = find_changed(await house.events(accepted))

@@ -286,7 +286,7 @@ async def test_yes_that_takes_a_signature_is_not_given_in_a_form_that_has_none(
     house: House,
 ) -> None:
     house.tags = frozenset({"payments"})
-    actions = house.service.actions
+    actions = house.parts.actions
     actions.assurance = replace(actions.assurance, demand="always")
     facade, _ = await _park(house, call("adk-1", "exec_shell"))
     task = await _say(house, facade, confirm("adk-1"))

@@ -22,7 +22,7 @@ async def old(request: pytest.FixtureRequest, house: House) -> AsyncGenerator[Ho
     async with run_sdk_agent(request.param) as agent:
         house.registry.replace([PeerConfig("old", agent.url)])
         yield house
-        await house.service.dispatch.drain()
+        await house.parts.dispatch.drain()
 
 
 @pytest.mark.requirement("A2A-2", "A2A-5")

@@ -84,7 +84,7 @@ async def test_who_comes_late_has_the_text_from_its_beginning(house: House) -> N
     poem = f"{accepted.facade}/poem"
     house.peer.release(4)
     await heard.until(poem, "one twö ")
-    shown = join(house.service.dispatch.open_text.read_blocks(accepted.session_id))
+    shown = join(house.parts.dispatch.open_text.read_blocks(accepted.session_id))
     assert shown == {poem: "one twö "}
     before = len(heard)
     house.peer.release_all()
@@ -93,7 +93,7 @@ async def test_who_comes_late_has_the_text_from_its_beginning(house: House) -> N
     await house.until(accepted, Status.COMPLETED)
 
     async def is_closed() -> bool:
-        return not house.service.dispatch.open_text.read_blocks(accepted.session_id)
+        return not house.parts.dispatch.open_text.read_blocks(accepted.session_id)
 
     await wait_until(is_closed, 15, "the blocks are closed with the run")
 
@@ -157,7 +157,7 @@ async def test_an_instance_that_has_lost_the_run_tells_no_text(house: House) -> 
     house.peer.release_all()
 
     def has_left() -> bool:
-        return house.service.dispatch.find(accepted.task_id) is None
+        return house.parts.dispatch.find(accepted.task_id) is None
 
     await wait_until(has_left, 15, "the instance has noticed that the run is not its own")
-    assert house.service.dispatch.open_text.read_blocks(accepted.session_id) == []
+    assert house.parts.dispatch.open_text.read_blocks(accepted.session_id) == []

@@ -60,7 +60,7 @@ async def test_answer_given_while_the_peer_is_away_is_returned_when_it_is_back(
     await house.peer.stop()
     await house.respond(view, option_id="reply", content={"text": "blue"})
     await until_put_off(house, action)
-    assert house.service.dispatch.find(accepted.task_id) is not None
+    assert house.parts.dispatch.find(accepted.task_id) is not None
     await house.peer.start()
     await house.come_due("return", action, after_ms=0)
     await house.until(accepted, Status.COMPLETED)
@@ -195,11 +195,11 @@ async def test_answer_may_be_on_its_way_for_as_long_as_its_agent_says(house: Hou
     await house.adopt(accepted)
     await wait_until(lambda: house.peer.count("SubscribeToTask") > 0, 10, "the agent was asked")
     house.clock.ahead_ms += 50_000
-    house.service.dispatch.wake(accepted.task_id, action)
+    house.parts.dispatch.wake(accepted.task_id, action)
     await wait_until(lambda: house.peer.count("SubscribeToTask") > 1, 10, "and once more")
     assert house.peer.texts == ["ask Which colour?", "blue"]
     house.clock.ahead_ms += 11_000
-    house.service.dispatch.wake(accepted.task_id, action)
+    house.parts.dispatch.wake(accepted.task_id, action)
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
 
@@ -208,7 +208,7 @@ async def test_answer_is_sent_once_by_two_who_both_drive(house: House) -> None:
     house.peer.keeps_history = False
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
-    first = house.service.dispatch
+    first = house.parts.dispatch
     await house.start()
     await house.adopt(accepted)
     beginning: list[str] = []
@@ -341,7 +341,7 @@ async def test_total_limit_ends_a_task_whose_peer_ignores_the_cancel(house: Hous
     await house.come_due("timeout", accepted.task_id, after_ms=HOUR_MS)
     record = await house.until(accepted, Status.FAILED)
     assert record.cancel_requested_by == "ada"
-    assert house.service.dispatch.find(accepted.task_id) is None
+    assert house.parts.dispatch.find(accepted.task_id) is None
     left = await house.due(accepted.task_id)
     assert {f"timeout:{accepted.task_id}", f"cancel:{accepted.task_id}"}.isdisjoint(left)
 
@@ -361,7 +361,7 @@ async def test_total_limit_ends_a_task_that_is_driven_elsewhere(house: House) ->
 async def test_cancel_of_a_task_that_is_driven_elsewhere_is_told_to_the_peer(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    elsewhere = house.service.dispatch
+    elsewhere = house.parts.dispatch
     await house.start()
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)
@@ -382,7 +382,7 @@ async def test_answer_that_another_instance_took_is_found_by_the_one_that_drives
     accepted = await house.send("go", wait="stream")
     await house.until(accepted, Status.WAITING_INPUT)
     view = await house.question(accepted)
-    driving = house.service.dispatch
+    driving = house.parts.dispatch
     await house.start()
     await house.respond(view, option_id="reply", content={"text": "blue"})
     await house.until(accepted, Status.COMPLETED)
@@ -393,7 +393,7 @@ async def test_answer_that_another_instance_took_is_found_by_the_one_that_drives
 async def test_input_for_a_task_that_is_driven_elsewhere_reaches_the_peer(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    driving = house.service.dispatch
+    driving = house.parts.dispatch
     await house.start()
     await house.send("and this", task=accepted.facade)
     await wait_until(lambda: "and this" in house.peer.texts, 15, "the peer has the input")
@@ -406,7 +406,7 @@ async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_
 ) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     driver.deps = change(driver.deps, may_send=may_send_nothing)
     turn = await house.send("and this", task=accepted.facade)

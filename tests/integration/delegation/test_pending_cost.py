@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
+from passerelle.core.commands import ListActions
 from passerelle.core.ids import Shard, compose_id, place
+from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.lag import RELAY
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -65,15 +67,20 @@ async def pass_on(house: House, shard: Shard) -> None:
     await projections.move_mark(shard, RELAY, rows[-1].id)
 
 
+async def list_pending(house: House, limit: int) -> list[JsonObject]:
+    page = await house.service.read(ADA, ListActions(limit))
+    return cast("list[JsonObject]", page["pending"])
+
+
 async def test_page_of_ten_thousand_questions_reads_its_own_and_shows_the_newest_first(
     house: House,
 ) -> None:
     actions = await ask(house, _PAGE)
     await fill_inbox(house, _MANY)
     counting = CountingLog(house.log.log)
-    house.service.writes.log = counting
+    house.parts.writes.log = counting
     began_s = time.monotonic()
-    views = await house.service.list_pending(ADA, _PAGE)
+    views = await list_pending(house, _PAGE)
     took_s = time.monotonic() - began_s
     assert [view["actionId"] for view in views] == actions
     assert (counting.reads, counting.loaded) == (["load"], _PAGE)
@@ -82,7 +89,7 @@ async def test_page_of_ten_thousand_questions_reads_its_own_and_shows_the_newest
 
 async def test_what_was_closed_makes_room_for_the_next(house: House) -> None:
     actions = await ask(house, 3)
-    newest = await house.service.list_pending(ADA, 1)
+    newest = await list_pending(house, 1)
     await house.respond(newest[0], option_id="leave")
-    views = await house.service.list_pending(ADA, 2)
+    views = await list_pending(house, 2)
     assert [view["actionId"] for view in views] == actions[1:]

@@ -94,9 +94,9 @@ async def test_adoption_of_what_has_ended_or_is_driven_changes_nothing(house: Ho
     await house.adopt(done)
     running = await house.send("silent", wait="stream")
     await house.until(running, Status.QUEUED)
-    driver = house.service.dispatch.find(running.task_id)
+    driver = house.parts.dispatch.find(running.task_id)
     await house.adopt(running)
-    assert house.service.dispatch.find(running.task_id) is driver
+    assert house.parts.dispatch.find(running.task_id) is driver
     assert await house.record(done) == before
 
 
@@ -107,7 +107,7 @@ async def test_driver_whose_run_was_taken_over_writes_nothing_more(house: House)
     await house.give_away(accepted, Incarnation("inst_other", 1))
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED", "too late for this one")
-    dispatch = house.service.dispatch
+    dispatch = house.parts.dispatch
     await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "it stopped driving")
     assert (await house.record(accepted)).status is Status.QUEUED
     assert await house.events(accepted) == before

@@ -128,12 +128,12 @@ async def take_over(house: House, accepted: TurnAccepted) -> None:
     task = task_of(accepted)
     await house.restart()
     wait_for_arrival(house, 60.0)
-    held = await house.service.writes.load([task])
-    decision = house.service.writes.begin(accepted.session_id, held)
+    held = await house.parts.writes.load([task])
+    decision = house.parts.writes.begin(accepted.session_id, held)
     record = decision.state(task)
     assert isinstance(record, TaskRecord)
     decision.add([Fact(scope_of(record), RunStatus(taken_over=True))])
-    written = await house.service.writes.commit(decision, held, Terms())
+    written = await house.parts.writes.commit(decision, held, Terms())
     assert isinstance(written, Written), written
     await house.adopt(accepted)
 
@@ -350,7 +350,7 @@ async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: Ho
 
 
 async def test_a_newer_lease_sends_nothing_for_a_run_of_the_one_before(house: House) -> None:
-    dispatch, leave = house.service.dispatch, asyncio.Event()
+    dispatch, leave = house.parts.dispatch, asyncio.Event()
     present = dispatch.drives(Shard(0))
     dispatch.find_sender = lambda shard: dispatch.drives(shard) if leave.is_set() else None
     accepted = await house.send("silent", wait="stream")
@@ -376,7 +376,7 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     house.peer.next(work_on, work_on)
     await house.send("", task=accepted.facade, message=message)
     await wait_until(lambda: house.peer.texts.count("and this") == 1, 15, "the first has arrived")
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     driver.deps = change(driver.deps, may_send=may_send_nothing)
     turn = await house.send("", task=accepted.facade, message=message)
@@ -390,7 +390,7 @@ async def test_input_is_looked_for_once_the_term_of_its_agent_is_over(house: Hou
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     wait_for_arrival(house, 600.0)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     driver.deps = change(driver.deps, may_send=may_send_nothing)
     began_ms = house.clock.now_ms()

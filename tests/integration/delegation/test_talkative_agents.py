@@ -59,7 +59,7 @@ def say_word(task: RemoteTask, number: int, more: str = "") -> Frame:
 
 
 def find_driver(house: House, accepted: TurnAccepted) -> ActiveRun:
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     return driver
 
@@ -225,7 +225,7 @@ async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
 
 def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Whoever takes turns from now on: caller and agent."""
-    turns = house.service.dispatch.scheduler
+    turns = house.parts.dispatch.scheduler
     take, taken = turns.take, list[tuple[str, str]]()
 
     async def note(caller: str, agent: str) -> None:

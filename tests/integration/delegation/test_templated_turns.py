@@ -201,7 +201,10 @@ async def test_more_callers_than_shapes_have_no_form_made_for_each_message(
     monkeypatch.setattr(turn_templates, "make_template", see_make)
     monkeypatch.setattr(turn_templates, "SHAPES", 8)
     monkeypatch.setattr(turn_templates, "FEW", 4)
-    service = replace(house.service, templated_turns=TemplatedTurns(house.service.turns))
+    messages = house.service.messages
+    service = replace(
+        house.service, messages=replace(messages, templated_turns=TemplatedTurns(messages.turns))
+    )
     for _ in range(3):
         for number in range(callers):
             who = replace(ADA, id=f"ada-{number}")
@@ -224,7 +227,7 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
 ) -> None:
     learnt = await learn(house, monkeypatch)
     (run,), (plan,) = learnt.runs, learnt.plans
-    chance, turns = random.Random(8), house.service.turns  # noqa: S311  a seed that can be repeated
+    chance, turns = random.Random(8), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
     under = (learnt.forms[0].samples[0].driver, 0)
     trace = make_trace(chance, state)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
@@ -269,7 +272,7 @@ async def test_a_filled_turn_stands_where_its_context_is_looked_for(
     learnt = await learn(house, monkeypatch)
     (turn,) = learnt.turns
     assert list_places(ADA, turn.place.context_id)[0] == turn.place
-    held = await house.service.writes.load([turn.place.thread])
+    held = await house.parts.writes.load([turn.place.thread])
     assert isinstance(held[turn.place.thread].record, ThreadRecord)
 
 
@@ -286,7 +289,7 @@ async def test_the_ids_that_are_known_of_what_is_filled_in_are_those_that_are_wr
     monkeypatch.setattr(FaultyLog, "append", see_append)
     learnt = await learn(house, monkeypatch)
     (turn,) = learnt.turns
-    record = (await house.service.writes.load([turn.task]))[turn.task].record
+    record = (await house.parts.writes.load([turn.task]))[turn.task].record
     assert isinstance(record, TaskRecord)
     known = (turn.turn_id, turn.remote_context_id)
     assert (record.turn_id, record.attempts[0].remote_context_id) == known
@@ -324,7 +327,7 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     learnt = await learn(house, monkeypatch)
     (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
     chance = random.Random(23)  # noqa: S311  a seed that can be repeated
-    turns, driver = house.service.turns, template.samples[0].driver
+    turns, driver = house.parts.service.messages.turns, template.samples[0].driver
     answered: set[AnswerShape] = set()
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
@@ -341,7 +344,7 @@ async def test_a_setting_that_has_the_digits_of_a_length_is_filled_in_as_it_is(
 ) -> None:
     learnt = await learn(house, monkeypatch)
     (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
-    turns, (sample, _) = house.service.turns, template.samples
+    turns, (sample, _) = house.parts.service.messages.turns, template.samples
     words, shape = sample.example.values, AnswerShape(is_task=True)
     wordless = sample_result(shape, run.writes.ids, sample.remote_context_id)
     run.context.content = None

@@ -81,7 +81,7 @@ async def test_chunk_whose_reply_was_lost_is_there_once_though_somebody_wrote_si
     async def lose_and_write(batch: Batch) -> None:
         if not lost and any(b"said once" in event.body for event in batch.events):
             lost.append(batch.op)
-            await house.service.writes.decide(accepted.session_id, [task_of(accepted)], rename)
+            await house.parts.writes.decide(accepted.session_id, [task_of(accepted)], rename)
             raise StoreUnavailable("no reply came", "unknown")
 
     house.log.after_append = lose_and_write

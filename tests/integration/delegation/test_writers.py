@@ -36,7 +36,7 @@ def rename(title: str) -> UpdateTask:
 async def test_second_of_two_writers_over_the_same_read_is_refused(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    task, writes = task_of(accepted), house.service.writes
+    task, writes = task_of(accepted), house.parts.writes
     held = await writes.load([task])
     record = cast("TaskRecord", held[task].record)
     decisions = [writes.begin(accepted.session_id, held) for _ in range(2)]
@@ -55,8 +55,8 @@ async def test_who_names_a_task_twice_stands_once_in_the_line_of_its_driver(
     monkeypatch.setattr("passerelle.runtime.records.writes._LINE_S", 3_600.0)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    task, writes = task_of(accepted), house.service.writes
-    driver = house.service.dispatch.find(accepted.task_id)
+    task, writes = task_of(accepted), house.parts.writes
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
 
     def name(title: str) -> Callable[[Decision], Terms]:
@@ -95,7 +95,7 @@ async def test_no_event_id_stands_twice_whoever_writes_and_however_often(house: 
             decision.set_field(ref, "touched", b"%d" % number)
             return Terms()
 
-        await house.service.writes.decide(accepted[0].session_id, [ref], body)
+        await house.parts.writes.decide(accepted[0].session_id, [ref], body)
 
     await asyncio.gather(*map(write, range(8)))
     await house.restart()
@@ -112,7 +112,7 @@ async def test_no_event_id_stands_twice_whoever_writes_and_however_often(house: 
 async def test_eight_writers_at_once_all_get_in_one_after_the_other(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    task, writes = task_of(accepted), house.service.writes
+    task, writes = task_of(accepted), house.parts.writes
     said: list[str] = []
 
     async def write(number: int) -> None:
@@ -143,7 +143,7 @@ async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -
         if batch.fence is not None:
             house.log.before_append = None
             house.peer.on_cancel = "ignored"
-            await house.service.writes.decide(
+            await house.parts.writes.decide(
                 accepted.session_id, [task_of(accepted)], lambda decision: _rename(decision, "x")
             )
             meanwhile.set()
@@ -166,7 +166,7 @@ async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -
 async def test_whoever_goes_while_it_waits_for_its_turn_is_passed_over(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    driver = house.service.dispatch.find(accepted.task_id)
+    driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     run, held = driver.run, asyncio.Event()
 
@@ -189,10 +189,10 @@ async def test_whoever_goes_while_it_waits_for_its_turn_is_passed_over(house: Ho
 
     def leave_as_called(_result: str, _seconds: float, _why: str) -> None:
         # Before it runs, and after it was told that it may.
-        house.service.writes.tally = lambda _result, _seconds, _why: None
+        house.parts.writes.tally = lambda _result, _seconds, _why: None
         asyncio.get_running_loop().call_soon(called.cancel)
 
-    house.service.writes.tally = leave_as_called
+    house.parts.writes.tally = leave_as_called
     held.set()
     async with asyncio.timeout(15):
         ends = await asyncio.gather(first, gone, called, last, return_exceptions=True)

@@ -52,7 +52,7 @@ class Town:
 
     def find(self, task_id: str) -> ActiveRun | None:
         """The driver of a task, where it is expected."""
-        return self.driver.gateway.service.dispatch.find(task_id)
+        return self.driver.gateway.parts.dispatch.find(task_id)
 
     async def ask(self) -> JsonObject:
         """A question of an agent whose run ``driver`` drives, and looks at no more."""
@@ -64,7 +64,7 @@ class Town:
         """A message that one of the instances takes."""
         message: JsonObject = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
         command = SubmitTurn("echo", message, "a2a", "stream", task=task)
-        return cast("TurnAccepted", await at.gateway.service.execute(OWNER, command, None))
+        return cast("TurnAccepted", await at.gateway.parts.service.execute(OWNER, command, None))
 
     async def until_at_rest(self, task_id: str) -> None:
         """The driver looks at the agent no more by itself."""
@@ -85,7 +85,7 @@ class Town:
         ref = EntityRef(EntityKind.TASK, task_of(view))
 
         async def has_come() -> bool:
-            record = (await self.third.gateway.service.writes.load([ref]))[ref].record
+            record = (await self.third.gateway.parts.writes.load([ref]))[ref].record
             return isinstance(record, TaskRecord) and record.status is status
 
         await wait_until(has_come, _WITHIN_S, f"the task is {status}")
@@ -125,7 +125,7 @@ async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
 
 def silence(instance: Instance) -> None:
     """Nothing that it tells others arrives."""
-    instance.gateway.service.dispatch.signals = None
+    instance.gateway.parts.dispatch.signals = None
 
 
 @pytest.mark.parametrize("who", ["keeper", "third", "driver"])
@@ -154,7 +154,7 @@ async def test_answer_whose_news_are_lost_reaches_the_agent_by_its_row(town: Tow
 
 async def test_cancel_taken_elsewhere_is_seen_by_who_drives(town: Town) -> None:
     view = await town.ask()
-    await town.third.gateway.service.execute(OWNER, CancelTask(str(view["taskId"])), None)
+    await town.third.gateway.parts.service.execute(OWNER, CancelTask(str(view["taskId"])), None)
     await town.until(view, Status.CANCELLED)
 
 
@@ -163,16 +163,16 @@ async def test_pause_and_way_on_taken_elsewhere_are_seen_by_who_drives(town: Tow
     driver = town.find(task_of(view))
     assert driver is not None
     pause, go_on = PauseTask(str(view["taskId"])), ResumeTask(str(view["taskId"]))
-    await town.third.gateway.service.execute(OWNER, pause, None)
+    await town.third.gateway.parts.service.execute(OWNER, pause, None)
     await wait_until(driver.run.is_held, _WITHIN_S, "the driver knows of the pause")
-    await town.keeper.gateway.service.execute(OWNER, go_on, None)
+    await town.keeper.gateway.parts.service.execute(OWNER, go_on, None)
     await wait_until(lambda: not driver.run.is_held(), _WITHIN_S, "the driver goes on")
 
 
 async def test_call_of_an_agent_taken_elsewhere_has_the_driver_ask(town: Town) -> None:
     view = await town.ask()
     asked = town.rig.peer.count("GetTask")
-    assert not town.third.gateway.service.dispatch.hint(task_of(view))
+    assert not town.third.gateway.parts.dispatch.hint(task_of(view))
     await wait_until(lambda: town.rig.peer.count("GetTask") > asked, _WITHIN_S, "it was asked")
 
 

@@ -83,7 +83,7 @@ async def have_asked(at: Instance, risk: str = "medium", number: int = 0) -> tup
 
 async def find_question(at: Instance, task: str) -> str:
     ref = EntityRef(EntityKind.TASK, task)
-    record = (await at.gateway.service.writes.load([ref]))[ref].record
+    record = (await at.gateway.parts.writes.load([ref]))[ref].record
     assert isinstance(record, TaskRecord)
     (action,) = record.open_actions
     return action
@@ -138,7 +138,7 @@ async def test_a_question_that_was_just_asked_leaves_the_sight_of_who_may_not_se
 ) -> None:
     at = await start(rig)
     _, action = await have_asked(at)
-    lists = at.gateway.service.question_lists
+    lists = at.gateway.parts.permissions.question_lists
     found = await lists.find_withdrawn(WHO, replace(WHO, scopes=frozenset()))
     assert found == [(action, "scope")]
 
@@ -201,12 +201,12 @@ async def send(at: Instance) -> TurnAccepted:
     parts: list[Json] = [{"text": asks()}]
     message: JsonObject = {"messageId": "m-ask", "role": "ROLE_USER", "parts": parts}
     command = SubmitTurn("echo", message, "a2a", "stream")
-    return cast("TurnAccepted", await at.gateway.service.execute(WHO, command, None))
+    return cast("TurnAccepted", await at.gateway.parts.service.execute(WHO, command, None))
 
 
 async def follow_to_question(at: Instance, accepted: TurnAccepted) -> str:
     """Follows a turn until its caller is shown that something is asked; the id of the question."""
-    service = at.gateway.service
+    service = at.gateway.parts.service
     async with service.follow(WHO, accepted) as followed:
         async for frame in followed.frames:
             if b"INPUT_REQUIRED" in (await frame.load()).data:

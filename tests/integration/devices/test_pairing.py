@@ -90,7 +90,7 @@ async def test_a_code_that_nobody_made_and_one_whose_time_is_over_look_the_same(
     code = await offer(at)
     strange = await PairedDevice(at.http).claim(f"{code[:-4]}0000")
     broken = await PairedDevice(at.http).claim("nonsense")
-    at.gateway.service.writes.clock, at.gateway.service.writes.shard_ms = LateClock(), None
+    at.gateway.parts.writes.clock, at.gateway.parts.writes.shard_ms = LateClock(), None
     over = await PairedDevice(at.http).claim(code)
     assert strange.status_code == broken.status_code == over.status_code == 404
     assert strange.json()["detail"] == over.json()["detail"]

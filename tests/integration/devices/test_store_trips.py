@@ -50,7 +50,7 @@ async def until_at_rest(at: Instance, view: JsonObject) -> None:
     """The driver has looked at its agent, and waits for news."""
 
     def look() -> bool:
-        drivers = at.gateway.service.dispatch.runs
+        drivers = at.gateway.parts.dispatch.runs
         driver = drivers.find(str(view["taskId"]).partition(".")[0])
         run = driver.run.record.run if driver else None
         return run is not None and run.delivery_mechanism == "polling"

@@ -32,12 +32,12 @@ async def send(at: Instance) -> TurnAccepted:
     parts: list[Json] = [{"text": "go"}]
     message: JsonObject = {"messageId": "m-go", "role": "ROLE_USER", "parts": parts}
     command = SubmitTurn("echo", message, "a2a", "stream")
-    return cast("TurnAccepted", await at.gateway.service.execute(OWNER, command, None))
+    return cast("TurnAccepted", await at.gateway.parts.service.execute(OWNER, command, None))
 
 
 async def read_status(at: Instance, accepted: TurnAccepted) -> Status:
     ref = EntityRef(EntityKind.TASK, accepted.task_id)
-    record = (await at.gateway.service.writes.load([ref]))[ref].record
+    record = (await at.gateway.parts.writes.load([ref]))[ref].record
     assert isinstance(record, TaskRecord)
     return record.status
 
@@ -49,7 +49,7 @@ def be_slower_than_the_driver(
     tried: list[str] = []
 
     async def lose(batch: Batch) -> None:
-        driver = driving.gateway.service.dispatch.find(accepted.task_id)
+        driver = driving.gateway.parts.dispatch.find(accepted.task_id)
         if driver is None or all(event.type != wanted for event in batch.events):
             return
         tried.append(batch.op)
@@ -60,7 +60,7 @@ def be_slower_than_the_driver(
                 while driver.run.record.last == stored:
                     await asyncio.sleep(0)
 
-    writes = other.gateway.service.writes
+    writes = other.gateway.parts.writes
     writes.log = FaultyLog(writes.log, before_append=lose)
     return tried
 
@@ -83,7 +83,7 @@ async def test_a_cancel_taken_elsewhere_has_its_turn(
 
     await wait_until(is_running, _WITHIN_S, "the agent talks")
     tried = be_slower_than_the_driver(driving, other, accepted, EventType.TASK_CANCEL_REQUESTED)
-    await other.gateway.service.execute(OWNER, CancelTask(accepted.facade), None)
+    await other.gateway.parts.service.execute(OWNER, CancelTask(accepted.facade), None)
     assert 1 < len(tried) < 10
     assert rig.peer.count("CancelTask") == 1
 
@@ -105,6 +105,8 @@ async def test_an_end_that_is_stored_in_place_of_the_driver_has_its_turn(
 
     await wait_until(is_running, _WITHIN_S, "the agent talks")
     tried = be_slower_than_the_driver(driving, other, accepted, EventType.TASK_FAILED)
-    await other.gateway.service.execute(OWNER, FailTask(accepted.facade, reason="enough"), None)
+    await other.gateway.parts.service.execute(
+        OWNER, FailTask(accepted.facade, reason="enough"), None
+    )
     assert 1 < len(tried) < 10
     assert await read_status(other, accepted) is Status.FAILED

@@ -71,7 +71,7 @@ async def test_a_gateway_that_stops_lets_its_waiters_go(rig: Rig) -> None:
     view = await ask(at)
     reading = wait_for(at, view["actionId"])
     await until_waiting()
-    at.gateway.service.question_waits.drain()
+    at.gateway.parts.permissions.question_waits.drain()
     answer = await reading
     assert answer.json()["state"] == "pending"
     assert answer.elapsed.total_seconds() < _LONG_S

@@ -174,7 +174,7 @@ async def test_calls_that_come_too_often_are_not_looked_at(called: Called) -> No
 
 
 async def test_names_that_are_no_ids_are_not_kept(called: Called) -> None:
-    callbacks = called.rig.gateway.service.dispatch.callbacks
+    callbacks = called.rig.gateway.parts.dispatch.callbacks
     assert callbacks is not None
     name = "a" * 60_000
     answers = [await called.post(f"/callbacks/{name}{number}/x") for number in range(3)]

@@ -444,7 +444,7 @@ async def _tasks_of(rig: Rig) -> list[str]:
 async def test_receiver_of_protocol_0_3_gets_the_task_in_the_form_that_it_knows(rig: Rig) -> None:
     task = await rig.held_task()
     config = PushConfig(f"{rig.receiver.url}/hook", "old", dialect="0.3")
-    await rig.gateway.service.execute(OWNER, SetPushConfig(task, config, "echo"), None)
+    await rig.gateway.parts.service.execute(OWNER, SetPushConfig(task, config, "echo"), None)
     rig.peer.release_all()
     await rig.until_state(task, "old", "gone")
     *_, last = rig.receiver.taken("/hook")

@@ -306,7 +306,7 @@ class InboxHook(Hook):
 
     async def say(self, *texts: str) -> None:
         """Facts about links, which come to the inbox over the home session."""
-        home = self.rig.gateway.service.device_streams.webhooks.home
+        home = self.rig.gateway.parts.links.webhooks.home
         for text in texts:
             await home.record(OWNER, ChannelMessage("ch_a", "status", "out", "word", text))
 
@@ -349,7 +349,7 @@ async def test_a_webhook_of_an_inbox_that_a_crash_left_half_made_is_made_by_its_
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = InboxHook(rig)
-    webhooks = type(rig.gateway.service.device_streams.webhooks)
+    webhooks = type(rig.gateway.parts.links.webhooks)
 
     async def crash(*_: object) -> None:
         raise StoreUnavailable("gone in the middle", "no")

@@ -24,13 +24,13 @@ pytestmark = pytest.mark.anyio
 
 def find_tasks(instance: Instance) -> list[str]:
     """Tasks that an instance drives."""
-    return instance.gateway.service.dispatch.runs.list_tasks()
+    return instance.gateway.parts.dispatch.runs.list_tasks()
 
 
 async def read_owner(instance: Instance, task: Answer) -> str:
     """The instance whose run it is, by what is stored."""
     ref = EntityRef(EntityKind.TASK, task["id"])
-    held = (await instance.gateway.service.writes.load([ref]))[ref]
+    held = (await instance.gateway.parts.writes.load([ref]))[ref]
     driver = read_driver(held.fields)
     return driver.instance if driver else ""
 

@@ -1,0 +1,165 @@
+"""Messages to agents: judged, planned, paid for and stored, and their runs begun (CMD-1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from passerelle.core.errors import Draining, NotFound
+from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.wire.record import change
+from passerelle.core.wire.trace import read_trace
+from passerelle.delegation.runs.answers import Answers, OpenTurn
+from passerelle.runtime.common.carried import TRACE, choose_trace
+from passerelle.runtime.limits.costs import FREE
+from passerelle.runtime.records.references import MEMBER, NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.commands import SubmitTurn, TurnAccepted
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.active_runs import Begun
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.follow_ups import FollowUps
+    from passerelle.delegation.runs.plan import Planner
+    from passerelle.delegation.runs.turn_templates import TemplatedTurns
+    from passerelle.delegation.runs.turns import OpenedTurn, Turns
+    from passerelle.runtime.records.references import References, Referred
+    from passerelle.webhooks.push_configs import PushConfigs
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Takes messages. What comes of one is a turn of a new task, or of one that goes on."""
+
+    turns: Turns
+    templated_turns: TemplatedTurns
+    follow_ups: FollowUps
+    references: References
+    push_configs: PushConfigs
+    planning: Planner
+    dispatch: Dispatch
+    answers: Answers
+    find_peer: Callable[[str], Peer]
+    ids: Ids
+    bounds: MessageBounds = field(default_factory=MessageBounds)
+
+    async def submit(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> tuple[TurnAccepted, Begun | None]:
+        """Stores a message, once for each key, as a turn of the task that it names or of a new one.
+
+        Raises:
+            NotFound, InvalidInput, Draining: nothing is stored.
+            IdempotencyConflict: the key came with another message before.
+        """
+        peer = self._admit(principal, command)
+        referred = await self._refer(principal, command)
+        if command.task is not None:
+            return await self._follow_up(principal, command, idem), None
+        opened, begun = await self._open_turn(principal, command, idem, peer, referred)
+        return opened.accept(), begun
+
+    async def open(
+        self, principal: Principal, command: SubmitTurn
+    ) -> tuple[OpenTurn, Begun | None]:
+        """Opens the task of a message without a key, for whoever does not wait and is told.
+
+        Raises:
+            NotFound, InvalidInput, Draining: nothing is stored.
+        """
+        peer = self._admit(principal, command)
+        referred = await self._refer(principal, command)
+        opened, begun = await self._open_turn(principal, command, None, peer, referred)
+        driver = None if begun is None else begun[0]
+        return OpenTurn(opened, self.answers, principal, driver), begun
+
+    def _admit(self, principal: Principal, command: SubmitTurn) -> Peer:
+        """The agent of a message that may come in, as far as nobody has to be asked.
+
+        Raises:
+            NotFound, InvalidInput, Draining: it may not.
+        """
+        if not principal.may_call(command.agent):
+            raise NotFound("agent", command.agent)
+        self.bounds.judge(command.message)
+        # What is started from here on, the run among it, belongs to the caller's trace (ENV-8).
+        parent = command.traceparent
+        caller = read_trace(parent, command.tracestate) if parent else None
+        TRACE.set(choose_trace(caller, self.ids.draw))
+        peer = self.find_peer(command.agent)
+        if self.dispatch.runs.is_draining:
+            raise Draining("this instance is shutting down", retry_after_s=1)
+        if command.push is not None:
+            self.push_configs.check(command.push)
+        return peer
+
+    async def _refer(self, principal: Principal, command: SubmitTurn) -> Referred:
+        """What the message refers to."""
+        if MEMBER not in command.message:
+            return NOTHING
+        return await self.references.find(principal, command.agent, command.message)
+
+    async def _open_turn(
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        idem: str | None,
+        peer: Peer,
+        referred: Referred,
+    ) -> tuple[OpenedTurn, Begun | None]:
+        """Stores a turn that opens a task, and makes its driver."""
+        plan = await self.planning.plan(principal, command, peer)
+        if referred.tasks:
+            plan = replace(
+                plan,
+                sources=referred.tasks,
+                source_runs=referred.runs,
+                consumed=referred.consumed,
+            )
+        if referred.unknown:
+            plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
+        charge = FREE
+        try:
+            if self.planning.charges:
+                charge = await self.planning.charge(principal, command)
+                plan = change(plan, facts=(*plan.facts, *charge.facts))
+            opened = None if idem else await self.templated_turns.open(principal, command, plan)
+            if opened is None:
+                opened = await self.turns.open(principal, command, idem, plan)
+        except BaseException:
+            charge.refund()
+            raise
+        if opened.repeated:
+            charge.refund()
+            return opened, None
+        params: JsonObject = {**(command.params or {}), "message": command.message}
+        return opened, self.dispatch.begin(opened, peer, command.message, params, referred)
+
+    async def _follow_up(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> TurnAccepted:
+        charge = await self.planning.charge(principal, command)
+        try:
+            if command.push is not None:
+                await self.push_configs.set_with_message(principal, command, command.push)
+            accepted = await self.follow_ups.take(principal, command, idem)
+        except BaseException:
+            charge.refund()
+            raise
+        if accepted.repeated:
+            charge.refund()
+        return accepted
+
+
+def _note_unknown(count: int) -> WarningRaised:
+    """Says that references were left out, and not which: the caller has written them."""
+    which = "a task that is" if count == 1 else f"{count} tasks that are"
+    return WarningRaised(
+        "reference_unknown", f"the message refers to {which} not known here; the agent is not told"
+    )

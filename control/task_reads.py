@@ -1,0 +1,75 @@
+"""Single tasks as they are stored: the Task of A2A, and the record behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.history import cut_history
+from passerelle.a2a_mapping.resume import mark
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.errors import NotFound
+from passerelle.core.read_models.task import show_record
+from passerelle.core.wire.codec import to_wire
+from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.records.long_content import LongContent, LongTaskError, Shape
+
+if TYPE_CHECKING:
+    from passerelle.channels.task_follower import Following
+    from passerelle.core.commands import GetRecord, GetTask
+    from passerelle.core.principal import Principal
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.runtime.records.contents import Contents
+    from passerelle.runtime.records.ownership import Ownership
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReads:
+    """Reads them. An agent is never asked."""
+
+    ownership: Ownership
+    contents: Contents
+    following: Following
+
+    async def read(self, principal: Principal, query: GetTask) -> JsonObject:
+        """The Task as its callers see it.
+
+        Raises:
+            NotFound: no such task of the caller.
+            LongTaskError: it is large, and asked for in pieces.
+        """
+        owned = await self.ownership.find(principal, query.task, query.agent)
+        if query.in_pieces:
+            found = await self.contents.read_slim(owned.record, owned.held.fields)
+            if isinstance(found, LongContent):
+                is_asked_for = query.history_length is None and not query.marked
+                shape = None if is_asked_for else await self._shape(owned.record, query)
+                raise LongTaskError(found, shape)
+            task = found
+        else:
+            task = await self.contents.read_task(owned.record, owned.held.fields)
+        if task is None:
+            raise NotFound("task", query.task)
+        return (await self._shape(owned.record, query))(task)
+
+    async def _shape(self, record: TaskRecord, query: GetTask) -> Shape:
+        """What makes of a Task what a query asks for."""
+        cursor = str(await self.following.locate(record)) if query.marked else None
+
+        def shape(task: JsonObject) -> JsonObject:
+            cut = cut_history(task, query.history_length)
+            return cut if cursor is None else mark(cut, record.generation, cursor)
+
+        return shape
+
+    async def read_record(self, principal: Principal, query: GetRecord) -> JsonObject:
+        """The record of a task, with its version.
+
+        Raises:
+            NotFound: no such task of the caller.
+        """
+        owned = await self.ownership.find(principal, query.task, None, hidden=True)
+        require_operation(principal, owned.record.kind, Method.GET_TASK)
+        whole = await self.contents.name_artifacts(owned.record)
+        return {**to_wire(show_record(whole)), "version": owned.held.stamp.version}

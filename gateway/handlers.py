@@ -1,0 +1,315 @@
+"""The handler of each command and of each query: where to look for what a method of ``/v1`` or of A2A leads to.
+
+A message to an agent is not here: the service hands it to ``control/messages.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from passerelle.control.handlers import Handlers
+from passerelle.core.approval.requests import (
+    GetAudit,
+    ListMutes,
+    MutePeer,
+    NoteSeen,
+    ReturnAgain,
+    UnmutePeer,
+)
+from passerelle.core.commands import (
+    CancelTask,
+    DeletePushConfig,
+    GetAction,
+    GetOutput,
+    GetPushConfig,
+    GetRecord,
+    GetSession,
+    GetSessionTasks,
+    GetTask,
+    GetTaskModel,
+    GetThread,
+    ListActions,
+    ListAgents,
+    ListDeliveries,
+    ListPushConfigs,
+    ListTasks,
+    PushConfigDeleted,
+    PushConfigSet,
+    RespondAction,
+    RetryDelivery,
+    SetPushConfig,
+)
+from passerelle.core.errors import Forbidden
+from passerelle.core.policy.requests import (
+    AskPermission,
+    EvaluatePermission,
+    ExplainAction,
+    GetActionContent,
+    GetPermissions,
+    GetPolicy,
+    ListGrants,
+    ResolvePermission,
+    RevokeGrant,
+    SetBypass,
+    SetPolicy,
+    TryPolicy,
+    UsePermission,
+    WithdrawPermission,
+)
+from passerelle.core.session.device_requests import (
+    AckEvents,
+    ConfirmDevice,
+    GetChannels,
+    GetPushKey,
+    ListDevices,
+    PairDevice,
+    ReconnectChannel,
+    RemoveDevicePush,
+    RenameDevice,
+    RevokeDevice,
+    SendNotice,
+    SetDevicePush,
+)
+from passerelle.core.session.requests import (
+    DescribeSession,
+    InterruptTurn,
+    ListSessions,
+    OpenSession,
+    ResumeThread,
+)
+from passerelle.core.session.webhook_requests import (
+    DeleteStreamWebhook,
+    ListStreamWebhooks,
+    SetStreamWebhook,
+)
+from passerelle.core.task.requests import (
+    AppendTaskProgress,
+    CompleteTask,
+    CreateTask,
+    FailTask,
+    GiveTask,
+    LinkTasks,
+    ListRecords,
+    PauseTask,
+    ResumeTask,
+    RetryTask,
+    StartTask,
+    UnlinkTasks,
+    UpdateTask,
+)
+from passerelle.core.wire.codec import to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.channels.services import StreamAccess
+    from passerelle.control.cancellation import Cancelling
+    from passerelle.control.catalogue import Catalogue
+    from passerelle.control.closure import Finishing
+    from passerelle.control.creation import Creating
+    from passerelle.control.device_streams import ChannelNotices, DeviceStreams
+    from passerelle.control.edges import Linking
+    from passerelle.control.interruption import Interrupting
+    from passerelle.control.outputs import Outputs
+    from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
+    from passerelle.control.rerun import Rerunning
+    from passerelle.control.sessions import Sessions
+    from passerelle.control.start import Starting
+    from passerelle.control.task_changes import TaskUpdates
+    from passerelle.control.task_reads import TaskReads
+    from passerelle.control.transfer import Giving
+    from passerelle.core.commands import Result
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.permission_bridge.answers.attention import Attending
+    from passerelle.permission_bridge.answers.audit import Auditing, Explaining
+    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
+    from passerelle.permission_bridge.answers.subjects import Subjects
+    from passerelle.permission_bridge.answers.workers import WorkerAsking
+    from passerelle.permission_bridge.devices.devices import Devices
+    from passerelle.permission_bridge.governing.judgement import Judging
+    from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
+    from passerelle.runtime.records.task_lists import Records
+    from passerelle.runtime.records.task_pages import Listing
+    from passerelle.webhooks.dead_letters import DeadLetters
+    from passerelle.webhooks.push_configs import PushConfigs
+    from passerelle.webhooks.stream_webhooks import StreamWebhooks
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHandlers:
+    """Who works on tasks and sessions, and reads them."""
+
+    reads: TaskReads
+    listing: Listing
+    records: Records
+    models: Models
+    outputs: Outputs
+    creating: Creating
+    starting: Starting
+    updates: TaskUpdates
+    giving: Giving
+    finishing: Finishing
+    cancelling: Cancelling
+    rerunning: Rerunning
+    linking: Linking
+    sessions: Sessions
+    interrupting: Interrupting
+
+    def register(self, handlers: Handlers) -> None:
+        """Adds them."""
+        handlers.on_command(CreateTask, self.creating.create)
+        handlers.on_command(StartTask, self.starting.start)
+        handlers.on_command(UpdateTask, self.updates.update)
+        handlers.on_command(AppendTaskProgress, self.updates.steer)
+        handlers.on_command(PauseTask, self.updates.steer)
+        handlers.on_command(ResumeTask, self.updates.steer)
+        handlers.on_command(GiveTask, self.giving.give)
+        handlers.on_command(CompleteTask, self.finishing.complete)
+        handlers.on_command(FailTask, self.finishing.fail)
+        handlers.on_repeatable(CancelTask, self.cancelling.cancel)
+        handlers.on_command(RetryTask, self.rerunning.rerun)
+        handlers.on_command(LinkTasks, self.linking.link)
+        handlers.on_command(UnlinkTasks, self.linking.unlink)
+        handlers.on_command(OpenSession, self.sessions.open)
+        handlers.on_command(DescribeSession, self.sessions.describe)
+        handlers.on_repeatable(InterruptTurn, self.interrupting.interrupt)
+        handlers.on_repeatable(ResumeThread, self.interrupting.resume)
+        handlers.on_query(GetTask, self.reads.read)
+        handlers.on_query(GetRecord, self.reads.read_record)
+        handlers.on_query(ListTasks, self.listing.list_tasks)
+        handlers.on_query(ListRecords, self.records.list_tasks)
+        handlers.on_query(GetOutput, self.outputs.read)
+        handlers.on_query(GetTaskModel, self.models.read_task)
+        handlers.on_query(GetThread, self.models.read_thread)
+        handlers.on_query(GetSession, self.models.read_session)
+        handlers.on_query(GetSessionTasks, self.models.read_tasks)
+        handlers.on_query(ListSessions, self.sessions.list_sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionHandlers:
+    """Who works on approvals and the policy behind them."""
+
+    question_waits: QuestionWaits
+    question_lists: QuestionLists
+    attending: Attending
+    auditing: Auditing
+    explaining: Explaining
+    subjects: Subjects
+    granting: Granting
+    judging: Judging
+    summaries: PermissionSummaries
+    editing: PolicyEditing
+    workers: WorkerAsking
+
+    def register(self, handlers: Handlers) -> None:
+        """Adds them."""
+        handlers.on_repeatable(RespondAction, self.attending.respond)
+        handlers.on_repeatable(NoteSeen, self.attending.execute)
+        handlers.on_repeatable(ReturnAgain, self.attending.execute)
+        handlers.on_repeatable(MutePeer, self.attending.execute)
+        handlers.on_repeatable(UnmutePeer, self.attending.execute)
+        handlers.on_repeatable(AskPermission, self.workers.ask)
+        handlers.on_repeatable(UsePermission, self.workers.use)
+        handlers.on_repeatable(WithdrawPermission, self.workers.withdraw)
+        handlers.on_command(ResolvePermission, _for_people(_without_key(self.workers.resolve)))
+        handlers.on_command(RevokeGrant, _for_people(self.granting.revoke))
+        handlers.on_command(SetBypass, _for_people(self.granting.set_bypass))
+        handlers.on_command(SetPolicy, _for_people(self.editing.edit))
+        handlers.on_query(GetAction, self.question_waits.read)
+        handlers.on_query(ListActions, self.question_lists.list_page)
+        handlers.on_query(GetActionContent, self.subjects.read)
+        handlers.on_query(ExplainAction, self.explaining.explain)
+        handlers.on_query(GetAudit, self.auditing.read)
+        handlers.on_query(ListGrants, lambda principal, _: self.granting.show(principal))
+        handlers.on_query(ListMutes, self._list_mutes)
+        handlers.on_query(EvaluatePermission, self.judging.evaluate)
+        handlers.on_query(GetPermissions, self.summaries.read)
+        handlers.on_query(GetPolicy, lambda principal, _: self.editing.show(principal))
+        handlers.on_query(TryPolicy, self.editing.rehearsing.try_policy)
+
+    async def _list_mutes(self, principal: Principal, _query: ListMutes) -> JsonObject:
+        return to_wire(await self.attending.list_mutes(principal))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHandlers:
+    """Who works on what leads out: devices, channels, webhooks; and on the list of agents."""
+
+    access: StreamAccess
+    streams: DeviceStreams
+    notices: ChannelNotices
+    summaries: ChannelSummaries
+    devices: Devices
+    webhooks: StreamWebhooks
+    push_configs: PushConfigs
+    dead_letters: DeadLetters
+    catalogue: Catalogue
+
+    def register(self, handlers: Handlers) -> None:
+        """Adds them."""
+        handlers.on_repeatable(AckEvents, self.streams.acknowledge)
+        handlers.on_repeatable(ReconnectChannel, self.streams.reconnect)
+        handlers.on_command(SendNotice, self.notices.send)
+        handlers.on_command(PairDevice, self.devices.execute)
+        handlers.on_command(ConfirmDevice, self.devices.execute)
+        handlers.on_command(RenameDevice, self.devices.execute)
+        handlers.on_command(RevokeDevice, self.devices.execute)
+        handlers.on_command(SetDevicePush, self.devices.execute)
+        handlers.on_command(RemoveDevicePush, self.devices.execute)
+        handlers.on_repeatable(SetStreamWebhook, self._change_webhook)
+        handlers.on_repeatable(DeleteStreamWebhook, self._change_webhook)
+        handlers.on_command(SetPushConfig, self._set_push)
+        handlers.on_repeatable(DeletePushConfig, self._delete_push)
+        handlers.on_repeatable(RetryDelivery, self.dead_letters.retry)
+        handlers.on_query(ListDevices, self.devices.read)
+        handlers.on_query(GetPushKey, self.devices.read)
+        handlers.on_query(GetChannels, self.summaries.read)
+        handlers.on_query(ListStreamWebhooks, self._list_webhooks)
+        handlers.on_query(GetPushConfig, self.push_configs.read)
+        handlers.on_query(ListPushConfigs, self.push_configs.list)
+        handlers.on_query(ListDeliveries, self.dead_letters.list)
+        handlers.on_query(ListAgents, self.catalogue.list)
+
+    async def _change_webhook(
+        self, principal: Principal, command: SetStreamWebhook | DeleteStreamWebhook
+    ) -> Result:
+        return await self.webhooks.execute(self.access, principal, command)
+
+    async def _list_webhooks(self, principal: Principal, query: ListStreamWebhooks) -> JsonObject:
+        return await self.webhooks.list_all(self.access, principal, query)
+
+    async def _set_push(
+        self, principal: Principal, command: SetPushConfig, idem: str | None
+    ) -> PushConfigSet:
+        return PushConfigSet(await self.push_configs.set(principal, command, idem))
+
+    async def _delete_push(
+        self, principal: Principal, command: DeletePushConfig
+    ) -> PushConfigDeleted:
+        await self.push_configs.delete(principal, command)
+        return PushConfigDeleted()
+
+
+def _without_key(
+    handle: Callable[[Principal, C], Awaitable[Result]],
+) -> Callable[[Principal, C, str | None], Awaitable[Result]]:
+    return lambda principal, command, _idem: handle(principal, command)
+
+
+def _for_people(
+    handle: Callable[[Principal, C, str | None], Awaitable[Result]],
+) -> Callable[[Principal, C, str | None], Awaitable[Result]]:
+    """A command that loosens what agents are held by: no agent gives it (Forbidden)."""
+
+    async def judged(principal: Principal, command: C, idem: str | None) -> Result:
+        if principal.kind == "agent":
+            raise Forbidden("a credential of kind agent changes no policy", kind=principal.kind)
+        return await handle(principal, command, idem)
+
+    return judged
