@@ -25,7 +25,7 @@ from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings.model import is_loopback
 from passerelle.gateway.settings.source import Sources
 from passerelle.runtime.common.collector import calm_collector
-from passerelle.runtime.memory.machine import give_back
+from passerelle.runtime.memory.machine import give_back, use_one_arena
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -63,6 +63,7 @@ async def run_gateway(
         ConfigInvalid: a busy port, an unusable directory, server or secret key.
         DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be had.
     """
+    use_one_arena()
     tls = load_server_tls(settings)
     listener = bind(settings.host, settings.port, "https" if tls else "http")
     stop = asyncio.Event()

@@ -32,10 +32,37 @@ asyncio.run(fill_and_free())
 """
 
 
-def _measure(mode: str) -> tuple[int, int]:
-    """Bytes that are held over those before: as the blocks are freed, and after ten seconds at most."""
+# Four threads at once, each of which makes and frees a large block among its first ones.
+_THREADS = """
+import asyncio, sys, threading
+from passerelle.runtime.memory.machine import give_back, read_resident, use_one_arena
+
+async def fill_and_free():
+    giving = asyncio.create_task(give_back())
+    await asyncio.sleep(0)
+    before, together = read_resident(), threading.Barrier(4)
+    def make():
+        together.wait()
+        size = len(b"x" * 20_000_000)
+        together.wait()
+        return size
+    await asyncio.gather(*(asyncio.to_thread(make) for _ in range(4)))
+    freed = read_resident() - before
+    await asyncio.sleep(2.5)
+    print(freed, read_resident() - before)
+
+if sys.argv[1] == "one":
+    use_one_arena()
+for _ in range(20):
+    b"x" * 30_000_000
+asyncio.run(fill_and_free())
+"""
+
+
+def _measure(program: str, mode: str) -> tuple[int, int]:
+    """Bytes that are held over those before: as the blocks are freed, and some seconds later."""
     done = subprocess.run(
-        [sys.executable, "-c", _ROUND, mode], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, mode], capture_output=True, text=True, check=True
     )
     freed, later = done.stdout.split()
     return int(freed), int(later)
@@ -43,6 +70,13 @@ def _measure(mode: str) -> tuple[int, int]:
 
 def test_what_was_freed_between_small_blocks_goes_back() -> None:
     if platform.libc_ver()[0] == "glibc":
-        assert min(_measure("kept")) > 50_000_000
-    _, later = _measure("given")
+        assert min(_measure(_ROUND, "kept")) > 50_000_000
+    _, later = _measure(_ROUND, "given")
     assert later < 10_000_000
+
+
+def test_what_threads_have_freed_goes_back_as_well() -> None:
+    if platform.libc_ver()[0] == "glibc":
+        assert min(_measure(_THREADS, "many")) > 50_000_000
+    _, later = _measure(_THREADS, "one")
+    assert later < 30_000_000
