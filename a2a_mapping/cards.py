@@ -63,7 +63,6 @@ def _without_signatures(card: JsonObject) -> JsonObject:
     return {name: value for name, value in card.items() if name != "signatures"}
 
 
-PROTOCOL_VERSION: Final = "1.0"
 BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
 """What every agent is served over, the preferred one first."""
 EVERY_BINDING: Final = frozenset({*BINDINGS, "GRPC", SOCKET_BINDING})

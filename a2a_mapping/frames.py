@@ -6,32 +6,13 @@ URN of ours and nowhere else.
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import Final
 
-from passerelle.a2a_mapping.identity import Relabel, relabel, relabel_message
 from passerelle.a2a_mapping.members import as_list, object_at
-from passerelle.a2a_mapping.replies import ArtifactReply, MessageReply, StatusReply, TaskReply
 from passerelle.core.wire.json import Json, JsonObject
 
 STATUS_NOTE: Final = "urn:passerelle:status"
 ROLE_AGENT: Final = "ROLE_AGENT"
-
-
-def relabel_reply(
-    reply: TaskReply | MessageReply | StatusReply | ArtifactReply, ids: Relabel
-) -> JsonObject:
-    """A peer's reply as the frame that our callers see; a Message loses its task id."""
-    match reply:
-        case TaskReply(task):
-            return task_frame(relabel(task, "Task", ids))
-        case MessageReply(message):
-            return {"message": relabel_message(message, ids)}
-        case StatusReply(event):
-            return {"statusUpdate": relabel(event, "TaskStatusUpdateEvent", ids)}
-        case ArtifactReply(event):
-            return {"artifactUpdate": relabel(event, "TaskArtifactUpdateEvent", ids)}
-        case _:
-            assert_never(reply)
 
 
 def task_frame(task: JsonObject) -> JsonObject:

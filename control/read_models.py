@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.admission import name_channel
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from passerelle.webhooks.receivers import Receivers
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
 
-ModelQuery: TypeAlias = GetSession | GetSessionTasks | GetThread | GetTaskModel
 LISTED_TASKS: Final = 500
 """Tasks of a session that are looked at, beside those that are open."""
 LOOKED_AT: Final = 4_096

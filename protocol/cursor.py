@@ -53,10 +53,6 @@ class GapReason(StrEnum):
     """Fell behind the ring and beyond the replay limit while open."""
 
 
-DISCARDS_STATE: Final = frozenset({GapReason.EPOCH, GapReason.AHEAD, GapReason.FORKED})
-"""What a reader built from the lost history is wrong, not only old."""
-
-
 def parse_cursor(text: str, field: str = "cursor") -> Cursor:
     """Reads a cursor text of at most 34 characters.
 

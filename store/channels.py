@@ -284,12 +284,6 @@ class RedisLinks:
             },
         )
 
-    async def read_all(self, channel: str) -> dict[str, bytes]:
-        """Every field of a channel's record; nothing where there is none."""
-        shard = place(channel)
-        command = pack("HGETALL", keys.channel(shard, channel))
-        return await self._nodes.query(shard, command, as_hash)
-
     def _owe(
         self, where: tuple[Shard, str | None], owed: list[tuple[_Row, bytes]]
     ) -> Awaitable[list[None]]:

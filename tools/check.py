@@ -52,6 +52,7 @@ STEPS = (
     Step("layers", ("lint-imports", "--no-logo")),
     Step("generated", _module("tools.generate", "--check")),
     Step("links", _module("tools.links")),
+    Step("unused", _module("tools.unused")),
     Step("lua", _module("tools.lua")),
     Step("ledger", _module("tools.ledger")),
 )

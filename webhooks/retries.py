@@ -83,9 +83,6 @@ class Trouble:
     reason: str = ""
 
 
-CALM: Final = Trouble()
-
-
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """The receiver has it."""

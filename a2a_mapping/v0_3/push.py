@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.a2a_mapping.members import object_at, text_at, texts_at
 from passerelle.a2a_mapping.v0_3.forms import Form, map_object, rename
 from passerelle.core.wire.json import JsonObject
 
@@ -50,11 +50,6 @@ def write_task_config(config: JsonObject, form: Form) -> JsonObject:
     if form is Form.KIND:
         return {"taskId": task, NESTED: nested}
     return {"name": f"tasks/{task}/{CONFIGS}/{text_at(config, 'id')}", NESTED: nested}
-
-
-def read_task_configs(page: JsonObject) -> JsonObject:
-    """A 1.0 page of configs out of the ProtoJSON one."""
-    return {**page, "configs": [read_task_config(item) for item in objects_at(page, "configs")]}
 
 
 def split_name(name: str) -> tuple[str, str]:

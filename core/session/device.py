@@ -192,12 +192,6 @@ def decide(
 FOLDED: Final[frozenset[type]] = frozenset({PolicyChanged})
 
 
-def folds_devices(event: Event) -> bool:
-    """Whether the event is about a device."""
-    payload = event.fact.payload
-    return isinstance(payload, PolicyChanged) and payload.device is not None
-
-
 def evolve(state: DeviceList | None, event: Event) -> DeviceList | None:
     """The list after an event; total."""
     payload = event.fact.payload

@@ -371,7 +371,7 @@ def _move(
             _end_cancelled(draft, frame, said, "user")
         return
     match row.follow:
-        case Follow.NOTHING | Follow.WARN | Follow.ASK_AGAIN:
+        case Follow.NOTHING | Follow.WARN:
             _go_on(draft, frame, said, row.status)
         case Follow.OPEN_ACTION:
             _wait(draft, frame, said, native, before)

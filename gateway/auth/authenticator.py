@@ -15,14 +15,10 @@ from passerelle.core.wire.record import change
 from passerelle.gateway.auth.keys import KeyRing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from passerelle.core.credentials import Credentials
     from passerelle.core.principal import Principal
     from passerelle.gateway.auth.credentials import Certificates
     from passerelle.gateway.auth.tokens import Tokens
-    from passerelle.gateway.settings.callers import ClientSettings
-    from passerelle.runtime.common.secret import Secret
 
 _UNKNOWN = "the token or API key is not known"
 
@@ -89,8 +85,3 @@ class OpenAuthenticator:
 
 def _name_device(found: Principal, credentials: Credentials) -> Principal:
     return change(found, device=credentials.device) if credentials.device else found
-
-
-def know_keys(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:
-    """An authenticator that knows the owner and the keys of clients, and nobody else."""
-    return KnownCallers(Callers(KeyRing((owner,), clients)))

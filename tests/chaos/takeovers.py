@@ -1,8 +1,9 @@
 """How soon the runs of a gateway that died are driven again, and on which step the time was spent.
 
 What counts is the first call about a run that a proxy sees, also one that finds its agent down. A message that its new
-driver keeps back, since the way to the agent rests, is as good as such a call: the log tells of it. Where the time goes
-is read there, too: when the run was moved, and when a driver began to look.
+driver keeps back, since the way to the agent rests, is as good as such a call: the log tells of it. So is the end of a
+run that was cancelled before any agent had heard of it. Where the time goes is read there, too: when the run was moved,
+and when a driver began to look.
 
 What is promised is promised where the store answers. While a trap of another errand holds the way of the gateway that
 takes a run over, its append is not answered: the time of that is given on top, and told.
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from passerelle.core.task.status import ENDED
+from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.duties.leases import LEASE_MS
 from tests.chaos.plan import GATEWAYS
@@ -145,8 +146,21 @@ def _find_call(
         for at_ms, line in since
         if line["event"] == _HELD and at_ms >= adopted_ms
     ]
+    calls += find_end(record, death, since)
     later = (call for call in calls if call.at_s > death.at_s)
     return min(later, key=lambda call: call.at_s, default=None)
+
+
+def find_end(record: TaskRecord, death: Death, since: list[tuple[int, JsonObject]]) -> list[Call]:
+    """The end of a run that no agent has heard of and that was cancelled: its new driver has nobody to ask.
+
+    ``since`` are the lines about it since the death; the one that tells of the driver has to be among them.
+    """
+    if record.status is not Status.CANCELLED or any(one.remote_task_id for one in record.attempts):
+        return []
+    at_s = death.at_s + (parse_ms(record.status_at) - death.at_ms) / 1000
+    drivers = [str(line["gateway"]) for _, line in since if line["event"] == _ADOPTED]
+    return [Call(at_s, GATEWAYS.index(driver)) for driver in drivers[:1]]
 
 
 def _break_down(

@@ -24,7 +24,6 @@ from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.cards import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
-from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings.callers import GrantSettings
@@ -40,6 +39,7 @@ from passerelle.store.store import Store, StoreSettings
 from tests.support.clients import make_client
 from tests.support.engine import Server as Engine
 from tests.support.engine import ask
+from tests.support.known_keys import know_keys
 from tests.support.scripted_peer import ScriptedPeer
 
 # A whole answer, as a test reads it: a key that is missing fails the test by itself.

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.chaos.takeovers import AGAIN_S, Call, TakenUp, measure_hold, read_lines, tell_delays
+from passerelle.core.task.status import Status
+from passerelle.core.wire.times import format_ms
+from tests.chaos.site import Death
+from tests.chaos.takeovers import (
+    AGAIN_S,
+    Call,
+    TakenUp,
+    find_end,
+    measure_hold,
+    read_lines,
+    tell_delays,
+)
 from tests.chaos.traps import Hold
+
+if TYPE_CHECKING:
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
 
 
 def test_promise_is_the_lease_and_a_second() -> None:
@@ -48,3 +65,23 @@ def test_lines_of_all_gateways_are_read_in_the_order_of_their_times(tmp_path: Pa
         files[-1].write_text(f"not a line of ours\n{line}", encoding="utf-8")
     (two, first), (one, _) = read_lines(files)["task_1"]
     assert (one - two, first["gateway"]) == (299, "two")
+
+
+@pytest.mark.parametrize(
+    ("status", "remote", "event", "calls"),
+    [
+        (Status.CANCELLED, None, "run.adopted", [Call(105.5, 1)]),
+        (Status.CANCELLED, "t-1", "run.adopted", []),
+        (Status.FAILED, None, "run.adopted", []),
+        (Status.CANCELLED, None, "run.taken_over", []),
+    ],
+    ids=["nobody to ask", "the agent knows of it", "not cancelled", "no driver"],
+)
+def test_end_of_a_run_that_no_agent_has_heard_of_is_as_good_as_a_call(
+    status: Status, remote: str | None, event: str, calls: list[Call]
+) -> None:
+    attempt = SimpleNamespace(remote_task_id=remote)
+    record = SimpleNamespace(status=status, status_at=format_ms(6_500), attempts=(attempt,))
+    line: JsonObject = {"event": event, "gateway": "two"}
+    death = Death(0, "killed", 100.0, 1_000, {})
+    assert find_end(cast("TaskRecord", record), death, [(6_000, line)]) == calls

@@ -15,7 +15,6 @@ from passerelle.gateway.auth.authenticator import (
     Callers,
     KnownCallers,
     OpenAuthenticator,
-    know_keys,
 )
 from passerelle.gateway.auth.credentials import CredentialReader, read_bearer
 from passerelle.gateway.auth.devices import DeviceCallers
@@ -27,6 +26,7 @@ from passerelle.permission_bridge.devices.pairing import TOKEN_PREFIX
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client
+from tests.support.known_keys import know_keys
 
 if TYPE_CHECKING:
     from passerelle.permission_bridge.devices.device_lists import DeviceLists

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.webhooks.retries import (
-    CALM,
     FIRST_PAUSE_MS,
     LONGEST_MS,
     LONGEST_PAUSE_MS,
@@ -55,7 +54,7 @@ def test_silence_is_busy_and_a_refused_address_is_a_refusal() -> None:
 
 
 def test_third_refusal_in_a_row_ends_it_and_a_busy_answer_between_starts_anew() -> None:
-    trouble = CALM
+    trouble = Trouble()
     for status in (404, 404, 503, 404, 404):
         verdict = judge(trouble, Answered(status), NOW, 0.5)
         assert isinstance(verdict, Later)
@@ -65,7 +64,7 @@ def test_third_refusal_in_a_row_ends_it_and_a_busy_answer_between_starts_anew() 
 
 
 def test_gone_ends_it_at_once() -> None:
-    assert judge(CALM, Answered(410), NOW, 0.5) == GivenUp(Trouble(1, NOW, 0, "http_410"))
+    assert judge(Trouble(), Answered(410), NOW, 0.5) == GivenUp(Trouble(1, NOW, 0, "http_410"))
 
 
 def test_pause_doubles_from_a_second_to_five_minutes_with_jitter_below_it() -> None:
@@ -76,8 +75,8 @@ def test_pause_doubles_from_a_second_to_five_minutes_with_jitter_below_it() -> N
 
 
 def test_retry_after_makes_a_pause_longer_and_never_shorter() -> None:
-    patient = judge(CALM, Answered(503, 60_000), NOW, 1.0)
-    hasty = judge(CALM, Answered(503, 1), NOW, 1.0)
+    patient = judge(Trouble(), Answered(503, 60_000), NOW, 1.0)
+    hasty = judge(Trouble(), Answered(503, 1), NOW, 1.0)
     assert isinstance(patient, Later)
     assert isinstance(hasty, Later)
     assert (patient.delay_ms, hasty.delay_ms) == (60_000, FIRST_PAUSE_MS)
@@ -92,7 +91,7 @@ def test_after_a_day_it_is_given_up_and_the_last_pause_does_not_reach_beyond_it(
 
 
 def test_what_was_not_sent_counts_as_time_and_not_as_a_try() -> None:
-    first = put_off(CALM, 700, "breaker", NOW)
+    first = put_off(Trouble(), 700, "breaker", NOW)
     assert first == Later(Trouble(0, NOW, 0, "breaker"), 700)
     kept = put_off(Trouble(3, NOW, 1, "http_500"), 700, "breaker", NOW + 5)
     assert kept == Later(Trouble(3, NOW, 1, "http_500"), 700)
@@ -103,7 +102,7 @@ def test_what_was_not_sent_counts_as_time_and_not_as_a_try() -> None:
 def test_every_sequence_ends_or_goes_on_within_a_day(
     steps: list[tuple[Outcome, int, float]],
 ) -> None:
-    trouble, now_ms = CALM, NOW
+    trouble, now_ms = Trouble(), NOW
     for outcome, pause, chance in steps:
         now_ms += pause
         verdict = judge(trouble, outcome, now_ms, chance)
@@ -112,7 +111,7 @@ def test_every_sequence_ends_or_goes_on_within_a_day(
             return
         if isinstance(verdict, Delivered):
             assert read_reaction(outcome) is Reaction.TAKEN
-            trouble = CALM
+            trouble = Trouble()
             continue
         assert 0 <= verdict.delay_ms <= LONGEST_MS
         assert now_ms + verdict.delay_ms <= verdict.trouble.since_ms + LONGEST_MS

@@ -13,7 +13,6 @@ from passerelle.core.commands import (
     SubmitTurn,
 )
 from passerelle.core.errors import ActionClosed, StoreUnavailable
-from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.http.bodies import BODY_LIMIT_BYTES
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import OPERATIONS, Operation, make_v1_routes
@@ -21,6 +20,7 @@ from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
 from tests.support.clients import make_client
+from tests.support.known_keys import know_keys
 from tests.support.scripted_service import ScriptedService
 from tests.unit.gateway.test_rpc import ACCEPTED, DECISION
 
