@@ -296,12 +296,16 @@ class Hub:
                 async with asyncio.timeout(pause):
                     await self._audit_now.wait()
             self._audit_now.clear()
-            open_now = [one.follower for one in self._followed.values() if one.opening is None]
-            for first in range(0, len(open_now), _AUDITED_AT_ONCE):
-                if first:
-                    await asyncio.sleep(_BETWEEN_AUDITS_S)
-                part = open_now[first : first + _AUDITED_AT_ONCE]
-                await asyncio.gather(*(_audit(follower) for follower in part))
+            await self._audit_all()
+
+    async def _audit_all(self) -> None:
+        # Apart, so that what was audited is not held until the next time.
+        open_now = [one.follower for one in self._followed.values() if one.opening is None]
+        for first in range(0, len(open_now), _AUDITED_AT_ONCE):
+            if first:
+                await asyncio.sleep(_BETWEEN_AUDITS_S)
+            part = open_now[first : first + _AUDITED_AT_ONCE]
+            await asyncio.gather(*(_audit(follower) for follower in part))
 
 
 class Reading:

@@ -121,6 +121,46 @@ def show(
         print(context.get_help())
 
 
+@app.command(epilog="Example: passerelle init --agent http://127.0.0.1:9001 --yes")
+def init(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What is written; nothing is there yet.")
+    ] = Path("passerelle.yaml"),
+    agent: Annotated[str | None, typer.Option(help="Address of an A2A agent.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What it is served as [the last word of its address].")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on [8080].")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+) -> None:
+    """Write a first configuration, with comments."""
+    from passerelle.cli.init import DEFAULT_PORT, propose_name, write_config
+
+    try:
+        if agent is None and not yes:
+            agent = typer.prompt(
+                "Address of an A2A agent (empty: none yet)", "", show_default=False
+            )
+        served = name or propose_name(agent or "")
+        if name is None and agent and not yes:
+            served = str(typer.prompt("Its name here", served))
+        listens = port
+        if listens is None:
+            listens = (
+                DEFAULT_PORT if yes else typer.prompt("Port to listen on", DEFAULT_PORT, type=int)
+            )
+    except typer.Abort:
+        raise typer.BadParameter("nobody answers; --yes asks nothing", param_hint="--yes") from None
+    write_config(file, agent or None, served, listens)
+    print(f"{file} is written. Next:")
+    if not agent:
+        print(
+            "  python -m passerelle.demo.peers.echo --port 9001   # an agent to try it with; add it"
+        )
+    print(f"  passerelle check {file}")
+    print(f"  passerelle serve --config {file}")
+
+
 @app.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
 def serve(
     config: ConfigFlag = None,

@@ -13,6 +13,7 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
+from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.main import app
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
@@ -20,7 +21,7 @@ from passerelle.runtime.common.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
-    *("serve", "demo", "check", "verify", "key", "signing-key", "token"),
+    *("init", "serve", "demo", "check", "verify", "key", "signing-key", "token"),
     *("agents", "approvals", "deliveries", "devices", "tasks", "sessions"),
 )
 BESIDE_GATEWAYS: Final = {"token"}
@@ -252,3 +253,18 @@ def test_dry_run_of_a_verification_says_that_it_wants_a_repair(tmp_path: Path) -
     done = run(tmp_path, "verify", "--dry-run")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--repair" in done.stderr
+
+
+def test_first_configuration_is_written_once_and_can_be_read(tmp_path: Path) -> None:
+    made = run(tmp_path, "init", "--agent", "http://127.0.0.1:9", "--name", "echo", "--yes")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert "passerelle check passerelle.yaml" in made.stdout
+    checked = run(tmp_path, "check", "passerelle.yaml")
+    assert "agents.echo: its card at http://127.0.0.1:9/" in checked.stdout, "the agent is reached"
+    again = run(tmp_path, "init", "--yes")
+    assert again.returncode == ExitStatus.CALLER
+    assert "is there already; nothing was changed" in again.stderr
+    unasked = run(tmp_path, "init", "other.yaml")
+    assert unasked.returncode == ExitStatus.CALLER
+    assert "--yes asks nothing" in unasked.stderr
+    assert not (tmp_path / "other.yaml").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -133,6 +135,19 @@ async def test_a_lost_hint_is_repaired_by_the_audit() -> None:
         at.history.append(2)
         at.hints.lost()
         assert sequences(await take(position)) == [2, 3]
+
+
+async def test_a_stream_that_was_audited_is_let_go_of_once_nobody_reads_it() -> None:
+    async with scene(5, linger_s=0) as at:
+        async with at.hub.open(STREAM, FullView(), Start.LIVE) as position:
+            assert isinstance(await take(position), Live)
+            ring = weakref.ref(next(iter(at.hub._followed.values())).follower)  # pyright: ignore[reportPrivateUsage]
+            at.hub.audit_soon()
+            await settle()
+        del position
+        await settle()
+        gc.collect()
+        assert ring() is None
 
 
 async def test_a_doubled_or_late_hint_repeats_nothing() -> None:
