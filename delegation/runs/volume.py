@@ -74,13 +74,9 @@ class Extent:
     said: int = 0
     held: int = 0
 
-    def __add__(self, other: Extent) -> Extent:
-        """Both together."""
-        return Extent(self.said + other.said, self.held + other.held)
-
-    def __sub__(self, other: Extent) -> Extent:
-        """What is left of it."""
-        return Extent(self.said - other.said, self.held - other.held)
+    def exchange(self, before: Extent, now: Extent) -> Extent:
+        """What this sum is where a part of it was ``before`` and is ``now``."""
+        return Extent(self.said - before.said + now.said, self.held - before.held + now.held)
 
 
 _NOTHING: Final = Extent()
@@ -99,7 +95,7 @@ class Volume:
 
     def set(self, name: str | None, extent: Extent) -> None:
         """An artifact has this extent now."""
-        self.total += extent - self.extents.get(name, _NOTHING)
+        self.total = self.total.exchange(self.extents.get(name, _NOTHING), extent)
         self.extents[name] = extent
 
 
@@ -110,12 +106,12 @@ class Growth:
     volume: Volume
     limits: OutputLimits
     extents: dict[str | None, Extent] = field(default_factory=dict["str | None", Extent])
-    added: Extent = _NOTHING
+    _total: Extent | None = None
 
     @property
     def total(self) -> Extent:
         """Of the run, with what is added."""
-        return self.volume.total + self.added
+        return self.volume.total if self._total is None else self._total
 
     def take(self, artifact: JsonObject, *, appends: bool = False) -> None:
         """Counts an artifact, or a piece of one that ``appends``.
@@ -126,7 +122,7 @@ class Growth:
         name = text_at(artifact, "artifactId")
         extent = measure_extent(artifact)
         if appends:
-            extent += self._find(name)
+            extent = extent.exchange(_NOTHING, self._find(name))
         if extent.said > self.limits.artifact_bytes:
             raise ArtifactTooLarge(
                 f"artifact {name[:60]!r} (artifact_bytes)", self.limits.artifact_bytes
@@ -150,22 +146,21 @@ class Growth:
         """It is stored."""
         for name, extent in self.extents.items():
             self.volume.set(name, extent)
-        self.extents, self.added = {}, _NOTHING
+        self.extents, self._total = {}, None
 
     def _find(self, name: str | None) -> Extent:
         known = self.extents.get(name)
         return known if known is not None else self.volume.extents.get(name, _NOTHING)
 
     def _set(self, name: str | None, extent: Extent) -> None:
-        more = extent - self._find(name)
-        total = self.total + more
+        total = self.total.exchange(self._find(name), extent)
         if total.said > self.limits.task_bytes:
             raise ArtifactTooLarge("all artifacts of the task (task_bytes)", self.limits.task_bytes)
         if total.held > self.limits.held_bytes:
             raise ArtifactTooLarge(
                 "the task, as it is held in memory (memory.budget_bytes)", self.limits.held_bytes
             )
-        self.added += more
+        self._total = total
         self.extents[name] = extent
 
 
