@@ -15,7 +15,7 @@ from passerelle.core.wire.json import Json, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MessageKind:
     """A message of the protocol: which of its fields may be left out when empty, and what its messages are.
 
     ``implicit`` fields have no presence: empty is as good as absent. ``messages`` are fields that hold a message, or
@@ -23,46 +23,48 @@ class Kind:
     """
 
     implicit: frozenset[str] = frozenset()
-    messages: Mapping[str, Kind] = field(default_factory=dict[str, "Kind"])
+    messages: Mapping[str, MessageKind] = field(default_factory=dict[str, "MessageKind"])
     maps: frozenset[str] = frozenset()
     """Those of ``messages`` whose keys are names of the author."""
 
 
-_STRINGS: Final = Kind(frozenset({"list"}))
-_REQUIREMENT: Final = Kind(frozenset({"schemes"}), {"schemes": _STRINGS}, frozenset({"schemes"}))
-_FLOWS: Final = Kind(
+_STRINGS: Final = MessageKind(frozenset({"list"}))
+_REQUIREMENT: Final = MessageKind(
+    frozenset({"schemes"}), {"schemes": _STRINGS}, frozenset({"schemes"})
+)
+_FLOWS: Final = MessageKind(
     messages={
-        "authorizationCode": Kind(frozenset({"refreshUrl", "pkceRequired"})),
-        "clientCredentials": Kind(frozenset({"refreshUrl"})),
-        "implicit": Kind(frozenset({"authorizationUrl", "refreshUrl", "scopes"})),
-        "password": Kind(frozenset({"tokenUrl", "refreshUrl", "scopes"})),
-        "deviceCode": Kind(frozenset({"refreshUrl"})),
+        "authorizationCode": MessageKind(frozenset({"refreshUrl", "pkceRequired"})),
+        "clientCredentials": MessageKind(frozenset({"refreshUrl"})),
+        "implicit": MessageKind(frozenset({"authorizationUrl", "refreshUrl", "scopes"})),
+        "password": MessageKind(frozenset({"tokenUrl", "refreshUrl", "scopes"})),
+        "deviceCode": MessageKind(frozenset({"refreshUrl"})),
     }
 )
-_SCHEME: Final = Kind(
+_SCHEME: Final = MessageKind(
     messages={
-        "apiKeySecurityScheme": Kind(frozenset({"description"})),
-        "httpAuthSecurityScheme": Kind(frozenset({"description", "bearerFormat"})),
-        "oauth2SecurityScheme": Kind(
+        "apiKeySecurityScheme": MessageKind(frozenset({"description"})),
+        "httpAuthSecurityScheme": MessageKind(frozenset({"description", "bearerFormat"})),
+        "oauth2SecurityScheme": MessageKind(
             frozenset({"description", "oauth2MetadataUrl"}), {"flows": _FLOWS}
         ),
-        "openIdConnectSecurityScheme": Kind(frozenset({"description"})),
-        "mtlsSecurityScheme": Kind(frozenset({"description"})),
+        "openIdConnectSecurityScheme": MessageKind(frozenset({"description"})),
+        "mtlsSecurityScheme": MessageKind(frozenset({"description"})),
     }
 )
-_CAPABILITIES: Final = Kind(
+_CAPABILITIES: Final = MessageKind(
     frozenset({"extensions"}),
-    {"extensions": Kind(frozenset({"uri", "description", "required"}))},
+    {"extensions": MessageKind(frozenset({"uri", "description", "required"}))},
 )
-_SKILL: Final = Kind(
+_SKILL: Final = MessageKind(
     frozenset({"examples", "inputModes", "outputModes", "securityRequirements"}),
     {"securityRequirements": _REQUIREMENT},
 )
-CARD: Final = Kind(
+CARD: Final = MessageKind(
     frozenset({"securitySchemes", "securityRequirements", "signatures"}),
     {
-        "supportedInterfaces": Kind(frozenset({"tenant"})),
-        "provider": Kind(),
+        "supportedInterfaces": MessageKind(frozenset({"tenant"})),
+        "provider": MessageKind(),
         "capabilities": _CAPABILITIES,
         "securitySchemes": _SCHEME,
         "securityRequirements": _REQUIREMENT,
@@ -102,7 +104,7 @@ def _without_signatures(card: JsonObject) -> JsonObject:
     return {name: value for name, value in card.items() if name != "signatures"}
 
 
-def _prune(message: JsonObject, kind: Kind) -> JsonObject:
+def _prune(message: JsonObject, kind: MessageKind) -> JsonObject:
     kept: JsonObject = {}
     for name, value in message.items():
         below = kind.messages.get(name)
@@ -113,7 +115,7 @@ def _prune(message: JsonObject, kind: Kind) -> JsonObject:
     return kept
 
 
-def _prune_member(value: Json, kind: Kind, is_map: bool) -> Json:  # noqa: FBT001  data of the table
+def _prune_member(value: Json, kind: MessageKind, is_map: bool) -> Json:  # noqa: FBT001  data of the table
     match value:
         case list():
             return [_prune_member(item, kind, is_map=False) for item in value]

@@ -30,10 +30,10 @@ from passerelle.a2a_mapping.version import SERVED
 from passerelle.core.agent_name import SEPARATOR, find_tenant
 from passerelle.core.wire.json import Json, JsonObject
 
-Shape: TypeAlias = Literal["v1", "v0.3", "merged"]
+CardShape: TypeAlias = Literal["v1", "v0.3", "merged"]
 
 
-def choose_shape(version: str | None, unset: Shape) -> Shape:
+def choose_shape(version: str | None, unset: CardShape) -> CardShape:
     """The shape for what a reader says in ``A2A-Version``; a card is read before versions are agreed on.
 
     So a version that is not served is no error here: the card is what says which ones are.
@@ -44,7 +44,7 @@ def choose_shape(version: str | None, unset: Shape) -> Shape:
     return "v0.3" if asked == LEGACY or asked.startswith(f"{LEGACY}.") else "v1"
 
 
-def shape_card(card: JsonObject, shape: Shape) -> JsonObject:
+def shape_card(card: JsonObject, shape: CardShape) -> JsonObject:
     """A 1.0 card of ours in a shape. Where no interface of 0.3 is served all shapes are that of 1.0."""
     match shape:
         case "v1":
@@ -105,7 +105,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AgentAddress:
     """Where an agent is: ``card_url`` its own card, ``base_url`` our face of it, without a slash at the end."""
 
     agent: str
@@ -113,7 +113,7 @@ class Place:
     base_url: str
 
 
-def rewrite_card(card: JsonObject, place: Place, edge: Edge) -> JsonObject:
+def rewrite_card(card: JsonObject, place: AgentAddress, edge: Edge) -> JsonObject:
     """The peer's card, of 1.0 or 0.3, as ours in the form of 1.0, without signatures."""
     lifted = lift_card(card)
     rest: JsonObject = {name: value for name, value in lifted.items() if name not in _REPLACED}
@@ -142,7 +142,7 @@ def rewrite_card(card: JsonObject, place: Place, edge: Edge) -> JsonObject:
     return served
 
 
-def list_interfaces(place: Place, edge: Edge) -> list[Json]:
+def list_interfaces(place: AgentAddress, edge: Edge) -> list[Json]:
     """Our interfaces of one agent. All of 1.0 stand before those of 0.3: clients take the first one per binding."""
     listed: list[Json] = []
     tenant = find_tenant(place.agent)
@@ -164,7 +164,7 @@ def list_interfaces(place: Place, edge: Edge) -> list[Json]:
     return listed
 
 
-def split_interfaces(place: Place, edge: Edge) -> tuple[list[Json], list[Json]]:
+def split_interfaces(place: AgentAddress, edge: Edge) -> tuple[list[Json], list[Json]]:
     """Those of our interfaces that stand on the card of an agent, and the further ones."""
     shown: list[Json] = []
     further: list[Json] = []
@@ -174,7 +174,7 @@ def split_interfaces(place: Place, edge: Edge) -> tuple[list[Json], list[Json]]:
     return shown, further
 
 
-def _is_listed(interface: JsonObject, place: Place, edge: Edge) -> bool:
+def _is_listed(interface: JsonObject, place: AgentAddress, edge: Edge) -> bool:
     binding = text_at(interface, "protocolBinding")
     if edge.listed is not None:
         return binding in edge.listed
@@ -186,7 +186,7 @@ def _is_listed(interface: JsonObject, place: Place, edge: Edge) -> bool:
     )
 
 
-def _read_scheme(place: Place) -> str:
+def _read_scheme(place: AgentAddress) -> str:
     return place.base_url.partition("://")[0]
 
 
@@ -244,7 +244,7 @@ def _clean_skills(card: JsonObject) -> Iterator[JsonObject]:
 
 
 def _pass_extensions(
-    card: JsonObject, origins: set[str], place: Place, edge: Edge
+    card: JsonObject, origins: set[str], place: AgentAddress, edge: Edge
 ) -> Iterator[JsonObject]:
     """The peer's extensions: what is asked for by these names is forwarded. Those that are ours end here.
 

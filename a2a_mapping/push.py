@@ -13,7 +13,7 @@ from passerelle.core.push import PushConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.push import Dialect
+    from passerelle.core.push import PushDialect
     from passerelle.core.wire.json import JsonObject
 
 ID_LIMIT: Final = 255
@@ -42,7 +42,7 @@ class ConfigPage:
     page_token: str | None
 
 
-def read_config(params: JsonObject, dialect: Dialect, path: str = "") -> PushConfig:
+def read_config(params: JsonObject, dialect: PushDialect, path: str = "") -> PushConfig:
     """A TaskPushNotificationConfig; which task it is for, and whether the address may be called, is judged elsewhere.
 
     Raises:
@@ -70,7 +70,7 @@ def read_config(params: JsonObject, dialect: Dialect, path: str = "") -> PushCon
     )
 
 
-def read_create(params: JsonObject, dialect: Dialect) -> tuple[str, PushConfig]:
+def read_create(params: JsonObject, dialect: PushDialect) -> tuple[str, PushConfig]:
     """CreateTaskPushNotificationConfig: the task and its config."""
     named = _rename(params)
     return require_text(named, "taskId"), read_config(named, dialect)

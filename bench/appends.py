@@ -25,8 +25,8 @@ from bench.workload import Subject, make_subjects
 from passerelle.core.batch import Batch
 from passerelle.store.append import pack_append, read_append
 from passerelle.store.connection import (
-    Reply,
-    Wire,
+    RespValue,
+    RespWire,
     connect,
     make_connection,
     read_reply,
@@ -91,11 +91,11 @@ async def _compare_ways(bench: Bench, callers: int, rounds: int, seconds: float)
 async def _append_by(bench: Bench, subject: Subject, send: Send) -> None:
     batch: Batch = subject.update(bench.epoch(subject))
     packed = pack_append(batch)
-    reply = cast("Reply", await send(packed.call))
+    reply = cast("RespValue", await send(packed.call))
     accept_result(subject, read_append(reply, packed))
 
 
-async def _ask(wire: Wire, packed: bytes) -> Reply:
+async def _ask(wire: RespWire, packed: bytes) -> RespValue:
     await wire.send_packed_command([packed], check_health=False)
     reply = await read_reply(wire)
     if isinstance(reply, RedisError):
@@ -104,7 +104,7 @@ async def _ask(wire: Wire, packed: bytes) -> Reply:
 
 
 @asynccontextmanager
-async def _open_wires(bench: Bench, count: int) -> AsyncGenerator[list[Wire]]:
+async def _open_wires(bench: Bench, count: int) -> AsyncGenerator[list[RespWire]]:
     wires = [make_connection(bench.endpoint) for _ in range(count)]
     try:
         for wire in wires:

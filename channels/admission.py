@@ -17,7 +17,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.protocol.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
 
 if TYPE_CHECKING:
-    from passerelle.channels.limits import Limits
+    from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.services import ChannelServices
     from passerelle.core.credentials import Credentials
     from passerelle.core.ids import Shard
@@ -77,7 +77,7 @@ async def identify(services: ChannelServices, shown: Credentials) -> Principal:
 
 
 async def admit(
-    services: ChannelServices, limits: Limits, hello: Hello, principal: Principal
+    services: ChannelServices, limits: ChannelLimits, hello: Hello, principal: Principal
 ) -> Admission:
     """The channel record first, then the open actions, where there were any in the moment of the record.
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from passerelle.channels.doorway import Doorway
-    from passerelle.channels.limits import Limits
+    from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.presence import PresenceBoard
     from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices
@@ -115,7 +115,7 @@ class Connection:
         self,
         socket: Socket,
         services: ChannelServices,
-        limits: Limits,
+        limits: ChannelLimits,
         credentials: Credentials,
         doorway: Doorway,
         roster: Roster,

@@ -52,7 +52,7 @@ class ReadAgain:
     """Entries are missing; a trim may have come between the two reads."""
 
 
-Verdict: TypeAlias = Held | Broken | ReadAgain
+CursorVerdict: TypeAlias = Held | Broken | ReadAgain
 
 
 def end_of(head: Head) -> Cursor:
@@ -60,7 +60,7 @@ def end_of(head: Head) -> Cursor:
     return Cursor(head.epoch, head.sequence, head.chain)
 
 
-def verify(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> Verdict:
+def verify(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> CursorVerdict:
     """Judges a cursor by the head and the page after it, read in this order.
 
     The page may reach past the head, which is older. On ``ReadAgain`` both are to be read once more and

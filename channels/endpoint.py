@@ -23,7 +23,7 @@ from passerelle.channels.handshake import (
     judge_handshake,
     read_shown,
 )
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
 from passerelle.protocol.frames import SUBPROTOCOL
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
     from starlette.websockets import WebSocket
 
-    from passerelle.channels.handshake import Refused
+    from passerelle.channels.handshake import HandshakeRefused
     from passerelle.channels.services import ChannelServices
     from passerelle.channels.transport import Socket
 
@@ -48,12 +48,12 @@ class ChannelEndpoint:
     def __init__(
         self,
         services: ChannelServices,
-        limits: Limits | None = None,
+        limits: ChannelLimits | None = None,
         origins: Collection[str] = (),
         on_arrival: Callable[[], None] = lambda: None,
     ) -> None:
         """``on_arrival`` is told of each socket that is accepted."""
-        self.limits = limits or Limits()
+        self.limits = limits or ChannelLimits()
         self._services = services
         self._origins = frozenset(origins)
         self._connections: set[Connection] = set()
@@ -88,7 +88,7 @@ class ChannelEndpoint:
         """Answers what comes to the path and is no handshake."""
         return _render(NOT_AN_UPGRADE)
 
-    def judge(self, scope: Scope) -> Refused | None:
+    def judge(self, scope: Scope) -> HandshakeRefused | None:
         """Why a handshake is not served, or None; ``scope`` is that of an ASGI WebSocket."""
         if self._draining:
             return DRAINING
@@ -145,5 +145,5 @@ class ChannelEndpoint:
             self._empty.set()
 
 
-def _render(refused: Refused) -> Response:
+def _render(refused: HandshakeRefused) -> Response:
     return Response(refused.body, refused.status, {**refused.headers}, PROBLEM)

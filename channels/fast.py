@@ -26,7 +26,7 @@ from picows import (
     ws_create_server,  # pyright: ignore[reportUnknownVariableType] - its further arguments have no types
 )
 
-from passerelle.channels.handshake import NOT_AN_UPGRADE, PROBLEM, Refused
+from passerelle.channels.handshake import NOT_AN_UPGRADE, PROBLEM, HandshakeRefused
 from passerelle.protocol.frames import SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -269,9 +269,9 @@ class FastListener:
         opening = FastSocket(self._endpoint, scope, self._message_bytes)
         return WSUpgradeResponseWithListener(accepted, opening)
 
-    def _judge(self, request: WSUpgradeRequest, scope: Scope) -> Refused | None:
+    def _judge(self, request: WSUpgradeRequest, scope: Scope) -> HandshakeRefused | None:
         if not self._admits(scope):
-            return Refused(
+            return HandshakeRefused(
                 HTTPStatus.FORBIDDEN, "origin", "another name for this machine, or another origin"
             )
         if request.headers.get("upgrade", "").lower() != "websocket":
@@ -311,7 +311,7 @@ def _describe(request: WSUpgradeRequest, path: str, query: bytes, *, is_secure: 
     }
 
 
-def _render(refused: Refused) -> WSUpgradeResponse:
+def _render(refused: HandshakeRefused) -> WSUpgradeResponse:
     # picows ends the connection after it and says so, whatever a header of ours says.
     headers = {name: value for name, value in refused.headers.items() if name != "Connection"}
     headers["Content-Type"] = PROBLEM

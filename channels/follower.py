@@ -61,7 +61,7 @@ class StreamReads(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class FollowerDependencies:
     """What a follower needs from outside. ``spawn`` owns the tasks; ``on_lost`` is told of a proven loss."""
 
     log: StreamReads
@@ -95,7 +95,7 @@ def _bound(held: Held) -> Held:
 class Follower:
     """The state of one followed stream. All methods run in one event loop."""
 
-    def __init__(self, stream: StreamRef, around: Surroundings) -> None:
+    def __init__(self, stream: StreamRef, around: FollowerDependencies) -> None:
         self.stream = stream
         self.ring: Ring | None = None
         """None while the stream has no head."""

@@ -24,7 +24,7 @@ _FULL_RETRY_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class HandshakeRefused:
     """An answer in HTTP: a problem as RFC 9457 has it, ``code`` for programs and ``reason`` for people."""
 
     status: int
@@ -47,16 +47,16 @@ class Refused:
 
 
 PROBLEM: Final = "application/problem+json"
-NOT_AN_UPGRADE: Final = Refused(
+NOT_AN_UPGRADE: Final = HandshakeRefused(
     426,
     "upgrade_required",
     "this is a WebSocket",
     {"Upgrade": "websocket", "Connection": "Upgrade"},
 )
-DRAINING: Final = Refused(
+DRAINING: Final = HandshakeRefused(
     503, "draining", "this instance shuts down", {"Retry-After": str(_RETRY_AFTER_S)}
 )
-FULL: Final = Refused(
+FULL: Final = HandshakeRefused(
     503,
     "instance_full",
     "this instance has as many connections as it takes",
@@ -64,17 +64,17 @@ FULL: Final = Refused(
 )
 
 
-def judge_handshake(scope: Scope, origins: Collection[str]) -> Refused | None:
+def judge_handshake(scope: Scope, origins: Collection[str]) -> HandshakeRefused | None:
     """Why a handshake cannot be served, or None. A web page must be listed or of the same host (``origins``)."""
     repeated = find_repeated([name for name, _ in scope["headers"]])
     if repeated is not None:
-        return Refused(400, "invalid_input", f"{repeated} {REASON}")
+        return HandshakeRefused(400, "invalid_input", f"{repeated} {REASON}")
     if SUBPROTOCOL not in scope.get("subprotocols", ()):
-        return Refused(400, "subprotocol", f"the subprotocol is {SUBPROTOCOL}")
+        return HandshakeRefused(400, "subprotocol", f"the subprotocol is {SUBPROTOCOL}")
     origin = _read_first(scope, b"origin")
     if origin is None or origin in origins or _is_same_host(origin, _read_first(scope, b"host")):
         return None
-    return Refused(403, "origin", "this origin is not allowed")
+    return HandshakeRefused(403, "origin", "this origin is not allowed")
 
 
 def read_shown(services: ChannelServices, scope: Scope) -> Credentials:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.admission import Admission
     from passerelle.channels.inputs import Input
-    from passerelle.channels.limits import Limits
+    from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.services import ChannelServices
     from passerelle.core.credentials import Credentials
     from passerelle.core.principal import Principal
@@ -76,7 +76,7 @@ class Standing:
     )
 
     def __init__(
-        self, services: ChannelServices, limits: Limits, shown: Credentials, holder: Holder
+        self, services: ChannelServices, limits: ChannelLimits, shown: Credentials, holder: Holder
     ) -> None:
         """``shown`` is what the handshake showed."""
         self.owner = ""

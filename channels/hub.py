@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
 from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor_check import Broken, Held
 from passerelle.channels.fanout import Fanout
-from passerelle.channels.follower import Follower, Surroundings, read_verified
+from passerelle.channels.follower import Follower, FollowerDependencies, read_verified
 from passerelle.channels.pages import Stretches
 from passerelle.channels.position import Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
@@ -174,13 +174,13 @@ class Hub:
         view: View,
         start: From,
         bounds: ReplayBounds | None = None,
-    ) -> Reading:
+    ) -> StreamReading:
         """A position on ``stream``; leaving the context releases it.
 
         The caller has authorized the stream. A stream that does not exist opens all the same, and its
         position yields a gap. Raises StoreUnavailable where the stream cannot be opened.
         """
-        return Reading(self, stream, view, start, bounds)
+        return StreamReading(self, stream, view, start, bounds)
 
     async def acquire(self, stream: StreamRef) -> Followed:
         """The stream, followed until ``release``.
@@ -262,9 +262,9 @@ class Hub:
         with suppress(StoreUnavailable):  # the hint connection is gone, and the hints with it
             await followed.follower.close()
 
-    def _surround(self) -> Surroundings:
+    def _surround(self) -> FollowerDependencies:
         settings = self._settings
-        return Surroundings(
+        return FollowerDependencies(
             self._log,
             self._hints,
             settings.bounds,
@@ -308,7 +308,7 @@ class Hub:
             await asyncio.gather(*(_audit(follower) for follower in part))
 
 
-class Reading:
+class StreamReading:
     """One reader of a stream while it is inside: ``async with`` gives its position."""
 
     __slots__ = ("_bounds", "_followed", "_hub", "_start", "_stream", "_view")

@@ -11,7 +11,7 @@ from passerelle.protocol.wire import decode_client, split_message
 
 if TYPE_CHECKING:
     from passerelle.channels.inputs import Input
-    from passerelle.channels.limits import Limits
+    from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.transport import Socket
     from passerelle.protocol.frames import ClientFrame
 
@@ -43,7 +43,7 @@ class Intake:
 
     __slots__ = ("_frames", "_is_paused", "_limits", "_socket", "_taker")
 
-    def __init__(self, socket: Socket, limits: Limits, taker: Taker) -> None:
+    def __init__(self, socket: Socket, limits: ChannelLimits, taker: Taker) -> None:
         self._socket = socket
         self._limits = limits
         self._taker = taker

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ChannelLimits:
     """What one connection may cost. Sizes in bytes, times in seconds."""
 
     inbound_bytes: int = 65_536

@@ -30,9 +30,9 @@ class Replays:
         self._wait_s = wait_s
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def make_slot(self) -> Slot:
+    def make_slot(self) -> ReplaySlot:
         """A slot that is not held yet."""
-        return Slot(self, self._wait_s)
+        return ReplaySlot(self, self._wait_s)
 
     def take_free(self) -> bool:
         """Takes one that nobody has and nobody waits for; False where there is none."""
@@ -64,7 +64,7 @@ class Replays:
         self._free += 1
 
 
-class Slot:
+class ReplaySlot:
     """One subscription's place: ``async with`` holds it, unless it is held already."""
 
     __slots__ = ("_slots", "_wait_s", "is_held")

@@ -59,7 +59,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AskRefused:
     """The agent says that it failed."""
 
     failure: Failed
@@ -78,7 +78,7 @@ class Cut:
     """The socket has ended. Nobody knows how far the agent came."""
 
 
-Heard: TypeAlias = ItemCame | Ended | Refused | Broken | Cut
+Heard: TypeAlias = ItemCame | Ended | AskRefused | Broken | Cut
 
 
 class OpenCall:
@@ -138,7 +138,7 @@ class OpenCall:
             case Done(data=data):
                 self.end(Ended(self._assemble(data)))
             case Failed():
-                self.end(Refused(frame))
+                self.end(AskRefused(frame))
             case _:
                 assert_never(frame)
         return None

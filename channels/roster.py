@@ -20,7 +20,7 @@ from passerelle.core.ports.channels import DevicesChanged, PresenceMoved, SaidHe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.channels.limits import Limits
+    from passerelle.channels.limits import ChannelLimits
     from passerelle.core.ports.channels import Channels, LinkNews
 
 _RETRY_S: Final = 5
@@ -72,7 +72,7 @@ class Roster:
     """All methods run in one event loop."""
 
     def __init__(
-        self, channels: Channels, limits: Limits, on_presence: Callable[[str], None]
+        self, channels: Channels, limits: ChannelLimits, on_presence: Callable[[str], None]
     ) -> None:
         """``on_presence`` is told of the principals whose devices say something else of themselves."""
         self._channels = channels

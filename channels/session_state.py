@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from passerelle.channels.acks import choose_later
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.outputs import Output, StoreAcks
 from passerelle.core.wire.record import change, value
 from passerelle.protocol.cursor import Cursor
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 class State:
     """Everything that a decision needs. ``told`` is per stream the last cursor that the client was given."""
 
-    limits: Limits
+    limits: ChannelLimits
     opened_s: float
     heard_s: float
     phase: Phase = Phase.GREETING
@@ -60,7 +60,7 @@ class State:
 Step: TypeAlias = tuple[State, tuple[Output, ...]]
 
 
-def start(limits: Limits, now_s: float) -> State:
+def start(limits: ChannelLimits, now_s: float) -> State:
     """The state of a socket that has just been accepted."""
     return State(limits, now_s, now_s, window_s=now_s)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.channels.ack_writer import AckWriter
     from passerelle.channels.fanout import Seat
     from passerelle.channels.inputs import Input
-    from passerelle.channels.limits import Limits
+    from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.outbox import Outbox
     from passerelle.channels.services import ChannelServices
     from passerelle.channels.states import State
@@ -60,7 +60,7 @@ class Link(Protocol):
         ...
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ChannelLimits:
         """The limits of the connection."""
         ...
 

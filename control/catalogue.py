@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from passerelle.a2a_mapping.cards import Edge, Place, rewrite_card
+from passerelle.a2a_mapping.cards import AgentAddress, Edge, rewrite_card
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_at
 from passerelle.core.errors import RemoteError
 
@@ -73,7 +73,9 @@ class Catalogue:
         peer = await self._load(name)
         if peer is None or self.agents is None:
             return {**entry, "status": "unreachable", "skills": [], "interfaces": []}
-        card = rewrite_card(peer.card, Place(name, self.agents.card_url(name), base_url), self.edge)
+        card = rewrite_card(
+            peer.card, AgentAddress(name, self.agents.card_url(name), base_url), self.edge
+        )
         return {
             **entry,
             "title": text_at(card, "name"),

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class TaskStart:
     """A run on its way into the store."""
 
     task: EntityRef
@@ -189,14 +189,14 @@ class Starting:
         plan: Delegation,
         facts: tuple[LimitPayload, ...],
         once: Once,
-    ) -> Start:
+    ) -> TaskStart:
         record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
         scope = Scope(record.session_id, record.thread_id, ids.mint("turn", shard), record.task_id)
         spill = Spill()
         submitting = submit(turn, scope, spill)
         for blob in spill.blobs:
             await self.turns.blobs.put(shard, blob)
-        return Start(
+        return TaskStart(
             task=owned.ref,
             thread=EntityRef(EntityKind.THREAD, record.thread_id or ""),
             version=version,
@@ -210,7 +210,7 @@ class Starting:
             once=once,
         )
 
-    async def _append(self, start: Start) -> Written:
+    async def _append(self, start: TaskStart) -> Written:
         await self.turns.regain(start.task.shard)
         driver = start.plan.drives(start.task.shard)
 
@@ -238,7 +238,7 @@ class Starting:
             raise StoreUnavailable("the lease of this instance is lost", "no")
         return written
 
-    def _begin(self, start: Start, written: Written, peer: Peer, referred: Referred) -> None:
+    def _begin(self, start: TaskStart, written: Written, peer: Peer, referred: Referred) -> None:
         record = written.held[start.task].record
         context = record.scope.context_id if isinstance(record, TaskRecord) else ""
         session = EntityRef(EntityKind.SESSION, start.scope.session_id)
@@ -264,7 +264,7 @@ def _check_constraints(
         raise Forbidden(obstacle, why="constraint")
 
 
-def _decide(decision: Decision, start: Start, ids: Ids) -> None:
+def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     decision.belong(start.plan.trace)
     record = read_task(decision, start.task, start.version)
     if record.status is Status.DRAFT:

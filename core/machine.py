@@ -43,7 +43,7 @@ Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RecordKind:
     """What a machine gives: its record, its fold, the payloads that it folds, and the entity that an event is about."""
 
     record: type[Record]
@@ -83,24 +83,24 @@ def _rules_target(event: Event) -> str | None:
     return event.fact.scope.session_id if edited_rules.folds_rules(event) else None
 
 
-KINDS: Final[dict[EntityKind, Kind]] = {
-    EntityKind.SESSION: Kind(
+KINDS: Final[dict[EntityKind, RecordKind]] = {
+    EntityKind.SESSION: RecordKind(
         SessionRecord, cast("Fold", session.evolve), session.FOLDED, _session_target
     ),
-    EntityKind.THREAD: Kind(
+    EntityKind.THREAD: RecordKind(
         ThreadRecord, cast("Fold", thread.evolve), thread.FOLDED, _thread_target
     ),
-    EntityKind.TASK: Kind(
+    EntityKind.TASK: RecordKind(
         TaskRecord, cast("Fold", task_fold.evolve), task_fold.FOLDED, _task_target
     ),
-    EntityKind.ACTION: Kind(
+    EntityKind.ACTION: RecordKind(
         ActionRecord, cast("Fold", approval.evolve), approval.FOLDED, _action_target
     ),
-    EntityKind.DEVICES: Kind(
+    EntityKind.DEVICES: RecordKind(
         DeviceList, cast("Fold", device.evolve), device.FOLDED, _device_target
     ),
-    EntityKind.GRANTS: Kind(Grants, cast("Fold", grant.evolve), grant.FOLDED, _grants_target),
-    EntityKind.RULES: Kind(
+    EntityKind.GRANTS: RecordKind(Grants, cast("Fold", grant.evolve), grant.FOLDED, _grants_target),
+    EntityKind.RULES: RecordKind(
         EditedRules, cast("Fold", edited_rules.evolve), edited_rules.FOLDED, _rules_target
     ),
 }
@@ -117,7 +117,7 @@ def find_targets(event: Event) -> list[EntityRef]:
 
 
 @cache
-def _list_machines(payload: type) -> list[tuple[EntityKind, Kind]]:
+def _list_machines(payload: type) -> list[tuple[EntityKind, RecordKind]]:
     return [(kind, machine) for kind, machine in KINDS.items() if payload in machine.folded]
 
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from passerelle.core.wire.record import record
 
-Dialect: TypeAlias = Literal["1.0", "0.3"]
+PushDialect: TypeAlias = Literal["1.0", "0.3"]
 
 
 @record
@@ -22,4 +22,4 @@ class PushConfig:
     token: str | None = field(default=None, repr=False)
     scheme: str | None = None
     credentials: str | None = field(default=None, repr=False)
-    dialect: Dialect = "1.0"
+    dialect: PushDialect = "1.0"

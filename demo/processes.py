@@ -138,7 +138,7 @@ Starter: TypeAlias = Callable[[str, Sequence[str], Path, Mapping[str, str] | Non
 
 
 @dataclass(slots=True)
-class Peer:
+class PeerProcess:
     """A running sample peer."""
 
     name: str
@@ -151,7 +151,7 @@ class Peer:
             return cast("JsonObject", (await http.get(f"{self.url}/stats")).json())
 
 
-async def start_peer(name: str, folder: Path) -> Peer:
+async def start_peer(name: str, folder: Path) -> PeerProcess:
     """A sample peer on a port of its own choice."""
     child = start(name, (f"passerelle.demo.peers.{name}", "--port", "0"), folder)
     try:
@@ -159,16 +159,16 @@ async def start_peer(name: str, folder: Path) -> Peer:
     except BaseException:
         child.kill()
         raise
-    return Peer(name, child, str(line["url"]))
+    return PeerProcess(name, child, str(line["url"]))
 
 
 @contextlib.asynccontextmanager
-async def run_peers(names: Sequence[str], folder: Path) -> AsyncGenerator[dict[str, Peer]]:
+async def run_peers(names: Sequence[str], folder: Path) -> AsyncGenerator[dict[str, PeerProcess]]:
     """Sample peers, started side by side and stopped together."""
     started = await asyncio.gather(
         *(start_peer(name, folder) for name in names), return_exceptions=True
     )
-    peers = [peer for peer in started if isinstance(peer, Peer)]
+    peers = [peer for peer in started if isinstance(peer, PeerProcess)]
     try:
         for outcome in started:
             if isinstance(outcome, BaseException):

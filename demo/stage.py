@@ -13,7 +13,7 @@ import yaml
 
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.checks import Checks
-from passerelle.demo.processes import GatewayProcess, Peer, run_peers
+from passerelle.demo.processes import GatewayProcess, PeerProcess, run_peers
 
 PEERS: Final = ("echo", "report", "payments")
 CONFIG: Final = "passerelle.yaml"
@@ -25,7 +25,7 @@ class Stage:
     """A running gateway and its peers."""
 
     folder: Path
-    peers: dict[str, Peer]
+    peers: dict[str, PeerProcess]
     gateway: GatewayProcess
     checks: Checks
 

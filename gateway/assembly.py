@@ -40,7 +40,7 @@ from passerelle.gateway.settings.values import (
 )
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_setup import open_store
-from passerelle.gateway.surroundings import Surroundings
+from passerelle.gateway.surroundings import Dependencies
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.reverse.cards import Dialling
 from passerelle.peers.reverse.local import LocalLinks
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.memory.budget import Lack
-    from passerelle.runtime.memory.room import Kind, Outcome
+    from passerelle.runtime.memory.room import MemoryUse, RoomOutcome
     from passerelle.runtime.observability.spans import Spans
     from passerelle.store.store import Store
     from passerelle.webhooks.webhooks import Webhooks
@@ -252,12 +252,12 @@ def _make_peers(
 
 
 def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> MemoryRoom:
-    def tell(kind: Kind, holder: str, lack: Lack, outcome: Outcome) -> None:
+    def tell(kind: MemoryUse, holder: str, lack: Lack, outcome: RoomOutcome) -> None:
         outages.log.warning(
             "memory.short", of=kind, holder=holder, lack=lack.value, outcome=outcome
         )
 
-    def count(kind: Kind, outcome: Outcome) -> None:
+    def count(kind: MemoryUse, outcome: RoomOutcome) -> None:
         metrics.memory.lacks.counts[kind, outcome] += 1
 
     later = asyncio.get_running_loop().call_later
@@ -273,8 +273,8 @@ def _list_surroundings(
     spending: Spending,
     terms: AgentTerms,
     late: LateDuties,
-) -> Surroundings:
-    return Surroundings(
+) -> Dependencies:
+    return Dependencies(
         store=store,
         hub=hub,
         clock=store.clock,

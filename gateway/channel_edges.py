@@ -24,7 +24,7 @@ from passerelle.channels.texts import Texts
 from passerelle.core.session.device import name_list
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
-from passerelle.gateway.reverse.outgoing_calls import Asking
+from passerelle.gateway.reverse.outgoing_calls import OutgoingAsking
 from passerelle.gateway.rpc.table import ANSWERING, call
 from passerelle.runtime.common.calls import Caller
 from passerelle.runtime.common.clock import SystemClock, SystemIds
@@ -168,7 +168,7 @@ def make_channel_edges(
         ids=SystemIds(),
         redeem=tickets.redeem,
         agents=gateway.host,
-        asked=Asking(face.operations, face.parts),
+        asked=OutgoingAsking(face.operations, face.parts),
     )
     streams = StreamEdge(
         gateway.hub,

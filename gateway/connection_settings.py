@@ -19,7 +19,7 @@ from passerelle.gateway.connections import (
     read_descriptor_limit,
 )
 from passerelle.gateway.proxies import Proxies
-from passerelle.gateway.server import BACKLOG, Admission
+from passerelle.gateway.server import BACKLOG, ServerAdmission
 from passerelle.runtime.common.descriptors import Descriptors
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Connections:
     None is no limit.
     """
 
-    admission: Admission
+    admission: ServerAdmission
     grpc: int | None
     grpc_of_address: int | None
     channels: int | None
@@ -83,7 +83,7 @@ def make_connections(settings: Settings, limit: int | None = None) -> Connection
     table = ConnectionTable(most, per_address, proxies)
     backlog = BACKLOG if found is None else min(BACKLOG, find_backlog(found, find_most(found)))
     descriptors = Descriptors(read_descriptor_limit)
-    admission = Admission(table, backlog, descriptors.watch)
+    admission = ServerAdmission(table, backlog, descriptors.watch)
     grpc_of_address = settings.connections.per_address
     if grpc_of_address is None and grpc is not None:
         grpc_of_address = find_most_of_address(grpc)

@@ -47,7 +47,7 @@ class Connection(Protocol):
         ...
 
 
-class Slot:
+class ConnectionSlot:
     """The place of one connection. It does not know the connection, which would wait for the cycle collector."""
 
     __slots__ = ("_table", "address", "is_authenticated")
@@ -78,7 +78,7 @@ class Slot:
         self._table.release(self)
 
 
-SLOT: Final[ContextVar[Slot | None]] = ContextVar("slot", default=None)
+SLOT: Final[ContextVar[ConnectionSlot | None]] = ContextVar("slot", default=None)
 """That of the connection whose request is served."""
 
 
@@ -102,8 +102,8 @@ class ConnectionTable:
         self._most = most
         self._most_of_address = most_of_address
         self.proxies: Final = proxies or Proxies()
-        self._strangers: dict[Slot, Connection] = {}
-        self._callers: dict[Slot, Connection] = {}
+        self._strangers: dict[ConnectionSlot, Connection] = {}
+        self._callers: dict[ConnectionSlot, Connection] = {}
         self._of_address: Counter[str] = Counter()
         self._said_s = -_SAID_AGAIN_S
         self.counts: Final = Counter[str]()
@@ -111,7 +111,7 @@ class ConnectionTable:
     def __len__(self) -> int:
         return len(self._strangers) + len(self._callers)
 
-    def admit(self, connection: Connection, address: str | None) -> Slot | None:
+    def admit(self, connection: Connection, address: str | None) -> ConnectionSlot | None:
         """A place for a connection that was accepted just now, if need be that of another one; None: send it away."""
         if address is not None and not self._has_room(address):
             return None
@@ -121,30 +121,30 @@ class ConnectionTable:
             and not self._make_room(None, self._most, address)
         ):
             return None
-        slot = Slot(self, address)
+        slot = ConnectionSlot(self, address)
         self._strangers[slot] = connection
         self._count(address)
         return slot
 
-    def hand_over(self, slot: Slot, connection: Connection) -> None:
+    def hand_over(self, slot: ConnectionSlot, connection: Connection) -> None:
         """Another protocol is spoken on it from now on."""
         for slots in (self._strangers, self._callers):
             if slot in slots:
                 slots[slot] = connection
 
-    def authenticate(self, slot: Slot) -> None:
+    def authenticate(self, slot: ConnectionSlot) -> None:
         """``Slot.authenticate``."""
         connection = self._strangers.pop(slot, None)
         if connection is not None:
             self._callers[slot] = connection
 
-    def forget(self, slot: Slot) -> None:
+    def forget(self, slot: ConnectionSlot) -> None:
         """Its place is that of a stranger again, and among them the newest."""
         connection = self._callers.pop(slot, None) or self._strangers.pop(slot, None)
         if connection is not None:
             self._strangers[slot] = connection
 
-    def move(self, slot: Slot, address: str | None) -> bool:
+    def move(self, slot: ConnectionSlot, address: str | None) -> bool:
         """``Slot.stand_for``; of a connection that has ended nothing is counted."""
         if slot.address == address or not (slot in self._strangers or slot in self._callers):
             return True
@@ -155,7 +155,7 @@ class ConnectionTable:
         self._count(address)
         return True
 
-    def release(self, slot: Slot) -> None:
+    def release(self, slot: ConnectionSlot) -> None:
         """``Slot.release``; the second time nothing."""
         gone = self._strangers.pop(slot, None) or self._callers.pop(slot, None)
         if gone is not None:
@@ -206,8 +206,8 @@ class ConnectionTable:
 
     @staticmethod
     def _find(
-        slots: Iterable[tuple[Slot, Connection]], of: str | None
-    ) -> Iterator[tuple[Slot, Connection]]:
+        slots: Iterable[tuple[ConnectionSlot, Connection]], of: str | None
+    ) -> Iterator[tuple[ConnectionSlot, Connection]]:
         return (one for one in slots if of is None or one[0].address == of)
 
     def _say(self, most: int, of: str | None, newcomer: str | None, what: str) -> None:

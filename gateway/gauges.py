@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
 
-from passerelle.runtime.memory.room import Kind
+from passerelle.runtime.memory.room import MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.gateway.assembly import Gateway
-    from passerelle.peers.breaker import Mode
+    from passerelle.peers.breaker import BreakerMode
     from passerelle.peers.registry import PeerRegistry
     from passerelle.runtime.memory.room import MemoryRoom
     from passerelle.runtime.observability.metrics import Metrics
 
-_MODES: Final[Mapping[Mode, int]] = {"closed": 0, "trial": 1, "open": 2}
+_MODES: Final[Mapping[BreakerMode, int]] = {"closed": 0, "trial": 1, "open": 2}
 _NONE, _STALE, _FRESH = 0, 1, 2
 
 
@@ -39,7 +39,7 @@ def watch_memory(metrics: Metrics, room: MemoryRoom) -> None:
     """Shows what is drawn from the budget."""
     shown = metrics.memory
     shown.budget.set(room.budget.total)
-    for kind in get_args(Kind):
+    for kind in get_args(MemoryUse):
         shown.held.labels(kind).set_function(partial(room.held.__getitem__, kind))
 
 

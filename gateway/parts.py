@@ -34,7 +34,7 @@ from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
 from passerelle.gateway.settings.policy import read_tried_policy
-from passerelle.gateway.surroundings import Ground, lay_ground
+from passerelle.gateway.surroundings import CoreServices, lay_ground
 from passerelle.permission_bridge.answers.attention import Attending
 from passerelle.permission_bridge.answers.audit import Auditing, Explaining
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
@@ -62,14 +62,14 @@ from passerelle.webhooks.push import PushKind
 from passerelle.webhooks.push_configs import KIND as PUSH
 from passerelle.webhooks.push_configs import PushConfigs
 from passerelle.webhooks.receivers import Receivers
-from passerelle.webhooks.stream import StreamKind
+from passerelle.webhooks.stream import StreamWebhookKind
 from passerelle.webhooks.stream_webhooks import KIND as STREAM
 from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.gateway.surroundings import Surroundings
+    from passerelle.gateway.surroundings import Dependencies
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
@@ -119,7 +119,7 @@ class Parts:
     links: LinkHandlers
 
 
-def make_parts(around: Surroundings, webhooks: Webhooks | None = None) -> Parts:
+def make_parts(around: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     """The service object over its surroundings, with its parts; without webhooks push is refused."""
     webhooks = webhooks or Webhooks()
     ground = lay_ground(around, webhooks.sealer)
@@ -165,7 +165,7 @@ def make_parts(around: Surroundings, webhooks: Webhooks | None = None) -> Parts:
 
 
 def _make_messages(
-    ground: Ground, push_configs: PushConfigs, working: _Working, answers: Answers
+    ground: CoreServices, push_configs: PushConfigs, working: _Working, answers: Answers
 ) -> Messages:
     around, writes, dispatch = ground.around, ground.writes, ground.dispatch
     blobs, inputs = ground.store.blobs, working.inputs
@@ -184,7 +184,7 @@ def _make_messages(
     )
 
 
-def _make_telling(ground: Ground, webhooks: Webhooks) -> _Telling:
+def _make_telling(ground: CoreServices, webhooks: Webhooks) -> _Telling:
     around, store, writes = ground.around, ground.store, ground.writes
     following = Following(writes, store.log, around.hub, ground.contents, ground.arrivals)
     push_configs = PushConfigs(
@@ -201,14 +201,14 @@ def _make_telling(ground: Ground, webhooks: Webhooks) -> _Telling:
     )
     kinds: dict[str, TargetKind] = {
         PUSH: PushKind(push_configs, following, webhooks.authority),
-        STREAM: StreamKind(stream_webhooks, store.log, around.machine),
+        STREAM: StreamWebhookKind(stream_webhooks, store.log, around.machine),
         NOTIFIER: _make_notifiers(around, writes),
     }
     dead_letters = DeadLetters(store.targets, kinds, around.news)
     return _Telling(following, push_configs, stream_webhooks, dead_letters)
 
 
-def _make_working(ground: Ground, push_configs: PushConfigs) -> _Working:
+def _make_working(ground: CoreServices, push_configs: PushConfigs) -> _Working:
     around, writes, dispatch = ground.around, ground.writes, ground.dispatch
     finishing = Finishing(writes, ground.ownership, dispatch)
     turns = Turns(
@@ -231,13 +231,13 @@ def _make_working(ground: Ground, push_configs: PushConfigs) -> _Working:
     )
 
 
-def _make_records(ground: Ground) -> Records:
+def _make_records(ground: CoreServices) -> Records:
     around, store = ground.around, ground.store
     lag = Lag(store.projections, around.clock)
     return Records(ground.writes, store.log, store.projections, around.catalogue.list_names, lag)
 
 
-def _make_models(ground: Ground) -> Models:
+def _make_models(ground: CoreServices) -> Models:
     store = ground.store
     receivers = Receivers(store.targets, store.acks)
     clock, contents = ground.around.clock, ground.contents
@@ -245,7 +245,7 @@ def _make_models(ground: Ground) -> Models:
 
 
 def _make_task_handlers(
-    ground: Ground, telling: _Telling, working: _Working, models: Models
+    ground: CoreServices, telling: _Telling, working: _Working, models: Models
 ) -> TaskHandlers:
     around, store, writes, dispatch = ground.around, ground.store, ground.writes, ground.dispatch
     ownership, contents, turns = ground.ownership, ground.contents, working.turns
@@ -281,7 +281,7 @@ def _make_task_handlers(
 
 
 def _make_permission_handlers(
-    ground: Ground,
+    ground: CoreServices,
     models: Models,
     records: Records,
     questions: QuestionLists,
@@ -314,7 +314,7 @@ def _make_permission_handlers(
 
 
 def _make_link_handlers(
-    ground: Ground,
+    ground: CoreServices,
     webhooks: Webhooks,
     telling: _Telling,
     models: Models,
@@ -345,13 +345,13 @@ def _make_link_handlers(
     )
 
 
-def _make_notifiers(around: Surroundings, writes: Writes) -> NotifierKind:
+def _make_notifiers(around: Dependencies, writes: Writes) -> NotifierKind:
     store = around.store
     named = {one.name: one for one in around.notifiers}
     return NotifierKind(named, store.log, store.projections, around.machine, Home(writes), OWNER)
 
 
-def _make_devices(ground: Ground, webhooks: Webhooks) -> Devices:
+def _make_devices(ground: CoreServices, webhooks: Webhooks) -> Devices:
     around, store, lists = ground.around, ground.store, ground.lists
     return Devices(
         lists=lists,
@@ -368,7 +368,7 @@ def _make_devices(ground: Ground, webhooks: Webhooks) -> Devices:
     )
 
 
-def _make_web_push(around: Surroundings, webhooks: Webhooks) -> WebPush | None:
+def _make_web_push(around: Dependencies, webhooks: Webhooks) -> WebPush | None:
     sender, sealer = around.push_sender, webhooks.sealer
     if sender is None or sealer is None or not is_installed():
         return None

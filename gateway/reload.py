@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import Reading, Sources
+    from passerelle.gateway.settings.source import LoadResult, Sources
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.observability.metrics import Metrics
 
@@ -199,7 +199,7 @@ class Reloading:
             self._log.warning("config.unwatched", file=str(path), reason=str(error))
 
 
-def _explain(reading: Reading) -> str | None:
+def _explain(reading: LoadResult) -> str | None:
     if not reading.faults:
         return None
     more = len(reading.faults) - 1

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from passerelle.gateway.connections import Slot
+    from passerelle.gateway.connections import ConnectionSlot
 
 HEAD_BYTES: Final = 65_536
 HEAD_S: Final = 15.0
@@ -422,9 +422,9 @@ class BoundedSockets(WebSocketsSansIOProtocol):
     """Bounds one frame of A2A, as the body of a request."""
     is_idle = False
     """``Connection``: it is the channel of somebody, or is about to be."""
-    _slot: Slot | None = None
+    _slot: ConnectionSlot | None = None
 
-    def take_slot(self, slot: Slot) -> None:
+    def take_slot(self, slot: ConnectionSlot) -> None:
         """The connection is this one's from now on."""
         self._slot = slot
 

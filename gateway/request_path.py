@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 import uvicorn
 
-from passerelle.gateway.a2a.heads import Offer, find_offer
+from passerelle.gateway.a2a.heads import ServerExtensions, find_offer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -115,12 +115,24 @@ class _Application:
             elif not offer.write_at_once(200, b"", body):
                 raise TrialFailed("a whole answer could not be written at once")
 
-    def begin_offered(self, offer: Offer, body: bytes, _receive: Any, _send: Any) -> bool:  # noqa: ANN401  as ``KnowsHeads``
+    def begin_offered(
+        self,
+        offer: ServerExtensions,
+        body: bytes,
+        _receive: Any,  # noqa: ANN401  as ``KnowsHeads``
+        _send: Any,  # noqa: ANN401  the same
+    ) -> bool:
         """Every other request is served in place of this."""
         self.served += 1
         return self.served % 2 == 0 and offer.write_at_once(200, b"", body)
 
-    async def serve_offered(self, _offer: Offer, _scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  as ``KnowsHeads``
+    async def serve_offered(
+        self,
+        _offer: ServerExtensions,
+        _scope: Any,  # noqa: ANN401  as ``KnowsHeads``
+        receive: Any,  # noqa: ANN401  the same
+        send: Any,  # noqa: ANN401  the same
+    ) -> None:
         """Through the messages of ASGI."""
         await self._serve(receive, send)
 

@@ -178,7 +178,7 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class ServerAdmission:
     """Who is let in: ``backlog`` connections wait to be accepted, ``table`` has those that were.
 
     ``watch`` is called once a second.
@@ -200,11 +200,11 @@ class Server:
         message_bytes: int = SOCKET_MESSAGE_BYTES,
         tls: ssl.SSLContext | None = None,
         frame_bytes: int = FRAME_BYTES,
-        admission: Admission | None = None,
+        admission: ServerAdmission | None = None,
     ) -> None:
         """``message_bytes`` bounds a message of a channel, ``frame_bytes`` a frame of A2A."""
         self._listener = listener
-        let_in = admission or Admission()
+        let_in = admission or ServerAdmission()
         self._members: dict[str, object] = {"table": let_in.table}
         self._frame_bytes = frame_bytes
         config = _configure(app, message_bytes, tls, let_in.backlog)

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Dependencies:
     """What a service stands on."""
 
     store: Store
@@ -117,10 +117,10 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CoreServices:
     """The parts that the others stand on."""
 
-    around: Surroundings
+    around: Dependencies
     writes: Writes
     contents: Contents
     ownership: Ownership
@@ -136,7 +136,7 @@ class Ground:
         return self.around.store
 
 
-def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
+def lay_ground(around: Dependencies, sealer: Sealer | None) -> CoreServices:
     """The ground of one service; nothing is driven yet."""
     store = around.store
     arrivals = InboxArrivals(store.projections, around.hurry)
@@ -155,7 +155,7 @@ def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
     contents = Contents(store.log, store.blobs, withholding)
     ownership = Ownership(writes, arrivals)
     references, lists = References(ownership, contents), DeviceLists(writes)
-    return Ground(
+    return CoreServices(
         around=around,
         writes=writes,
         contents=contents,
@@ -168,12 +168,12 @@ def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
     )
 
 
-def _make_assurance(around: Surroundings, lists: DeviceLists) -> Assurance:
+def _make_assurance(around: Dependencies, lists: DeviceLists) -> Assurance:
     return Assurance(lists, around.clock, around.machine, around.signatures)
 
 
 def _make_dispatch(
-    around: Surroundings, writes: Writes, contents: Contents, references: References
+    around: Dependencies, writes: Writes, contents: Contents, references: References
 ) -> Dispatch:
     store = around.store
     return Dispatch(
@@ -205,7 +205,7 @@ def _make_dispatch(
     )
 
 
-def _make_callbacks(around: Surroundings, writes: Writes) -> Callbacks | None:
+def _make_callbacks(around: Dependencies, writes: Writes) -> Callbacks | None:
     if around.public_url is None:
         return None
     return Callbacks(around.store.callbacks, writes, around.ids, around.clock, around.public_url)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from passerelle.core.errors import RemoteError
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.peers import answers
-from passerelle.peers.call import SENDS, Call
+from passerelle.peers.call import SENDS, PeerCall
 from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
 from passerelle.peers.line import Line
 from passerelle.peers.status import name_outcome
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import JsonObject
-    from passerelle.peers.breaker import Mode
+    from passerelle.peers.breaker import BreakerMode
     from passerelle.peers.call import Operation, Transport
     from passerelle.peers.card import KnownCard
     from passerelle.peers.cards import Cards
     from passerelle.peers.config import PeerConfig
-    from passerelle.peers.interface import Interface, Kind
+    from passerelle.peers.interface import Interface, InterfaceKind
     from passerelle.peers.limits import SendLimit
     from passerelle.runtime.observability.spans import Spans
 
@@ -49,7 +49,7 @@ class AgentPeer:
         self,
         config: PeerConfig,
         cards: Cards,
-        transports: Mapping[Kind, Transport],
+        transports: Mapping[InterfaceKind, Transport],
         limit: SendLimit,
         clock: Clock,
         count: Callable[[str, str], None],
@@ -120,7 +120,7 @@ class AgentPeer:
         self, params: JsonObject, *, timeout_s: float | None = None
     ) -> Coroutine[Any, Any, PeerOutcome]:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        return self._call(Call("SendMessage", params, total_s), self._limit)
+        return self._call(PeerCall("SendMessage", params, total_s), self._limit)
 
     async def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
         held_back = await self._limit.enter()
@@ -164,7 +164,7 @@ class AgentPeer:
         async with self._questions.ask():
             return await self._ask("CreateTaskPushNotificationConfig", {**config, "taskId": task})
 
-    def list_breakers(self) -> dict[str, Mode]:
+    def list_breakers(self) -> dict[str, BreakerMode]:
         """How the breaker of each interface that was used stands."""
         return {interface.choice: line.mode for interface, line in self._lines.items()}
 
@@ -173,10 +173,10 @@ class AgentPeer:
         return await self._ask("GetExtendedAgentCard", {})
 
     async def _ask(self, operation: Operation, params: JsonObject) -> PeerOutcome:
-        call = Call(operation, params, self._config.query_timeout_s)
+        call = PeerCall(operation, params, self._config.query_timeout_s)
         return await self._call(call, UNLIMITED)
 
-    async def _call(self, call: Call, limit: SendLimit) -> PeerOutcome:
+    async def _call(self, call: PeerCall, limit: SendLimit) -> PeerOutcome:
         if not limit.enter_now() and (held_back := await limit.enter()) is not None:
             self._count(self.name, name_outcome(held_back))
             return held_back
@@ -211,7 +211,7 @@ class AgentPeer:
     async def _follow(
         self, operation: Operation, params: JsonObject
     ) -> AsyncGenerator[StreamOutcome, None]:
-        call = Call(operation, params, self._config.total_timeout_s)
+        call = PeerCall(operation, params, self._config.total_timeout_s)
         last: StreamOutcome | None = None
         span = self._spans.begin_call(self.name, operation) if self._spans else None
         try:
@@ -240,7 +240,7 @@ class AgentPeer:
                 self._count(self.name, name_outcome(last))
         yield last or _NO_INTERFACE
 
-    def _choose(self, known: KnownCard, call: Call, tried: Tried) -> Line | None:
+    def _choose(self, known: KnownCard, call: PeerCall, tried: Tried) -> Line | None:
         """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
         for interface in self._list_fit(known) if self._unfit else known.interfaces:
             if interface not in tried and (call.operation != "ListTasks" or interface.lists):
@@ -278,7 +278,7 @@ class AgentPeer:
         self._cards.expire()
         return not (await self._cards.load()).card.stale
 
-    def _goes_elsewhere(self, line: Line, call: Call, outcome: StreamOutcome) -> bool:
+    def _goes_elsewhere(self, line: Line, call: PeerCall, outcome: StreamOutcome) -> bool:
         """Whether the outcome proves that nothing was accepted, and is the interface's own fault."""
         match outcome:
             case Unreached():

@@ -22,16 +22,16 @@ from passerelle.peers.signatures import CardJudge
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
-    from passerelle.peers.call import Transport, Wire
+    from passerelle.peers.call import BindingWire, Transport
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.credential import Credential
     from passerelle.peers.grpc.channels import GrpcChannels
-    from passerelle.peers.interface import Choice, Kind
+    from passerelle.peers.interface import Choice, InterfaceKind
     from passerelle.peers.reverse.cards import Dialling
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.observability.spans import Spans
 
-_WIRES: Final[Mapping[Choice, Wire]] = {
+_WIRES: Final[Mapping[Choice, BindingWire]] = {
     "JSONRPC/1.0": JsonRpc(),
     "HTTP+JSON/1.0": HttpJson(),
     "JSONRPC/0.3": LegacyJsonRpc(),
@@ -76,11 +76,11 @@ def make_peer(
             raise ConfigInvalid(f"agents.{config.name}.transport", "nobody can dial in here")
         judge = CardJudge(config.trust, client.read_public, clock)
         brought = BroughtCards(config, dialling.agents, judge, clock)
-        carried: Mapping[Kind, Transport] = {
+        carried: Mapping[InterfaceKind, Transport] = {
             "CHANNEL/1.0": ChannelTransport(config, dialling.links, dialling.agents.cancel)
         }
         return AgentPeer(config, brought, carried, SendLimit(limit), clock, count, spans)
-    transports: dict[Kind, Transport] = {
+    transports: dict[InterfaceKind, Transport] = {
         kind: HttpTransport(config, client, wire) for kind, wire in _WIRES.items()
     }
     if connections.channels is not None:

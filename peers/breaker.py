@@ -25,7 +25,7 @@ SAMPLE: Final = 20
 PAUSE_MS: Final = 5_000
 MAX_PAUSE_MS: Final = 60_000
 
-Mode: TypeAlias = Literal["closed", "open", "trial"]
+BreakerMode: TypeAlias = Literal["closed", "open", "trial"]
 Signal: TypeAlias = Literal["asked", "answered", "succeeded", "failed"]
 
 
@@ -33,7 +33,7 @@ Signal: TypeAlias = Literal["asked", "answered", "succeeded", "failed"]
 class Breaker:
     """What is known of one interface; ``failures`` are times, ``sample`` the last outcomes, newest last."""
 
-    mode: Mode = "closed"
+    mode: BreakerMode = "closed"
     failures: tuple[int, ...] = ()
     sample: tuple[bool, ...] = ()
     until_ms: int = 0

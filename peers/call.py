@@ -35,7 +35,7 @@ SENDS: Final = frozenset[Operation]({"SendMessage", "SendStreamingMessage"})
 
 
 @value
-class Call:
+class PeerCall:
     """An operation of A2A 1.0 with its canonical params, and the time that all of it may take."""
 
     operation: Operation
@@ -46,11 +46,11 @@ class Call:
 class Transport(Protocol):
     """Carries calls to one kind of interface. Nothing is sent twice from inside, and nothing raises."""
 
-    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+    async def call(self, interface: Interface, call: PeerCall) -> PeerOutcome:
         """One answer."""
         ...
 
-    def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+    def follow(self, interface: Interface, call: PeerCall) -> AsyncGenerator[StreamOutcome, None]:
         """Many answers. All but the last outcome are ``Answered``; the last says how it ended."""
         ...
 
@@ -65,7 +65,7 @@ class Request:
 
 
 @value
-class Reply:
+class AgentReply:
     """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers of it.
 
     ``hold`` is its place in the memory budget, where it has one.
@@ -78,14 +78,14 @@ class Reply:
     hold: object | None = field(default=None, compare=False, repr=False)
 
 
-class Wire(Protocol):
+class BindingWire(Protocol):
     """One binding in one version. ``call_id`` ties an answer to its request where the binding does so."""
 
-    def write(self, interface: Interface, call: Call, call_id: int) -> Request:
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:
         """The request."""
         ...
 
-    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:
+    def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:
         """What a whole response stands for."""
         ...
 

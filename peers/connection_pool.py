@@ -21,7 +21,7 @@ from passerelle.peers.whole_answer import Broken, Connection, NotConnected
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.peers.call import Reply
+    from passerelle.peers.call import AgentReply
     from passerelle.peers.sessions import AddressInfo
     from passerelle.runtime.memory.room import Account
 
@@ -69,7 +69,7 @@ class ConnectionPool:
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    async def ask(self, asked: bytes, *, connect_s: float, total_s: float) -> Reply:
+    async def ask(self, asked: bytes, *, connect_s: float, total_s: float) -> AgentReply:
         """The answer to a whole request, within ``total_s`` of the first step.
 
         Connecting gets at most half of that, so that a failure to connect is known as one.

@@ -84,7 +84,7 @@ Auth: TypeAlias = Bearer | ApiKey | Basic | ClientCredentials
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownCredential:
     """What a request carries: headers, and a query member that is written already."""
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -98,11 +98,11 @@ class Credential(Protocol):
     """Whether it may ever show something else."""
 
     @property
-    def shown(self) -> Shown | None:
+    def shown(self) -> ShownCredential | None:
         """What the next request carries, where nothing has to be found out for it."""
         ...
 
-    async def show(self) -> Shown:
+    async def show(self) -> ShownCredential:
         """What the next request carries.
 
         Raises:
@@ -110,7 +110,7 @@ class Credential(Protocol):
         """
         ...
 
-    def renew(self, refused: Shown) -> bool:
+    def renew(self, refused: ShownCredential) -> bool:
         """After a 401: whether another try shows something else."""
         ...
 
@@ -120,31 +120,33 @@ class Fixed:
 
     renews: ClassVar[bool] = False
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: ShownCredential) -> None:
         self.shown = shown
 
-    async def show(self) -> Shown:
+    async def show(self) -> ShownCredential:
         return self.shown
 
-    def renew(self, refused: Shown) -> bool:  # noqa: ARG002
+    def renew(self, refused: ShownCredential) -> bool:  # noqa: ARG002
         return False
 
 
-def show_fixed(auth: Bearer | ApiKey | Basic | None) -> Shown:
+def show_fixed(auth: Bearer | ApiKey | Basic | None) -> ShownCredential:
     """What a credential that does not change adds to every request."""
     match auth:
         case None:
-            return Shown()
+            return ShownCredential()
         case Bearer(token=token):
-            return Shown({"Authorization": f"Bearer {token.get_secret_value()}"})
+            return ShownCredential({"Authorization": f"Bearer {token.get_secret_value()}"})
         case Basic(user=user, password=password):
-            return Shown({"Authorization": encode_basic(user, password.get_secret_value())})
+            return ShownCredential(
+                {"Authorization": encode_basic(user, password.get_secret_value())}
+            )
         case ApiKey(place="header", name=name, key=key):
-            return Shown({name: key.get_secret_value()})
+            return ShownCredential({name: key.get_secret_value()})
         case ApiKey(place="cookie", name=name, key=key):
-            return Shown({"Cookie": f"{name}={key.get_secret_value()}"})
+            return ShownCredential({"Cookie": f"{name}={key.get_secret_value()}"})
         case ApiKey(name=name, key=key):
-            return Shown(query=f"{quote(name)}={quote(key.get_secret_value(), safe='')}")
+            return ShownCredential(query=f"{quote(name)}={quote(key.get_secret_value(), safe='')}")
         case _:
             assert_never(auth)
 
@@ -188,15 +190,15 @@ class TokenSource:
         self._sessions = sessions
         self._clock = clock
         self._asking = asyncio.Lock()
-        self._shown: Shown | None = None
+        self._shown: ShownCredential | None = None
         self._fresh_until_ms = 0
 
     @property
-    def shown(self) -> Shown | None:
+    def shown(self) -> ShownCredential | None:
         """The token that is there, before 80 % of its life are over."""
         return self._shown if self._clock.now_ms() < self._fresh_until_ms else None
 
-    async def show(self) -> Shown:
+    async def show(self) -> ShownCredential:
         """The token as a header; asked for anew after 80 % of its life.
 
         Raises:
@@ -207,9 +209,9 @@ class TokenSource:
         async with self._asking:
             if self.shown is None:
                 await self._refresh()
-        return self._shown or Shown()
+        return self._shown or ShownCredential()
 
-    def renew(self, refused: Shown) -> bool:
+    def renew(self, refused: ShownCredential) -> bool:
         """A token that was refused is dropped, unless somebody has replaced it already."""
         if self._shown is refused:
             self._shown = None
@@ -222,7 +224,7 @@ class TokenSource:
             raise self._report("the answer has no bearer token")
         life_s = whole_at(answer, "expires_in") or _DEFAULT_LIFE_S
         self._fresh_until_ms = self._clock.now_ms() + life_s * 10 * _USED_PERCENT
-        self._shown = Shown({"Authorization": f"Bearer {token}"})
+        self._shown = ShownCredential({"Authorization": f"Bearer {token}"})
 
     async def _ask(self) -> JsonObject:
         auth, url = self._auth, self._auth.token_url

@@ -13,7 +13,7 @@ import aiohttp
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
 from passerelle.core.wire.record import value
 from passerelle.peers import exchange
-from passerelle.peers.credential import HEADER_VALUE, Shown
+from passerelle.peers.credential import HEADER_VALUE, ShownCredential
 from passerelle.peers.origin import origin_of
 from passerelle.peers.request_head import close_head, write_head, write_headers
 from passerelle.runtime.common.carried import AUTHORIZATION, find_wanted, write_trace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from passerelle.peers.call import Reply, Request
+    from passerelle.peers.call import AgentReply, Request
     from passerelle.peers.config import PeerConfig, Tls
     from passerelle.peers.connection_pool import ConnectionPool
     from passerelle.peers.credential import Credential
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.secret import Secret
     from passerelle.runtime.memory.room import Account
 
-    Kind: TypeAlias = tuple[str, str, bool, Interface, frozenset[str], Shown, Secret | None]
+    Kind: TypeAlias = tuple[
+        str, str, bool, Interface, frozenset[str], ShownCredential, Secret | None
+    ]
 
 PUBLIC_BYTES: Final = 262_144
 _UNAUTHORIZED: Final = int(HTTPStatus.UNAUTHORIZED)
@@ -95,7 +97,9 @@ class HttpClient:
         """What answers from an origin draw on; None where nothing is counted."""
         return self._sessions.bind(origin)
 
-    def fetch(self, request: Request, interface: Interface, timeout_s: float) -> Awaitable[Reply]:
+    def fetch(
+        self, request: Request, interface: Interface, timeout_s: float
+    ) -> Awaitable[AgentReply]:
         """The whole answer to a request, of at most 24 MiB. One refused with 401 is made once more where that can help.
 
         Raises:
@@ -110,7 +114,7 @@ class HttpClient:
 
     async def _fetch_renewing(
         self, request: Request, interface: Interface, timeout_s: float
-    ) -> Reply:
+    ) -> AgentReply:
         is_last = False
         while True:
             shown = self._credential.shown or await self._credential.show()
@@ -120,8 +124,8 @@ class HttpClient:
             is_last = True
 
     def _ask(
-        self, request: Request, interface: Interface, timeout_s: float, shown: Shown
-    ) -> Awaitable[Reply]:
+        self, request: Request, interface: Interface, timeout_s: float, shown: ShownCredential
+    ) -> Awaitable[AgentReply]:
         # One is mostly made like the one before it.
         kind = (
             request.method,
@@ -144,7 +148,7 @@ class HttpClient:
             total_s=timeout_s,
         )
 
-    def _write_head(self, request: Request, interface: Interface, shown: Shown) -> bytes:
+    def _write_head(self, request: Request, interface: Interface, shown: ShownCredential) -> bytes:
         headers = write_call(interface, request) | write_credential(self._config, shown)
         url = add_credential(request, shown).url
         return write_head(request.method, url, headers)
@@ -176,7 +180,7 @@ class HttpClient:
         origin: str,
         headers: Mapping[str, str],
         timeout_s: float,
-        shown: Shown,
+        shown: ShownCredential,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         dressed = add_credential(request, shown)
         return self._sessions.open(origin).request(
@@ -190,7 +194,7 @@ class HttpClient:
         )
 
 
-def add_credential(request: Request, shown: Shown) -> Request:
+def add_credential(request: Request, shown: ShownCredential) -> Request:
     """The request with the part of a credential that stands in its address."""
     if not shown.query:
         return request
@@ -198,12 +202,12 @@ def add_credential(request: Request, shown: Shown) -> Request:
     return replace(request, url=f"{request.url}{joint}{shown.query}")
 
 
-def write_carried(config: PeerConfig, shown: Shown) -> dict[str, str]:
+def write_carried(config: PeerConfig, shown: ShownCredential) -> dict[str, str]:
     """Headers that say who calls, and on behalf of what."""
     return write_credential(config, shown) | write_trace()
 
 
-def write_credential(config: PeerConfig, shown: Shown) -> dict[str, str]:
+def write_credential(config: PeerConfig, shown: ShownCredential) -> dict[str, str]:
     """Headers that say who calls."""
     headers = dict(shown.headers)
     own = AUTHORIZATION.get() if config.forward_auth else None

@@ -10,33 +10,33 @@ import orjson
 from passerelle.a2a_mapping.members import text_at
 from passerelle.core.peer import Answered, Refused
 from passerelle.peers import answers
-from passerelle.peers.call import Reply, Request
+from passerelle.peers.call import AgentReply, Request
 from passerelle.peers.status import read_status_body
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.peers.call import Call
+    from passerelle.peers.call import PeerCall
     from passerelle.peers.interface import Interface
 
 
 class HttpJson:
     """The wire of HTTP+JSON 1.0; a tenant is the first part of the path."""
 
-    def write(self, interface: Interface, call: Call, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
         base = interface.url.rstrip("/")
         if interface.tenant is not None:
             base = f"{base}/{quote(interface.tenant)}"
         return address(base, call, orjson.dumps(call.params))
 
-    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:  # noqa: ARG002
+    def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002
         return read_reply(call, reply)
 
     def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:  # noqa: ARG002
         return read_event(payload)
 
 
-def address(base: str, call: Call, body: bytes) -> Request:
+def address(base: str, call: PeerCall, body: bytes) -> Request:
     """Verb and path of a call below ``base``; sends and push configurations carry ``body``.
 
     The paths of 0.3 differ by their base alone.
@@ -77,7 +77,7 @@ def _write_value(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read_reply(call: Call, reply: Reply) -> PeerOutcome:
+def read_reply(call: PeerCall, reply: AgentReply) -> PeerOutcome:
     """The outcome of a whole response."""
     if reply.status == answers.OK:
         return answers.read_document(reply.raw)
@@ -91,7 +91,7 @@ def read_event(payload: bytes) -> PeerOutcome:
         isinstance(outcome, Answered) and isinstance(error := outcome.result.get("error"), dict)
     ):
         return outcome
-    said = read_status_body("SendStreamingMessage", Reply(answers.OK, None, payload))
+    said = read_status_body("SendStreamingMessage", AgentReply(answers.OK, None, payload))
     if isinstance(said, Refused):
         return said
     return Refused(answers.INTERNAL_ERROR, text_at(error, "message")[: answers.MESSAGE_CHARS])

@@ -28,7 +28,7 @@ from passerelle.core.peer import (
 )
 from passerelle.core.wire.sse import SseParser
 from passerelle.peers import answers, exchange
-from passerelle.peers.call import STREAMS, Reply
+from passerelle.peers.call import STREAMS, AgentReply
 from passerelle.peers.http_client import EXTENSIONS_HEADER, write_call
 from passerelle.peers.sessions import MAX_BODY_BYTES
 from passerelle.peers.stream_room import StreamRoom
@@ -44,7 +44,7 @@ from passerelle.runtime.common.carried import note_confirmed
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.peers.call import Call, Wire
+    from passerelle.peers.call import BindingWire, PeerCall
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.http_client import HttpClient
     from passerelle.peers.interface import Interface
@@ -55,13 +55,13 @@ MAX_EVENT_BYTES: Final = 24 * 1024 * 1024
 class HttpTransport:
     """The calls of one peer in one form; see ``call.Transport``."""
 
-    def __init__(self, config: PeerConfig, client: HttpClient, wire: Wire) -> None:
+    def __init__(self, config: PeerConfig, client: HttpClient, wire: BindingWire) -> None:
         self._config = config
         self._client = client
         self._wire = wire
         self._ids = count(1)
 
-    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+    async def call(self, interface: Interface, call: PeerCall) -> PeerOutcome:
         call_id = next(self._ids)
         request = self._wire.write(interface, call, call_id)
         try:
@@ -79,7 +79,9 @@ class HttpTransport:
             note_confirmed(reply.extensions)
         return _hold(self._wire.read(call, call_id, reply), reply.hold)
 
-    async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+    async def follow(
+        self, interface: Interface, call: PeerCall
+    ) -> AsyncGenerator[StreamOutcome, None]:
         call_id = next(self._ids)
         try:
             async with (
@@ -96,7 +98,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def _exchange(
-        self, interface: Interface, call: Call, call_id: int
+        self, interface: Interface, call: PeerCall, call_id: int
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         request = self._wire.write(interface, call, call_id)
         headers = write_call(interface, request, streams=call.operation in STREAMS)
@@ -109,7 +111,7 @@ class HttpTransport:
             yield response
 
     async def _read(
-        self, response: aiohttp.ClientResponse, interface: Interface, call: Call, call_id: int
+        self, response: aiohttp.ClientResponse, interface: Interface, call: PeerCall, call_id: int
     ) -> AsyncGenerator[StreamOutcome, None]:
         if exchange.has_long_headers(response):
             yield Malformed("a header block over 64 KiB", b"")
@@ -139,13 +141,13 @@ class HttpTransport:
             room.close()
 
     async def _read_whole(
-        self, response: aiohttp.ClientResponse, call: Call, call_id: int, room: StreamRoom
+        self, response: aiohttp.ClientResponse, call: PeerCall, call_id: int, room: StreamRoom
     ) -> PeerOutcome:
         try:
             raw = await exchange.read_body(response, MAX_BODY_BYTES, room)
         except exchange.TooLong as fault:
             return answers.reject(str(fault), fault.head, too_long=True)
-        reply = Reply(response.status, response.headers.get("Retry-After"), raw)
+        reply = AgentReply(response.status, response.headers.get("Retry-After"), raw)
         return _hold(self._wire.read(call, call_id, reply), room.take(len(raw)))
 
     async def _read_frames(

@@ -25,7 +25,7 @@ Security: TypeAlias = Literal["plaintext", "tls"]
 Choice: TypeAlias = Literal[
     "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3", "GRPC/0.3"
 ]
-Kind: TypeAlias = Choice | Literal["CHANNEL/1.0"]
+InterfaceKind: TypeAlias = Choice | Literal["CHANNEL/1.0"]
 """``CHANNEL`` is no interface of a card: the agent dials in."""
 PREFERENCE: Final[tuple[Choice, ...]] = get_args(Choice)
 """Cheapest first: of gRPC each frame is converted twice, and 0.3 has no list of tasks to find a lost send in."""
@@ -55,9 +55,9 @@ class Interface:
     extensions: frozenset[str] = frozenset()
 
     @property
-    def choice(self) -> Kind:
+    def choice(self) -> InterfaceKind:
         """The name of its kind, in a preference too."""
-        return cast("Kind", f"{self.binding}/{self.version}")
+        return cast("InterfaceKind", f"{self.binding}/{self.version}")
 
     @property
     def lists(self) -> bool:
@@ -121,7 +121,7 @@ def order(
     interfaces: tuple[Interface, ...], preference: tuple[Choice, ...]
 ) -> tuple[Interface, ...]:
     """Those that the preference names, in its order; of one kind, in the card's."""
-    ranks: dict[Kind, int] = {choice: rank for rank, choice in enumerate(preference)}
+    ranks: dict[InterfaceKind, int] = {choice: rank for rank, choice in enumerate(preference)}
     named = [one for one in interfaces if one.choice in ranks]
     return tuple(sorted(named, key=lambda one: ranks[one.choice]))
 

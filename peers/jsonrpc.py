@@ -12,11 +12,11 @@ import orjson
 
 from passerelle.core.peer import Answered
 from passerelle.peers import answers
-from passerelle.peers.call import Reply, Request
+from passerelle.peers.call import AgentReply, Request
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
-    from passerelle.peers.call import Call
+    from passerelle.peers.call import PeerCall
     from passerelle.peers.interface import Interface
 
 _BARE_UPDATES: Final = {"status-update": "statusUpdate", "artifact-update": "artifactUpdate"}
@@ -25,14 +25,14 @@ _BARE_UPDATES: Final = {"status-update": "statusUpdate", "artifact-update": "art
 class JsonRpc:
     """The wire of JSON-RPC 1.0."""
 
-    def write(self, interface: Interface, call: Call, call_id: int) -> Request:
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:
         params = call.params
         if interface.tenant is not None:
             params = {**params, "tenant": interface.tenant}
         envelope = {"jsonrpc": "2.0", "id": call_id, "method": call.operation, "params": params}
         return Request("POST", interface.url, orjson.dumps(envelope))
 
-    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:  # noqa: ARG002  # every result has one form
+    def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002  # every result has one form
         if reply.status == answers.OK and reply.retry_after is None:
             return answers.read_envelope(reply.raw, call_id)
         return answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)

@@ -16,11 +16,11 @@ from passerelle.a2a_mapping.v0_3.objects import read_task
 from passerelle.a2a_mapping.v0_3.responses import read_response
 from passerelle.core.peer import Answered
 from passerelle.peers import answers, http_json
-from passerelle.peers.call import SENDS, Reply, Request
+from passerelle.peers.call import SENDS, AgentReply, Request
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
-    from passerelle.peers.call import Call
+    from passerelle.peers.call import PeerCall
     from passerelle.peers.interface import Interface
 
 _SUBSCRIBE: Final = "SubscribeToTask"
@@ -32,7 +32,7 @@ _AS_IT_STANDS: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"}
 class LegacyJsonRpc:
     """The wire of JSON-RPC 0.3."""
 
-    def write(self, interface: Interface, call: Call, call_id: int) -> Request:
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:
         method = Method(call.operation)
         envelope = {
             "jsonrpc": "2.0",
@@ -42,7 +42,7 @@ class LegacyJsonRpc:
         }
         return Request("POST", interface.url, orjson.dumps(envelope))
 
-    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:
+    def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:
         outcome = answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
         return _upgrade(call, outcome, Form.KIND)
 
@@ -53,7 +53,7 @@ class LegacyJsonRpc:
 class LegacyHttpJson:
     """The wire of HTTP+JSON 0.3, whose bodies are ProtoJSON of the package ``a2a.v1``."""
 
-    def write(self, interface: Interface, call: Call, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
         body = orjson.dumps(write_params(Method(call.operation), call.params, Form.PROTO))
         base = f"{interface.url.rstrip('/')}/v1"
         if call.operation == _EXTENDED:
@@ -62,14 +62,14 @@ class LegacyHttpJson:
         # Its text says POST in one place and GET in another; agents of the Python SDK have GET alone.
         return Request("GET", request.url) if call.operation == _SUBSCRIBE else request
 
-    def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:  # noqa: ARG002
+    def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002
         return _upgrade(call, http_json.read_reply(call, reply), Form.PROTO)
 
     def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:  # noqa: ARG002
         return _upgrade_frame(http_json.read_event(payload), Form.PROTO)
 
 
-def _upgrade(call: Call, outcome: PeerOutcome, form: Form) -> PeerOutcome:
+def _upgrade(call: PeerCall, outcome: PeerOutcome, form: Form) -> PeerOutcome:
     if not isinstance(outcome, Answered) or call.operation in _AS_IT_STANDS:
         return outcome
     if call.operation in SENDS or call.operation == _SUBSCRIBE:

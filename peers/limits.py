@@ -68,7 +68,7 @@ _OPENING_S: Final = 2.0
 
 
 @dataclass(slots=True)
-class Place:
+class QueuePlace:
     """A place among those who ask; given back once, whoever does it."""
 
     gate: asyncio.Semaphore
@@ -99,10 +99,10 @@ class Questions:
             yield
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Place]:
+    async def open(self) -> AsyncGenerator[QueuePlace]:
         """A place until the stream says something, or a moment has passed, or the block ends."""
         await self._gate.acquire()
-        place = Place(self._gate)
+        place = QueuePlace(self._gate)
         timer = asyncio.get_running_loop().call_later(self.opening_s, place.leave)
         try:
             yield place

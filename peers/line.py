@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
-    from passerelle.peers.breaker import Mode, Signal
-    from passerelle.peers.call import Call, Transport
+    from passerelle.peers.breaker import BreakerMode, Signal
+    from passerelle.peers.call import PeerCall, Transport
     from passerelle.peers.interface import Interface
 
 
@@ -42,11 +42,11 @@ class Line:
         self._breaker = HEALTHY
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> BreakerMode:
         """How the breaker stands."""
         return self._breaker.mode
 
-    async def call(self, call: Call) -> PeerOutcome:
+    async def call(self, call: PeerCall) -> PeerOutcome:
         if self._breaker is not HEALTHY and (held_back := await self._hold_back(call)) is not None:
             return held_back
         was_closed = self._breaker.mode == "closed"
@@ -55,7 +55,7 @@ class Line:
             self._note(call, outcome, was_closed=was_closed)
         return outcome
 
-    async def follow(self, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+    async def follow(self, call: PeerCall) -> AsyncGenerator[StreamOutcome, None]:
         held_back = await self._hold_back(call)
         if held_back is not None:
             yield held_back
@@ -69,7 +69,7 @@ class Line:
                 yield outcome
                 del outcome
 
-    async def _hold_back(self, call: Call) -> Unreached | None:
+    async def _hold_back(self, call: PeerCall) -> Unreached | None:
         """A send is no probe: where the breaker is open, something harmless goes first."""
         if self._breaker.mode == "closed" or call.operation not in SENDS:
             return None
@@ -82,7 +82,7 @@ class Line:
         reason = f"{self.interface.choice} failed again and again, and rests for a while"
         return Unreached(reason, self._breaker.wait_s(self._clock.now_ms()), "breaker")
 
-    def _say(self, was: Mode) -> None:
+    def _say(self, was: BreakerMode) -> None:
         """Once for each time that it opens or closes."""
         now = self._breaker.mode
         if (now == "closed") == (was == "closed"):
@@ -93,7 +93,7 @@ class Line:
         else:
             told.warning("peer.rests", pause_ms=self._breaker.pause_ms)
 
-    def _note(self, call: Call, outcome: StreamOutcome, *, was_closed: bool) -> None:
+    def _note(self, call: PeerCall, outcome: StreamOutcome, *, was_closed: bool) -> None:
         if _is_failure(outcome):
             signal: Signal = "failed"
         else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerCard, PeerOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.peers.agent import AgentPeer
-    from passerelle.peers.breaker import Mode
+    from passerelle.peers.breaker import BreakerMode
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.reverse.cards import Dialling
     from passerelle.runtime.limits.limit import Limit
@@ -101,7 +101,7 @@ class PeerRegistry:
         """The card of that peer as far as it is known; nobody is asked for it."""
         return self.find(name).peek()
 
-    def list_breakers(self, name: str) -> dict[str, Mode]:
+    def list_breakers(self, name: str) -> dict[str, BreakerMode]:
         """How the breakers of that peer stand, by interface."""
         return self.find(name).list_breakers()
 

@@ -51,7 +51,7 @@ class CardTrust:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SignatureVerdict:
     """How a card stands, and why; ``kids`` are the keys whose signatures hold."""
 
     standing: SignatureStanding
@@ -87,10 +87,10 @@ class CardJudge:
         self._sets: dict[str, _KeySet] = {}
         self._signed_by: frozenset[str] = frozenset()
 
-    async def judge(self, card: JsonObject) -> Verdict:
+    async def judge(self, card: JsonObject) -> SignatureVerdict:
         """How ``card`` stands, as it was received."""
         if self._trust.policy == "off":
-            return Verdict("unchecked")
+            return SignatureVerdict("unchecked")
         verdict = await self._verify(card)
         known = self._signed_by
         if verdict.standing == "verified":
@@ -98,24 +98,24 @@ class CardJudge:
                 # Keys that rotate sign side by side. One that comes alone could be anybody's who got at the JWKS.
                 changed = f"signed by {_name(verdict.kids)}, before by {_name(known)}"
                 if self._trust.policy == "require":
-                    return Verdict("changed", changed)
-                verdict = Verdict("changed", changed, verdict.kids)
+                    return SignatureVerdict("changed", changed)
+                verdict = SignatureVerdict("changed", changed, verdict.kids)
             self._signed_by = verdict.kids
         elif known:
-            return Verdict(verdict.standing, f"{verdict.reason}; before by {_name(known)}")
+            return SignatureVerdict(verdict.standing, f"{verdict.reason}; before by {_name(known)}")
         return verdict
 
     def _is_pinned(self, kids: frozenset[str]) -> bool:
         return any(text_at(key, "kid") in kids for key in self._pinned)
 
-    async def _verify(self, card: JsonObject) -> Verdict:
+    async def _verify(self, card: JsonObject) -> SignatureVerdict:
         claims = list(_read_claims(card))
         if not claims:
-            return Verdict("unsigned", "there is no signature that can be read")
+            return SignatureVerdict("unsigned", "there is no signature that can be read")
         try:
             payloads = [encode_segment(payload) for payload in list_payloads(card)]
         except InvalidInput as error:
-            return Verdict("untrusted", f"the card cannot be verified: {error.reason}")
+            return SignatureVerdict("untrusted", f"the card cannot be verified: {error.reason}")
         held: set[str] = set()
         reasons: list[str] = []
         for claim in claims:
@@ -125,8 +125,8 @@ class CardJudge:
             else:
                 reasons.append(reason)
         if held:
-            return Verdict("verified", kids=frozenset(held))
-        return Verdict("untrusted", "; ".join(reasons))
+            return SignatureVerdict("verified", kids=frozenset(held))
+        return SignatureVerdict("untrusted", "; ".join(reasons))
 
     async def _try(self, claim: _Claim, payloads: list[str]) -> str | None:
         """None where the signature holds, else why it counts for nothing."""

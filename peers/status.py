@@ -21,7 +21,7 @@ from passerelle.peers import answers
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.wire.json import JsonObject
-    from passerelle.peers.call import Operation, Reply
+    from passerelle.peers.call import AgentReply, Operation
 
 _BY_REASON: Final = {
     kind.value: row.jsonrpc for kind, row in ROWS.items() if row.domain == A2A_DOMAIN
@@ -55,7 +55,7 @@ _OF_TASKS: Final = frozenset[str](
 )
 
 
-def read_status_body(operation: Operation, reply: Reply) -> PeerOutcome:
+def read_status_body(operation: Operation, reply: AgentReply) -> PeerOutcome:
     """The outcome of a response that is no success; ``operation`` tells what a bare NOT_FOUND is about."""
     try:
         value = answers.parse_json(reply.raw)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from passerelle.core.wire.record import value
-from passerelle.peers.call import Reply
+from passerelle.peers.call import AgentReply
 
 if TYPE_CHECKING:
     from passerelle.runtime.memory.room import Account, Reservation
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._parser = cast("_Parser", httptools.HttpResponseParser(self))
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Reply] | None = None
+        self._waiter: asyncio.Future[AgentReply] | None = None
         self._deadline_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at_s = 0.0
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def ask(self, request: bytes, deadline_s: float) -> asyncio.Future[Reply]:
+    def ask(self, request: bytes, deadline_s: float) -> asyncio.Future[AgentReply]:
         """Sends a request, for an answer by ``deadline_s`` of the loop's clock. Whoever stops waiting has to ``close``.
 
         The future raises ``Broken``, ``NotReadable`` or ``TimeoutError``: then the connection is of no more use.
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             raise NotConnected("the connection was closed")
-        waiter: asyncio.Future[Reply] = self._loop.create_future()
+        waiter: asyncio.Future[AgentReply] = self._loop.create_future()
         self._waiter, self._deadline_s = waiter, deadline_s
         # A timer that is there comes early enough, and looks again.
         if self._timer is None or self._looks_at_s > deadline_s:
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
             if known is not None and 0 <= wanted_bytes <= self._limit_bytes:
                 # The parser is left where it stands.
                 if known.size + wanted_bytes == len(data):
-                    self._answer(Reply(_OK, None, data[known.size :]))
+                    self._answer(AgentReply(_OK, None, data[known.size :]))
                     return
                 self._wanted_bytes = wanted_bytes
                 # Many servers write a head and its body apart.
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         raw = b"".join(self._pieces)[: self._wanted_bytes]
         # All else is the parser's, which has seen nothing of it.
         self._wanted_bytes, self._pieces, self._size = -1, [], 0
-        self._answer(Reply(_OK, None, raw))
+        self._answer(AgentReply(_OK, None, raw))
 
     def eof_received(self) -> None:
         if self._in_body and not self._has_length():
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
         retry_after = headers.get(b"retry-after")
         activated = [headers[name].decode("latin-1") for name in _EXTENSIONS if name in headers]
         self._answer(
-            Reply(
+            AgentReply(
                 status,
                 None if retry_after is None else retry_after.decode("latin-1"),
                 raw,
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
             )
         )
 
-    def _answer(self, reply: Reply) -> None:
+    def _answer(self, reply: AgentReply) -> None:
         waiter, self._waiter = self._waiter, None
         reservation, self._reservation = self._reservation, None
         if reservation is not None:

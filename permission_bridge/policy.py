@@ -38,7 +38,7 @@ from passerelle.permission_bridge.cases import (
     weigh,
 )
 from passerelle.permission_bridge.grants import NOWHERE, Where, find_grant
-from passerelle.permission_bridge.rules import CHANGING, DEFAULT_POLICY, Effect, Mode, Policy
+from passerelle.permission_bridge.rules import CHANGING, DEFAULT_POLICY, Effect, Policy, PolicyMode
 
 if TYPE_CHECKING:
     from passerelle.core.approval.commands import PolicyCause
@@ -205,7 +205,7 @@ def _say(rule: Rule) -> Said:
     return Said("rule", rule.effect, reason, rule.ref, grantable=rule.grantable)
 
 
-def _hear_mode(case: Case, mode: Mode, risk: Risk) -> list[Said]:
+def _hear_mode(case: Case, mode: PolicyMode, risk: Risk) -> list[Said]:
     match mode:
         case "normal" | "no_ask":
             return []
@@ -276,7 +276,7 @@ def _choose(said: list[Said]) -> Said:
     return min(heard, key=lambda one: _RANKS[one.source, one.verdict])
 
 
-def _raise(winner: Said, said: list[Said], facts: PolicyFacts, mode: Mode) -> Said | None:
+def _raise(winner: Said, said: list[Said], facts: PolicyFacts, mode: PolicyMode) -> Said | None:
     """A classifier in doubt turns a yes into a question."""
     del facts, mode
     doubts = (one for one in said if one.source == "classifier" and one.verdict == "ask")
@@ -287,7 +287,9 @@ def _raise(winner: Said, said: list[Said], facts: PolicyFacts, mode: Mode) -> Sa
     return doubt
 
 
-def _refuse_to_ask(winner: Said, said: list[Said], facts: PolicyFacts, mode: Mode) -> Said | None:
+def _refuse_to_ask(
+    winner: Said, said: list[Said], facts: PolicyFacts, mode: PolicyMode
+) -> Said | None:
     """A question that nobody is there to answer is none."""
     del said
     if winner.verdict != "ask":

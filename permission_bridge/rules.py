@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.hook_terms import HookTerms
 
 Effect: TypeAlias = Literal["deny", "ask", "allow"]
-Mode: TypeAlias = Literal["normal", "no_ask", "plan", "auto"]
+PolicyMode: TypeAlias = Literal["normal", "no_ask", "plan", "auto"]
 MatchBy: TypeAlias = Literal["exact", "tool"]
 
 CHANGING: Final[frozenset[ActionType]] = frozenset(
@@ -124,7 +124,7 @@ class Policy:
     """
 
     rules: tuple[Rule, ...]
-    mode: Mode
+    mode: PolicyMode
     version: str
     grants: GrantTerms = NO_GRANTS
     tiers: tuple[Tier, ...] = ()
@@ -175,7 +175,7 @@ def is_unconditional(effect: Effect, when: str | None, argv: tuple[str, ...]) ->
 
 def make_policy(
     rules: tuple[Rule, ...] = (),
-    mode: Mode = "normal",
+    mode: PolicyMode = "normal",
     grants: GrantTerms = NO_GRANTS,
     hooks: tuple[HookTerms, ...] = (),
     classifier: HookTerms | None = None,

@@ -27,7 +27,7 @@ _CURSOR: Final[JsonObject] = {
 }
 
 
-class Kind(Protocol):
+class MemberKind(Protocol):
     """Reads, writes and draws one kind of value.
 
     ``read`` raises InvalidInput (or BadCursor) with ``at``, the name of the member. ``write`` gives None for what is
@@ -44,7 +44,7 @@ class Wire:
     """How a field travels: its short name, its kind, and what it says."""
 
     name: str
-    kind: Kind
+    kind: MemberKind
     about: str = ""
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import AppendResult, Batch, EntityWrite
     from passerelle.core.events import EncodedEvent
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
 
 MOST_EVENTS: Final = 64
@@ -210,7 +210,7 @@ def check_batch(batch: Batch) -> None:
             raise ValueError(message)
 
 
-def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
+def read_append(reply: RespValue, packed: PackedBatch) -> AppendResult:
     """Decodes a reply of the script.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
-from passerelle.store.connection import Reply, pack
+from passerelle.store.connection import RespValue, pack
 from passerelle.store.failures import explain_break, explain_reply
 from passerelle.store.flush_policy import Flush, FlushPolicy
 from passerelle.store.pipelined_connection import ANSWER_S, PipelinedConnection
@@ -45,10 +45,10 @@ class _Call:
         self.packed = packed
         self.count = count
         self.future = future
-        self.replies: list[Reply | RedisError] = []
+        self.replies: list[RespValue | RedisError] = []
         self.failure: StoreUnavailable | None = None
 
-    def answer(self, replies: list[Reply | RedisError]) -> None:
+    def answer(self, replies: list[RespValue | RedisError]) -> None:
         """Resolves the future, unless it was cancelled, with replies without an error among them."""
         if not self.future.done():
             self.future.set_result(replies)
@@ -93,7 +93,7 @@ class _UnacknowledgedCall(_Call):
 
     takes_slot: ClassVar[bool] = False
 
-    def answer(self, replies: list[Reply | RedisError]) -> None:
+    def answer(self, replies: list[RespValue | RedisError]) -> None:
         if not self.future.done():
             self.future.set_result(bool(replies))
 
@@ -146,7 +146,7 @@ class Batcher:
 
     def call(
         self, packed: bytes, count: int = 1, *, no_linger: bool = False, linger_s: float = 0.0
-    ) -> Awaitable[list[Reply]]:
+    ) -> Awaitable[list[RespValue]]:
         """Queues bytes that hold ``count`` commands; the awaitable gives their replies.
 
         ``no_linger``: written in this call where a connection is free, and as soon as one is otherwise. ``linger_s``:
@@ -161,7 +161,7 @@ class Batcher:
 
     def call_each(
         self, packed: bytes, count: int
-    ) -> Awaitable[list[Reply | StoreUnavailable | Redirected]]:
+    ) -> Awaitable[list[RespValue | StoreUnavailable | Redirected]]:
         """The same for commands of which each may fail by itself.
 
         Raises:
@@ -291,7 +291,7 @@ class Batcher:
 
     def _begin_exchange(self, connection: PipelinedConnection, calls: list[_Call]) -> None:
         packed, count = self._join(calls)
-        replies: list[Reply | RedisError] = []
+        replies: list[RespValue | RedisError] = []
         settle = partial(self._settle, connection, calls, replies)
         try:
             if not connection.begin(packed, count, replies, settle):
@@ -303,7 +303,7 @@ class Batcher:
         self,
         connection: PipelinedConnection,
         calls: list[_Call],
-        replies: list[Reply | RedisError],
+        replies: list[RespValue | RedisError],
         refused: int,
         broken: Exception | None,
     ) -> None:
@@ -334,7 +334,9 @@ class Batcher:
             count += call.count
         return (packed, count) if self._wait is None else (packed + self._wait, count + 1)
 
-    def _distribute(self, replies: Sequence[Reply | RedisError], calls: Sequence[_Call]) -> None:
+    def _distribute(
+        self, replies: Sequence[RespValue | RedisError], calls: Sequence[_Call]
+    ) -> None:
         """Gives each call its own replies, as far as they came."""
         start = 0
         for call in calls:
@@ -399,7 +401,7 @@ class Batcher:
 
     async def _send_and_collect(self, connection: PipelinedConnection, calls: list[_Call]) -> None:
         packed, count = self._join(calls)
-        replies: list[Reply | RedisError] = []
+        replies: list[RespValue | RedisError] = []
         try:
             await connection.exchange(packed, count, replies)
         finally:
@@ -417,14 +419,14 @@ class Batcher:
         await self._send_and_collect(connection, unknown)
 
 
-def _is_demoted(replies: Sequence[Reply | RedisError]) -> bool:
+def _is_demoted(replies: Sequence[RespValue | RedisError]) -> bool:
     for reply in replies:  # noqa: SIM110  as below
         if isinstance(reply, ReadOnlyError):
             return True
     return False
 
 
-def _names_unknown_script(replies: Sequence[Reply | RedisError]) -> bool:
+def _names_unknown_script(replies: Sequence[RespValue | RedisError]) -> bool:
     for reply in replies:  # noqa: SIM110  a generator for each exchange costs more than the look
         if isinstance(reply, NoScriptError):
             return True

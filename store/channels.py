@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.channels import LinkNews
     from passerelle.core.ports.due import DueRow
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
@@ -58,7 +58,7 @@ REMEMBERED: Final = 64
 """Links of one principal that are found again without their names, the newest ones."""
 
 
-def _read_greetings(reply: Reply) -> list[Greeted]:
+def _read_greetings(reply: RespValue) -> list[Greeted]:
     match cast("list[bytes | int]", reply):
         case [b"ok", questions, *generations]:
             return [Greeted(int(generation), questions != 0) for generation in generations]

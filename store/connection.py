@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CONNECT_S: Final = 1.0
 _CLIENT_NAME: Final = "passerelle"
 
-Reply: TypeAlias = "bytes | int | list[Reply] | None"
+RespValue: TypeAlias = "bytes | int | list[RespValue] | None"
 """What the server answers, in RESP 2: no maps, no decoding."""
 Argument: TypeAlias = str | bytes | int
 
@@ -36,7 +36,7 @@ _pack = cast(
 )
 
 
-class Wire(Protocol):
+class RespWire(Protocol):
     """The part of redis-py's connection that is used here."""
 
     @property
@@ -65,7 +65,7 @@ class Wire(Protocol):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - redis-py's signature
         disconnect_on_error: bool = True,
-    ) -> Reply:
+    ) -> RespValue:
         """Reads one reply; raises the error that it is."""
         ...
 
@@ -105,7 +105,7 @@ def read_url(url: str) -> Endpoint:
     return Endpoint(kwargs, connection_class)
 
 
-def make_connection(endpoint: Endpoint) -> Wire:
+def make_connection(endpoint: Endpoint) -> RespWire:
     """A connection that is not open yet. No timeout of its own: each exchange brings one."""
     settings: dict[str, Any] = {
         **endpoint.kwargs,
@@ -119,10 +119,10 @@ def make_connection(endpoint: Endpoint) -> Wire:
         "client_name": _CLIENT_NAME,
         "decode_responses": False,
     }
-    return cast("Wire", endpoint.connection_class(**settings))
+    return cast("RespWire", endpoint.connection_class(**settings))
 
 
-async def connect(wire: Wire) -> None:
+async def connect(wire: RespWire) -> None:
     """Opens a connection within a second, handshake included.
 
     Raises:
@@ -157,7 +157,7 @@ def unpack(call: bytes) -> tuple[bytes, ...]:
     return tuple(arguments)
 
 
-async def read_reply(wire: Wire) -> Reply | RedisError:
+async def read_reply(wire: RespWire) -> RespValue | RedisError:
     """The next reply; an error reply is a value here, so that what follows it can be read."""
     try:
         return await wire.read_response(timeout=math.inf, disconnect_on_error=False)
@@ -165,7 +165,7 @@ async def read_reply(wire: Wire) -> Reply | RedisError:
         return error
 
 
-async def ask(wire: Wire, *arguments: Argument) -> Reply:
+async def ask(wire: RespWire, *arguments: Argument) -> RespValue:
     """One command on a connection that nobody else uses.
 
     Raises:

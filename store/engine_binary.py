@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import EngineFailed
-from passerelle.store.server_version import OLDEST, EngineName, Version, parse_version
+from passerelle.store.server_version import OLDEST, EngineName, ServerVersion, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ class EngineBinary:
 
     path: Path
     name: EngineName
-    version: Version
+    version: ServerVersion
 
     @property
     def version_text(self) -> str:

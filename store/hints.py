@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, cast
 from redis.exceptions import RedisError
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.store.connection import Wire, connect, make_connection, pack
+from passerelle.store.connection import RespWire, connect, make_connection, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ class RedisHints:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._subscriptions: dict[bytes, _Subscription] = {}
-        self._wires: dict[Node, Wire] = {}
+        self._wires: dict[Node, RespWire] = {}
         self._readers: dict[Node, asyncio.Task[None]] = {}
         self._on_loss: list[Callable[[], None]] = []
         self._awaited: dict[Node, set[bytes]] = {}
@@ -176,7 +176,7 @@ class RedisHints:
         # The table may have changed while the channels were asked for elsewhere.
         await self._move_elsewhere(node)
 
-    async def _subscribe_all(self, node: Node, wire: Wire) -> None:
+    async def _subscribe_all(self, node: Node, wire: RespWire) -> None:
         mine = {
             channel: subscription
             for channel, subscription in self._subscriptions.items()
@@ -190,7 +190,7 @@ class RedisHints:
                 continue
             await wire.send_packed_command([pack("SSUBSCRIBE", channel)], check_health=False)
 
-    async def _read(self, node: Node, wire: Wire) -> None:
+    async def _read(self, node: Node, wire: RespWire) -> None:
         """Hands on messages until the connection ends; an idle one is asked whether it lives."""
         asked = False
         while True:

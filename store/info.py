@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.store.failures import REASONS
-from passerelle.store.server_version import OLDEST, EngineName, Version, parse_version
+from passerelle.store.server_version import OLDEST, EngineName, ServerVersion, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
 
 
 StoreDurability: TypeAlias = Literal["aof", "replicas", "service"]
@@ -29,7 +29,7 @@ class ServerFacts:
     """What a primary says of itself. ``replication_id`` changes on a failover: a hint, no proof of a loss."""
 
     engine: EngineName
-    version: Version
+    version: ServerVersion
     loading: bool
     """It reads its data from disk. Until that is done it reports no append-only file, whatever its settings."""
     durable: bool
@@ -44,7 +44,7 @@ class ServerFacts:
 PRIMARY: Final = "master"
 
 
-def parse_info(reply: Reply) -> dict[str, str]:
+def parse_info(reply: RespValue) -> dict[str, str]:
     """The ``name:value`` lines."""
     text = reply.decode(errors="replace") if isinstance(reply, bytes) else ""
     lines = (line.partition(":") for line in text.splitlines() if ":" in line)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.batch import Incarnation
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
     from passerelle.store.nodes import Nodes
 
 ALIVE_MS: Final = 5_000
@@ -30,7 +30,7 @@ _DUTY_LEASES: Final = 24
 """A duty is held for this many leases without a sign of its owner, if no instance knows which ones live."""
 
 
-def _read_lease(reply: Reply) -> Lease | LeaseLost:
+def _read_lease(reply: RespValue) -> Lease | LeaseLost:
     match cast("list[bytes | int]", reply):
         case [b"ok", until, now, duty, found, epoch]:
             return Lease(
@@ -44,7 +44,7 @@ def _read_lease(reply: Reply) -> Lease | LeaseLost:
             return LeaseLost()
 
 
-def _read_takeover(reply: Reply) -> TakenOver | Alive:
+def _read_takeover(reply: RespValue) -> TakenOver | Alive:
     match cast("list[bytes | list[bytes]]", reply):
         case [b"gone", bytes(number), list(runs), list(channels)]:
             names = [name.decode() for name in runs]

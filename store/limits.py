@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ports.limits import Draw
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
 
@@ -21,7 +21,7 @@ _HEAD: Final = 2
 _PER_DRAW: Final = 3
 
 
-def _read_numbers(reply: Reply) -> list[int]:
+def _read_numbers(reply: RespValue) -> list[int]:
     return [int(number) for number in cast("list[int | bytes]", reply)]
 
 

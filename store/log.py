@@ -23,7 +23,7 @@ from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
-from passerelle.store.connection import Reply, pack
+from passerelle.store.connection import RespValue, pack
 from passerelle.store.failures import Redirected, try_again
 from passerelle.store.replies import as_bytes, as_hash, as_int, as_scores, as_sparse_list, as_texts
 from passerelle.store.scripts import Script
@@ -70,7 +70,7 @@ class _AppendRetry:
 
     async def go_on(
         self, failed: Redirected | StoreUnavailable, seen: int, began_s: float
-    ) -> list[Reply]:
+    ) -> list[RespValue]:
         """After the first try, which began at a time of the monotonic clock and a generation of the nodes."""
         try:
             await self.nodes.recover(failed, seen)
@@ -79,7 +79,7 @@ class _AppendRetry:
             self.unknown = self.unknown or error.wrote == "unknown"
             return await try_again(self._write, error, began_s)
 
-    async def _write(self) -> list[Reply]:
+    async def _write(self) -> list[RespValue]:
         try:
             return await self.nodes.write_and_look(self.shard, self.call, self.count)
         except StoreUnavailable as error:
@@ -90,7 +90,7 @@ class _AppendRetry:
 class RedisFactReader:
     """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.query_all`` or its kin."""
 
-    def __init__(self, ask: Callable[..., Awaitable[list[Reply]]]) -> None:
+    def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]]) -> None:
         self._ask = ask
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
@@ -269,12 +269,12 @@ class RedisEventLog(RedisFactReader):
         return False
 
 
-def read_entries(reply: Reply) -> list[Entry]:
+def read_entries(reply: RespValue) -> list[Entry]:
     """Stream entries as XRANGE returns them."""
     return [_entry(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
 
 
-def read_feed_rows(reply: Reply) -> list[FeedRow]:
+def read_feed_rows(reply: RespValue) -> list[FeedRow]:
     """Rows of a feed as XRANGE returns them."""
     return [_feed_row(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
 
@@ -298,7 +298,7 @@ def _index_row(line: str) -> IndexRow:
     return IndexRow(owner, agent, facade, int(at_ms), cast("RowPart", part))
 
 
-def _look_behind(stored: Appended, feed: Reply) -> Appended:
+def _look_behind(stored: Appended, feed: RespValue) -> Appended:
     rows = tuple(reversed(read_feed_rows(feed)))
     return replace(stored, tail=FeedTail(rows, is_whole=len(rows) < _TAIL))
 
@@ -315,7 +315,7 @@ def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
     return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", "+", "COUNT", limit)
 
 
-def _head(reply: Reply) -> Head | None:
+def _head(reply: RespValue) -> Head | None:
     epoch, sequence, chain, first = as_sparse_list(reply)
     if epoch is None or chain is None:
         return None
@@ -338,7 +338,7 @@ def _entry(identifier: bytes, flat: list[bytes]) -> Entry:
     )
 
 
-def _loaded(ref: EntityRef, reply: Reply) -> Loaded:
+def _loaded(ref: EntityRef, reply: RespValue) -> Loaded:
     fields = as_hash(reply)
     stamp = Stamp(int(fields.get("v", b"0")), fields.get("op", b"").decode())
     rest = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}

@@ -15,7 +15,7 @@ from passerelle.store.connection import pack
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
 
 Result_co = TypeVar("Result_co", covariant=True)
 Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
@@ -62,7 +62,7 @@ class LoadedScript(Protocol[Result_co]):
         ...
 
     @property
-    def decode(self) -> Callable[[Reply], Result_co]:
+    def decode(self) -> Callable[[RespValue], Result_co]:
         """What its reply means."""
         ...
 

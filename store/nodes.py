@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.store.connection import Endpoint, Reply
+    from passerelle.store.connection import Endpoint, RespValue
     from passerelle.store.lua_script import Control, Lane, LoadedScript
     from passerelle.store.topology import Seeds, Topology
 
@@ -127,7 +127,7 @@ class Nodes:
         return self.primaries[shard.number]
 
     async def query(
-        self, shard: Shard, command: bytes, decode: Callable[[Reply], Result]
+        self, shard: Shard, command: bytes, decode: Callable[[RespValue], Result]
     ) -> Result:
         """The decoded reply of one command that changes nothing.
 
@@ -137,11 +137,11 @@ class Nodes:
         [reply] = await self.query_all(shard, command)
         return decode(reply)
 
-    async def query_all(self, shard: Shard, *commands: bytes) -> list[Reply]:
+    async def query_all(self, shard: Shard, *commands: bytes) -> list[RespValue]:
         """The same for several commands, in order, in one round trip."""
         return await retry(lambda: self.read(shard, *commands))
 
-    async def update(self, shard: Shard, command: bytes, lane: Lane = "writes") -> Reply:
+    async def update(self, shard: Shard, command: bytes, lane: Lane = "writes") -> RespValue:
         """One command that changes something and may run twice."""
         [reply] = await retry(lambda: self._route(shard, lane, command, 1))
         return reply
@@ -198,10 +198,10 @@ class Nodes:
         first = self.node(shard).writes.call(packed, no_linger=True)
         return self._decode(script, self._follow(shard, packed, first, seen, began_s))
 
-    async def _decode(self, script: LoadedScript[Result], asked: Awaitable[Reply]) -> Result:
+    async def _decode(self, script: LoadedScript[Result], asked: Awaitable[RespValue]) -> Result:
         return script.decode(await asked)
 
-    async def write(self, shard: Shard, packed: bytes) -> Reply:
+    async def write(self, shard: Shard, packed: bytes) -> RespValue:
         """One command that changes something, sent once."""
         return (await self._route(shard, "writes", packed, 1))[0]
 
@@ -209,10 +209,10 @@ class Nodes:
         self,
         shard: Shard,
         packed: bytes,
-        first: Awaitable[list[Reply]],
+        first: Awaitable[list[RespValue]],
         seen: int,
         began_s: float,
-    ) -> Reply:
+    ) -> RespValue:
         try:
             return (await first)[0]
         except Redirected:
@@ -225,7 +225,7 @@ class Nodes:
 
     def write_and_look(
         self, shard: Shard, packed: bytes, count: int
-    ) -> Coroutine[None, None, list[Reply]]:
+    ) -> Coroutine[None, None, list[RespValue]]:
         """One command that changes something, and commands that look at what it left, in one round trip."""
         return self._route(shard, "writes", packed, count)
 
@@ -245,13 +245,13 @@ class Nodes:
 
     def lease(
         self, shard: Shard, packed: bytes, count: int = 1
-    ) -> Coroutine[None, None, list[Reply]]:
+    ) -> Coroutine[None, None, list[RespValue]]:
         """Commands about leases and what is due, which wait for nothing else."""
         return self._route(shard, "leases", packed, count)
 
     async def lease_each(
         self, commands: Sequence[tuple[Shard, bytes]]
-    ) -> list[Reply | StoreUnavailable]:
+    ) -> list[RespValue | StoreUnavailable]:
         """One command about a lease in each of many shards, in one exchange with each node; failures are values."""
         parts: dict[Node, list[tuple[Shard, bytes]]] = {}
         for shard, packed in commands:
@@ -262,14 +262,14 @@ class Nodes:
 
     async def _lease_at(
         self, node: Node, part: Sequence[tuple[Shard, bytes]]
-    ) -> dict[Shard, Reply | StoreUnavailable]:
+    ) -> dict[Shard, RespValue | StoreUnavailable]:
         try:
             answers = await node.leases.call_each(b"".join(one for _, one in part), len(part))
         except StoreUnavailable as error:
             if self.moves:
                 await self._refresh_quietly(self.generation)
             return dict.fromkeys((shard for shard, _ in part), error)
-        told: dict[Shard, Reply | StoreUnavailable] = {}
+        told: dict[Shard, RespValue | StoreUnavailable] = {}
         for (shard, packed), answer in zip(part, answers, strict=True):
             if isinstance(answer, Redirected):
                 told[shard] = await self._lease_elsewhere(shard, packed)
@@ -277,34 +277,34 @@ class Nodes:
                 told[shard] = answer
         return told
 
-    async def _lease_elsewhere(self, shard: Shard, packed: bytes) -> Reply | StoreUnavailable:
+    async def _lease_elsewhere(self, shard: Shard, packed: bytes) -> RespValue | StoreUnavailable:
         try:
             return (await self.lease(shard, packed))[0]
         except StoreUnavailable as error:
             return error
 
-    async def wait_for_replica(self, shard: Shard, packed: bytes) -> tuple[Reply, int]:
+    async def wait_for_replica(self, shard: Shard, packed: bytes) -> tuple[RespValue, int]:
         """One command whose effect has to be on a replica: its reply, and how many replicas confirmed it."""
         reply, confirmed = await self._route(shard, "acts", packed, 1)
         return reply, cast("int", confirmed)
 
-    def read(self, shard: Shard, *commands: bytes) -> Coroutine[None, None, list[Reply]]:
+    def read(self, shard: Shard, *commands: bytes) -> Coroutine[None, None, list[RespValue]]:
         """Commands that change nothing, in order, in one round trip, sent once."""
         return self._route(shard, "reads", b"".join(commands), len(commands))
 
-    async def query_in_background(self, shard: Shard, *commands: bytes) -> list[Reply]:
+    async def query_in_background(self, shard: Shard, *commands: bytes) -> list[RespValue]:
         """``query_all`` for background work: at most one batch of it is under way at each primary."""
         return await retry(lambda: self._read_in_background(shard, *commands))
 
-    async def update_in_background(self, shard: Shard, command: bytes) -> Reply:
+    async def update_in_background(self, shard: Shard, command: bytes) -> RespValue:
         """``update`` for the same."""
         return await retry(lambda: self._write_in_background(shard, command))
 
-    async def _read_in_background(self, shard: Shard, *commands: bytes) -> list[Reply]:
+    async def _read_in_background(self, shard: Shard, *commands: bytes) -> list[RespValue]:
         async with self.node(shard).background:
             return await self.read(shard, *commands)
 
-    async def _write_in_background(self, shard: Shard, packed: bytes) -> Reply:
+    async def _write_in_background(self, shard: Shard, packed: bytes) -> RespValue:
         async with self.node(shard).background:
             return await self.write(shard, packed)
 
@@ -354,7 +354,7 @@ class Nodes:
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*(node.close() for node in self._by_name.values()), *self._ends)
 
-    async def _route(self, shard: Shard, lane: Lane, packed: bytes, count: int) -> list[Reply]:
+    async def _route(self, shard: Shard, lane: Lane, packed: bytes, count: int) -> list[RespValue]:
         for _ in range(_REDIRECT_TRIES):
             seen = self.generation
             batcher: Batcher = getattr(self.primaries[shard.number], lane)

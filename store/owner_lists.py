@@ -107,7 +107,7 @@ def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
 
 _AT_ONCE: Final = 1_000
 
-Place: TypeAlias = tuple[int, str]
+PageEnd: TypeAlias = tuple[int, str]
 """A time in ms and a member: where the page before ended."""
 _Wanted: TypeAlias = tuple[str, int | None, tuple[int, str] | None]
 """An owner, how many, and below which place."""
@@ -191,7 +191,7 @@ def _read_time(view: bytes) -> int:
 
 
 async def read_page(
-    nodes: Nodes, shard: Shard, names: Sequence[str], before: Place | None, limit: int
+    nodes: Nodes, shard: Shard, names: Sequence[str], before: PageEnd | None, limit: int
 ) -> list[tuple[str, int]]:
     """Members with their times out of all the sets; one that moves meanwhile may be met in two, and counts once.
 
@@ -206,7 +206,7 @@ async def read_page(
 
 
 async def _read_one(
-    nodes: Nodes, shard: Shard, name: str, before: Place | None, limit: int
+    nodes: Nodes, shard: Shard, name: str, before: PageEnd | None, limit: int
 ) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     many = limit
@@ -219,20 +219,20 @@ async def _read_one(
     return found[:limit]
 
 
-def _compose_range(name: str, before: Place | None, many: int) -> Sequence[str | int]:
+def _compose_range(name: str, before: PageEnd | None, many: int) -> Sequence[str | int]:
     """The members of a set from a place on, that of the place among them."""
     top = "+inf" if before is None else str(before[0])
     return ("ZRANGE", name, top, "-inf", "BYSCORE", "REV", "LIMIT", 0, many, "WITHSCORES")
 
 
-def _list_behind(rows: list[tuple[str, int]], before: Place | None) -> list[tuple[str, int]]:
+def _list_behind(rows: list[tuple[str, int]], before: PageEnd | None) -> list[tuple[str, int]]:
     """Several may have one time, and some of them are shown already."""
     return [row for row in rows if before is None or (row[1], row[0]) < before]
 
 
 def _go_on(
-    rows: list[tuple[str, int]], before: Place | None, many: int
-) -> tuple[Place | None, int]:
+    rows: list[tuple[str, int]], before: PageEnd | None, many: int
+) -> tuple[PageEnd | None, int]:
     """From where the next read goes on: a place and no number of rows, since some go between two reads."""
     last = (rows[-1][1], rows[-1][0])
     return (last, many) if before is None or last < before else (before, 2 * many)

@@ -21,7 +21,7 @@ from passerelle.store.connection import connect, make_connection, pack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.store.connection import Endpoint, Reply, Wire
+    from passerelle.store.connection import Endpoint, RespValue, RespWire
 
 ANSWER_S: Final = 2.0
 """How long an exchange may take until it fails."""
@@ -57,7 +57,7 @@ class _ReplyReader(asyncio.Protocol):
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse, replyError=self._refuse, notEnoughData=_NOT_YET
         )
-        self.into: list[Reply | RedisError] = []
+        self.into: list[RespValue | RedisError] = []
         self.missing = 0
         """How many replies are still to come into the list."""
         self.refused = 0
@@ -69,7 +69,7 @@ class _ReplyReader(asyncio.Protocol):
         reader.feed(data)
         try:
             while self.missing:
-                reply: Reply | RedisError | _Missing = reader.gets()
+                reply: RespValue | RedisError | _Missing = reader.gets()
                 if reply is _NOT_YET:
                     return
                 if self.refused:
@@ -103,7 +103,7 @@ class _ReplyReader(asyncio.Protocol):
             on_end(self.refused, error)
 
 
-def _require_connection(reply: Reply | RedisError) -> None:
+def _require_connection(reply: RespValue | RedisError) -> None:
     if isinstance(reply, ConnectionBroken) and not isinstance(reply, BusyLoadingError):
         raise reply
 
@@ -155,7 +155,7 @@ class PipelinedConnection:
         self._used_s = self._loop.time()
 
     def begin(
-        self, packed: bytes, count: int, into: list[Reply | RedisError], on_end: OnEnd
+        self, packed: bytes, count: int, into: list[RespValue | RedisError], on_end: OnEnd
     ) -> bool:
         """Writes; ``on_end`` is called once, when ``count`` replies are in the list or the exchange broke.
 
@@ -176,7 +176,7 @@ class PipelinedConnection:
             self._timer = self._loop.call_later(ANSWER_S, self._check_timeout)
         return True
 
-    async def exchange(self, packed: bytes, count: int, into: list[Reply | RedisError]) -> None:
+    async def exchange(self, packed: bytes, count: int, into: list[RespValue | RedisError]) -> None:
         """Writes, and puts ``count`` replies into a list; when it fails the list has those that came.
 
         Raises:
@@ -216,7 +216,7 @@ def _finish(done: asyncio.Future[None], _refused: int, error: Exception | None) 
         done.set_exception(error)
 
 
-def _take_transport(wire: Wire) -> asyncio.Transport:
+def _take_transport(wire: RespWire) -> asyncio.Transport:
     """The transport below a connection of redis-py, which gives it to nobody."""
     writer = cast("Any", wire)._writer  # noqa: SLF001
     return cast("asyncio.Transport", writer.transport)

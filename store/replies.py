@@ -5,52 +5,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
 
 
-def as_int(reply: Reply) -> int:
+def as_int(reply: RespValue) -> int:
     """A number, also one that came as text; 0 for what is not there."""
     return int(cast("bytes | int | None", reply) or 0)
 
 
-def as_bytes(reply: Reply) -> bytes | None:
+def as_bytes(reply: RespValue) -> bytes | None:
     """A byte string; None for what is not there."""
     return reply if isinstance(reply, bytes) else None
 
 
-def as_text(reply: Reply) -> str:
+def as_text(reply: RespValue) -> str:
     """A text."""
     return cast("bytes", reply).decode()
 
 
-def as_list(reply: Reply) -> list[bytes]:
+def as_list(reply: RespValue) -> list[bytes]:
     """Byte strings, none of which is missing."""
     return cast("list[bytes]", reply)
 
 
-def as_sparse_list(reply: Reply) -> list[bytes | None]:
+def as_sparse_list(reply: RespValue) -> list[bytes | None]:
     """Byte strings, as HMGET returns them: None in place of those that are not there."""
     return cast("list[bytes | None]", reply)
 
 
-def as_texts(reply: Reply) -> list[str]:
+def as_texts(reply: RespValue) -> list[str]:
     """Texts."""
     return [text.decode() for text in as_list(reply)]
 
 
-def as_ms(reply: Reply) -> int:
+def as_ms(reply: RespValue) -> int:
     """Milliseconds of TIME, which answers in seconds and microseconds."""
     seconds, micros = as_list(reply)
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def as_hash(reply: Reply) -> dict[str, bytes]:
+def as_hash(reply: RespValue) -> dict[str, bytes]:
     """Fields of HGETALL."""
     flat = as_list(reply)
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def as_scores(reply: Reply) -> list[tuple[str, int]]:
+def as_scores(reply: RespValue) -> list[tuple[str, int]]:
     """Members and scores of ZRANGE WITHSCORES."""
     flat = as_list(reply)
     return [

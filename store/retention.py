@@ -13,7 +13,7 @@ from passerelle.store.replies import as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
     from passerelle.store.nodes import Nodes
 
 CAP_ENTRIES: Final = 100_000
@@ -54,7 +54,7 @@ class NotTrimmed:
 TrimResult: TypeAlias = Trimmed | Held | NotTrimmed
 
 
-def _read_trimmed(reply: Reply) -> TrimResult:
+def _read_trimmed(reply: RespValue) -> TrimResult:
     match as_texts(reply):
         case ["ok", first]:
             return Trimmed(int(first))

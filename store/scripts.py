@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from passerelle.store.connection import Reply
+from passerelle.store.connection import RespValue
 from passerelle.store.lua_script import Lane, ScriptFile
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Script(Generic[Result]):
     """One operation with the type of its reply; ``Nodes.run`` and its kin call it."""
 
     name: str
-    decode: Callable[[Reply], Result]
+    decode: Callable[[RespValue], Result]
     lane: Lane = "writes"
 
     @property

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-Version: TypeAlias = tuple[int, int, int]
+ServerVersion: TypeAlias = tuple[int, int, int]
 EngineName: TypeAlias = Literal["valkey", "redis"]
 
-OLDEST: Final[Version] = (7, 0, 0)
+OLDEST: Final[ServerVersion] = (7, 0, 0)
 """Both engines: the language spoken is that of Redis 7.0."""
 
 
-def parse_version(text: str) -> Version:
+def parse_version(text: str) -> ServerVersion:
     """``9.1.2`` as numbers; what is missing or no number counts as 0."""
     parts = [int(digits) if digits.isdigit() else 0 for digits in text.split(".")[:3]]
     major, minor, patch = (*parts, 0, 0, 0)[:3]

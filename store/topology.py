@@ -28,7 +28,7 @@ from passerelle.store.info import PRIMARY, is_cluster, parse_info, read_facts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from passerelle.store.connection import Argument, Reply
+    from passerelle.store.connection import Argument, RespValue
     from passerelle.store.info import ServerFacts
 
 Answer = TypeVar("Answer")
@@ -122,7 +122,7 @@ class Cluster:
         """
         asked, ranges = await ask_any(self._known.in_order(), _ask_slots)
         self._known.hear(asked, [node for row in ranges for node in name_nodes(row, asked)])
-        return build_table(cast("Reply", ranges), asked)
+        return build_table(cast("RespValue", ranges), asked)
 
 
 class Sentinels:
@@ -200,7 +200,7 @@ def slot_of(shard: Shard) -> int:
     return binascii.crc_hqx(shard.tag.encode(), 0) % SLOTS
 
 
-def build_table(reply: Reply, asked: Endpoint) -> list[Endpoint]:
+def build_table(reply: RespValue, asked: Endpoint) -> list[Endpoint]:
     """The primary of each shard out of an answer to CLUSTER SLOTS.
 
     Raises:
@@ -263,7 +263,7 @@ async def ask_any(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def ask_once(endpoint: Endpoint, *arguments: Argument) -> Reply:
+async def ask_once(endpoint: Endpoint, *arguments: Argument) -> RespValue:
     """One command over a connection of its own.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.store.targets import Target
-from passerelle.webhooks.job import HOLD_MS, Job, Origin
+from passerelle.webhooks.job import HOLD_MS, Job, JobOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Deliveries:
         default_factory=dict["tuple[Shard, str]", "DueRow"]
     )
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
-    _origins: OrderedDict[str, Origin] = field(default_factory=OrderedDict["str", "Origin"])
+    _origins: OrderedDict[str, JobOrigin] = field(default_factory=OrderedDict["str", "JobOrigin"])
 
     async def on_due(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """Begins to work on a claimed row, and returns at once: a receiver may take longer than a row is hidden."""
@@ -99,15 +99,15 @@ class Deliveries:
             else:
                 await job.run(opened.feed, address, target, confirmed=claim.confirmed)
 
-    def _find_origin(self, feed: Feed | None) -> tuple[Address | None, Origin]:
+    def _find_origin(self, feed: Feed | None) -> tuple[Address | None, JobOrigin]:
         """Where a feed goes. An address that may not be called any more has no origin to share places with."""
         if feed is None:
-            return None, Origin()
+            return None, JobOrigin()
         try:
             address = feed.address
         except InvalidInput:
-            return None, Origin()
-        origin = self._origins.setdefault(address.origin, Origin())
+            return None, JobOrigin()
+        origin = self._origins.setdefault(address.origin, JobOrigin())
         self._origins.move_to_end(address.origin)
         while len(self._origins) > _MOST_ORIGINS:
             self._origins.popitem(last=False)

@@ -17,7 +17,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.store.targets import Target
 from passerelle.webhooks import breaker as breakers
 from passerelle.webhooks.breaker import CLOSED, Breaker
-from passerelle.webhooks.reader import Behind, Run, read_cursor, read_next
+from passerelle.webhooks.reader import Behind, ReaderRun, read_cursor, read_next
 from passerelle.webhooks.retries import (
     Answered,
     Barred,
@@ -59,7 +59,7 @@ _UNCONFIRMED_MS: Final = 1_000
 
 
 @dataclass(slots=True)
-class Origin:
+class JobOrigin:
     """What is known of one origin, in this process."""
 
     breaker: Breaker = CLOSED
@@ -103,7 +103,7 @@ class Job:
     stream: StreamRef
     name: str
     token: str
-    origin: Origin
+    origin: JobOrigin
     _feed: Feed = field(init=False)
     _address: Address | None = field(init=False)
     _filter: str = field(init=False)
@@ -125,7 +125,7 @@ class Job:
             await self._require_confirmed(confirmed=confirmed)
             for _ in range(MOST_IN_A_ROW):
                 match await read_next(self.means.log, self.stream, self._cursor, feed):
-                    case Run() as found:
+                    case ReaderRun() as found:
                         await self._tell(found)
                     case Behind(why=why):
                         await self._tell_whole(why)
@@ -155,7 +155,7 @@ class Job:
         self.token = settled.token
         return settled.confirmed
 
-    async def _tell(self, found: Run) -> None:
+    async def _tell(self, found: ReaderRun) -> None:
         """One part after the other; each is settled before the next is sent."""
         feed = self._feed
         ends = feed.is_over(found.cursor)

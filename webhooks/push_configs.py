@@ -18,7 +18,7 @@ from passerelle.core.batch import EntityKind, EntityRef, TargetChange
 from passerelle.core.commands import SetPushConfig
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
 from passerelle.core.ids import TaskId, derive_id, expose, parse_facade
-from passerelle.core.push import Dialect, PushConfig
+from passerelle.core.push import PushConfig, PushDialect
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes, to_bytes
@@ -52,7 +52,7 @@ class StoredPush:
     """A config as it stands in the task's hash; ``sealed`` holds ``secrets`` by name, ``by`` is who set it."""
 
     url: str
-    dialect: Dialect
+    dialect: PushDialect
     by: str
     scheme: str | None = None
     secrets: tuple[str, ...] = ()

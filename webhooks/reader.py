@@ -21,7 +21,7 @@ _PAGE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReaderRun:
     """Entries that are wanted, in order, and the cursor behind all that was read. ``more``: the stream goes on."""
 
     wanted: tuple[Linked, ...]
@@ -36,7 +36,7 @@ class Behind:
     why: str
 
 
-Next: TypeAlias = Run | Behind
+Next: TypeAlias = ReaderRun | Behind
 
 
 async def read_next(log: EventLog, stream: StreamRef, cursor: Cursor, feed: Feed) -> Next:
@@ -59,7 +59,7 @@ def _choose(held: Held, cursor: Cursor, feed: Feed) -> Next:
     behind = held.head.sequence - cursor.sequence
     if len(wanted) > feed.bounds.wanted or behind > feed.bounds.events:
         return Behind("limit")
-    return Run(wanted, _end(held, cursor), more=len(held.entries) >= _PAGE)
+    return ReaderRun(wanted, _end(held, cursor), more=len(held.entries) >= _PAGE)
 
 
 def _end(held: Held, cursor: Cursor) -> Cursor:

@@ -103,7 +103,7 @@ class GivenUp:
     trouble: Trouble
 
 
-Verdict: TypeAlias = Delivered | Later | GivenUp
+DeliveryVerdict: TypeAlias = Delivered | Later | GivenUp
 
 
 def read_reaction(outcome: Outcome) -> Reaction:
@@ -119,7 +119,7 @@ def read_reaction(outcome: Outcome) -> Reaction:
             assert_never(outcome)
 
 
-def judge(trouble: Trouble, outcome: Outcome, now_ms: int, chance: float) -> Verdict:
+def judge(trouble: Trouble, outcome: Outcome, now_ms: int, chance: float) -> DeliveryVerdict:
     """What follows from an outcome; ``chance`` in 0..1 spreads the next tries."""
     reaction = read_reaction(outcome)
     if reaction is Reaction.TAKEN:

@@ -35,7 +35,7 @@ _GONE: Final = "http_410"
 
 
 @dataclass(frozen=True, slots=True)
-class StreamKind:
+class StreamWebhookKind:
     """Opens webhooks of streams over what is stored."""
 
     webhooks: StreamWebhooks
@@ -73,7 +73,7 @@ class StreamKind:
 class StreamFeed:
     """What one webhook gets."""
 
-    kind: StreamKind
+    kind: StreamWebhookKind
     name: WebhookName
     stored: StoredWebhook
 

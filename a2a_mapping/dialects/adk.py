@@ -19,7 +19,12 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
+from passerelle.a2a_mapping.dialects.pause import (
+    DecidedQuestion,
+    Pause,
+    identify_occurrence,
+    make_reply,
+)
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -49,7 +54,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     return [prompt for prompt in prompts if prompt] if len(ids) == len(calls) else []
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One function response for each call; None where one has no answer, such as a credential: cancel the task."""
     parts: list[Json] = []
     for reply in replies:
@@ -93,7 +98,7 @@ def _read_response(part: JsonObject) -> NativeAnswer | None:
     )
 
 
-def _answer(reply: Reply) -> JsonObject | None:
+def _answer(reply: DecidedQuestion) -> JsonObject | None:
     given, native_id = reply.answer, reply.prompt.native_id or ""
     if reply.prompt.kind == "permission":
         return {"confirmed": given.allowed, "payload": None}

@@ -10,7 +10,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
 from passerelle.a2a_mapping.extensions import APPROVAL
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -30,7 +30,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     return [ask_leave(NAME, pause, None, tool, form.get("input"), text)]
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """A message without parts; the decision stands in its metadata."""
     reply = replies[0]
     message = make_reply((task, context), [reply.decision_id], [])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.wire.json import JsonObject
@@ -24,7 +24,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     return [ask_leave(NAME, pause, native_id, tool, metadata.get("args"), "")]
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """The confirmation as a data part and as metadata: unclear words would make it ask again."""
     reply = replies[0]
     form: JsonObject = {"action_id": reply.prompt.native_id, "confirmed": reply.answer.allowed}

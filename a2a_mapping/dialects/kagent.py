@@ -13,7 +13,7 @@ from typing import Final
 from passerelle.a2a_mapping.dialects.display import escape_text
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
 from passerelle.a2a_mapping.extensions import KAGENT_HITL
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
@@ -38,7 +38,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
             return []
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One response for the whole pause; None where a question has no answer: cancel the task."""
     ids = [reply.decision_id for reply in replies]
     first = replies[0]
@@ -158,7 +158,7 @@ def _draw(questions: list[JsonObject]) -> JsonObject:
     }
 
 
-def _approve(reply: Reply) -> JsonObject:
+def _approve(reply: DecidedQuestion) -> JsonObject:
     answer = reply.answer
     approval: JsonObject = {"id": reply.prompt.native_id, "approved": answer.allowed}
     if not answer.allowed:
@@ -166,7 +166,7 @@ def _approve(reply: Reply) -> JsonObject:
     return approval
 
 
-def _answer(reply: Reply) -> list[Json] | None:
+def _answer(reply: DecidedQuestion) -> list[Json] | None:
     """What was said to each question, in their order, which is that of the names in the form."""
     content = reply.answer.content
     if not reply.answer.allowed or content is None:

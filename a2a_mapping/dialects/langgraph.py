@@ -16,7 +16,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, ask_leave
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -45,7 +45,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     ]
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One resume for the whole pause; None when a no has no words here: cancel the task."""
     resumed: dict[str, Json] = {}
     for reply in sorted(replies, key=_place):
@@ -120,7 +120,7 @@ def _read_call(
     return replace(asked, options=(*yes, REJECT if "reject" in decisions else CANCEL))
 
 
-def _answer(reply: Reply) -> Json:
+def _answer(reply: DecidedQuestion) -> Json:
     answer = reply.answer
     if reply.prompt.kind != "permission":
         return answer.text if answer.allowed else None
@@ -131,11 +131,11 @@ def _answer(reply: Reply) -> Json:
     return {"type": "reject", "message": answer.text or NO_CONSENT}
 
 
-def _split(reply: Reply) -> tuple[str, str]:
+def _split(reply: DecidedQuestion) -> tuple[str, str]:
     name, _, place = (reply.prompt.native_id or "").rpartition(_SEPARATOR)
     return name, place
 
 
-def _place(reply: Reply) -> tuple[str, int]:
+def _place(reply: DecidedQuestion) -> tuple[str, int]:
     name, place = _split(reply)
     return name, int(place or 0)

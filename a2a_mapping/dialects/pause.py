@@ -43,7 +43,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DecidedQuestion:
     """One decided question of a pause."""
 
     prompt: PeerPrompt

@@ -13,8 +13,8 @@ from typing import Final, cast, get_args
 
 from passerelle.a2a_mapping.dialects.display import escape_text, escape_value
 from passerelle.a2a_mapping.dialects.pause import (
+    DecidedQuestion,
     Pause,
-    Reply,
     identify_occurrence,
     is_lossy,
     make_reply,
@@ -49,7 +49,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     return [prompt for prompt in prompts if prompt] if all(prompts) else []
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One message with a typed answer per question; None when a no is due and none was offered: cancel the task."""
     parts: list[Json] = []
     for reply in replies:
@@ -125,7 +125,7 @@ def _read_expiry(form: JsonObject) -> int | None:
         return None
 
 
-def _write_form(reply: Reply) -> JsonObject | None:
+def _write_form(reply: DecidedQuestion) -> JsonObject | None:
     action_id, rev, digest = (reply.prompt.native_id or "").split(_SEPARATOR)
     option = choose_option(reply.prompt.options, reply.answer)
     if option is None:

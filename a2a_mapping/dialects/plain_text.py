@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
+from passerelle.a2a_mapping.dialects.pause import (
+    DecidedQuestion,
+    Pause,
+    identify_occurrence,
+    make_reply,
+)
 from passerelle.a2a_mapping.states import AUTH_REQUIRED
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import Option
@@ -39,7 +44,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     ]
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """The reply as text; None for what words cannot say without being taken for an answer: cancel the task."""
     reply = replies[0]
     if reply.answer.option_id == CANCEL.option_id:

@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.dialects import (
     strands,
 )
 from passerelle.a2a_mapping.dialects.native import NativeAnswer, keep_native
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, read_pause
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, read_pause
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.wire.json import JsonObject
 
@@ -29,7 +29,7 @@ class Dialect:
 
     name: str
     detect: Callable[[Pause], list[PeerPrompt]]
-    encode: Callable[[Sequence[Reply], str, str], JsonObject | None]
+    encode: Callable[[Sequence[DecidedQuestion], str, str], JsonObject | None]
     read: Callable[[JsonObject], list[NativeAnswer]] | None = None
     """What a caller answers in this form; None where the form is ours, or its answers are no decisions."""
 
@@ -61,7 +61,7 @@ def detect(peer: str, task: JsonObject) -> list[PeerPrompt]:
     return found
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """The message that answers a pause, for the peer's task and context id.
 
     ``replies`` are all questions of one pause, at least one. None means that the dialect has no words

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
+from passerelle.a2a_mapping.dialects.pause import (
+    DecidedQuestion,
+    Pause,
+    identify_occurrence,
+    make_reply,
+)
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import INPUT_REQUIRED
@@ -51,7 +56,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     ]
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """The data that was filled in; None where there is none: cancel the task."""
     reply = replies[0]
     if not reply.answer.allowed or reply.answer.content is None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -34,7 +34,7 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     return [prompt for prompt in prompts if prompt] if len(ids) == len(found) else []
 
 
-def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One response for each interrupt; None when words are missing: cancel the task."""
     parts: list[Json] = []
     for reply in replies:
@@ -66,7 +66,7 @@ def _read_response(part: JsonObject) -> NativeAnswer | None:
     return NativeAnswer(NAME, native_id, said if is_form else None, {PART: part}, is_certain=False)
 
 
-def _answer(reply: Reply) -> str | None:
+def _answer(reply: DecidedQuestion) -> str | None:
     if reply.prompt.kind == "permission":
         return "y" if reply.answer.allowed else "n"
     return reply.answer.text if reply.answer.allowed else None

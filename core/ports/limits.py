@@ -55,7 +55,7 @@ class Granted:
     drawn: tuple[Drawn, ...] = ()
 
 
-class Limits(Protocol):
+class LimitStore(Protocol):
     """Blocks of shared limits by the name of whom they bind."""
 
     async def take(

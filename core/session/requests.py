@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.task.requests import PAGE_LIMIT, Id, Reason, Title, Version
+from passerelle.core.task.requests import PAGE_LIMIT, Id, Reason, RecordVersion, Title
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
@@ -33,7 +33,7 @@ class DescribeSession:
     """Another title, other labels; a label with an empty text goes away, and what is left out stays."""
 
     session_id: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
     title: Title | None = None
     labels: Labels = field(default_factory=dict[str, str])
 

@@ -20,7 +20,7 @@ from passerelle.core.wire.record import record
 PAGE_LIMIT = 200
 
 Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
-Version: TypeAlias = Annotated[int, Field(ge=1)]
+RecordVersion: TypeAlias = Annotated[int, Field(ge=1)]
 Reason: TypeAlias = Annotated[str, Field(max_length=1_000)]
 Title: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Objective: TypeAlias = Annotated[str, Field(min_length=1, max_length=8_000)]
@@ -55,7 +55,7 @@ class UpdateTask:
     """Other words for a task that has not ended; what is left out stays (CMD-5)."""
 
     task_id: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
     title: Title | None = None
     objective: Objective | None = None
     priority: Priority | None = None
@@ -75,7 +75,7 @@ class GiveTask:
 
     task_id: Id
     owner: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class AppendTaskProgress:
     """How far a task is; what is left out stays (CMD-7). ``consumer`` and ``delivery`` go together."""
 
     task_id: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
     phase: OwnPhase | None = None
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
     step: Annotated[str, Field(max_length=200)] | None = None
@@ -115,7 +115,7 @@ class PauseTask:
     """Send nothing more for a task until it is resumed; its run is kept (CMD-8)."""
 
     task_id: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
     reason: Reason | None = None
 
 
@@ -124,7 +124,7 @@ class ResumeTask:
     """Go on with a task that is paused, blocked, lost or not known (CMD-8)."""
 
     task_id: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
     reason: Reason | None = None
 
 
@@ -133,7 +133,7 @@ class CompleteTask:
     """End a task well, if every fact is there (CMD-11, I5)."""
 
     task_id: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
     summary: Reason | None = None
 
 
@@ -142,7 +142,7 @@ class FailTask:
     """End a task with an error (CMD-11)."""
 
     task_id: Id
-    version: Version | None = None
+    version: RecordVersion | None = None
     code: Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z][a-z0-9_]*$")] = "failed"
     reason: Reason = "failed by its owner"
 
@@ -157,7 +157,7 @@ class RetryTask:
 
     task_id: Id
     reason: Annotated[str, Field(min_length=1, max_length=1_000)]
-    version: Version | None = None
+    version: RecordVersion | None = None
     agent: Id | None = None
 
 
@@ -168,7 +168,7 @@ class LinkTasks:
     task_id: Id
     kind: EdgeKind
     target: Name
-    version: Version | None = None
+    version: RecordVersion | None = None
     reason: Reason | None = None
 
 
@@ -179,7 +179,7 @@ class UnlinkTasks:
     task_id: Id
     kind: EdgeKind
     target: Name
-    version: Version | None = None
+    version: RecordVersion | None = None
     reason: Reason | None = None
 
 

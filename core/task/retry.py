@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Failure, RetryPolicy
 
 
-class Fault(StrEnum):
+class RunFault(StrEnum):
     """Why a run failed, as far as it matters for what follows."""
 
     UNREACHABLE = "unreachable"
@@ -51,8 +51,8 @@ Cause: TypeAlias = Literal["rejected", "failed", "unreachable", "timed_out", "lo
 
 RETRIED: Final[tuple[Retryable, ...]] = ("unreachable", "busy", "failed", "lost", "timed_out")
 """What is tried again where the configuration says nothing; faults in doubt only at an idempotent agent."""
-IN_DOUBT: Final = frozenset({Fault.LOST, Fault.TIMED_OUT})
-_AT_ONCE: Final = frozenset({Fault.UNREACHABLE, Fault.REJECTED})
+IN_DOUBT: Final = frozenset({RunFault.LOST, RunFault.TIMED_OUT})
+_AT_ONCE: Final = frozenset({RunFault.UNREACHABLE, RunFault.REJECTED})
 """Another agent is better than another try, where there is one."""
 _BUSY: Final = frozenset({"429", "503"})
 _WRONG_REQUEST: Final = frozenset({"-32700", "-32600", "-32602", "-32001"})
@@ -60,24 +60,24 @@ _BROKEN_AGENT: Final = "-32603"
 _JITTER_PERCENT: Final = 50
 _MOST_DOUBLINGS: Final = 40
 _CODES: Final = {
-    "lost": Fault.LOST,
-    "unknown_outcome": Fault.LOST,
-    "history_lost": Fault.LOST,
-    "timed_out": Fault.TIMED_OUT,
-    "peer_failed": Fault.FAILED,
-    "acceptance": Fault.FAILED,
-    "rejected": Fault.REJECTED,
-    "cancelled": Fault.REFUSED,
+    "lost": RunFault.LOST,
+    "unknown_outcome": RunFault.LOST,
+    "history_lost": RunFault.LOST,
+    "timed_out": RunFault.TIMED_OUT,
+    "peer_failed": RunFault.FAILED,
+    "acceptance": RunFault.FAILED,
+    "rejected": RunFault.REJECTED,
+    "cancelled": RunFault.REFUSED,
 }
-_CAUSES: Final[dict[Fault, Cause]] = {
-    Fault.UNREACHABLE: "unreachable",
-    Fault.BUSY: "rate_limited",
-    Fault.FAILED: "failed",
-    Fault.MALFORMED: "failed",
-    Fault.REJECTED: "rejected",
-    Fault.LOST: "lost",
-    Fault.TIMED_OUT: "timed_out",
-    Fault.REFUSED: "failed",
+_CAUSES: Final[dict[RunFault, Cause]] = {
+    RunFault.UNREACHABLE: "unreachable",
+    RunFault.BUSY: "rate_limited",
+    RunFault.FAILED: "failed",
+    RunFault.MALFORMED: "failed",
+    RunFault.REJECTED: "rejected",
+    RunFault.LOST: "lost",
+    RunFault.TIMED_OUT: "timed_out",
+    RunFault.REFUSED: "failed",
 }
 
 
@@ -103,7 +103,7 @@ class GiveUp:
     reason: Stop
 
 
-Verdict: TypeAlias = Again | Elsewhere | GiveUp
+RetryVerdict: TypeAlias = Again | Elsewhere | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,39 +129,41 @@ class Tried:
         return next((peer for peer in self.fallback if peer not in self.peers), None)
 
 
-def classify(failure: Failure) -> Fault:
+def classify(failure: Failure) -> RunFault:
     """The fault that a recorded error stands for; total, and by its code and category alone."""
     if failure.code in _CODES:
         return _CODES[failure.code]
     match failure.category:
         case ErrorCategory.TRANSPORT:
-            return Fault.UNREACHABLE
+            return RunFault.UNREACHABLE
         case ErrorCategory.POLICY:
-            return Fault.BUSY if failure.retryable else Fault.REFUSED
+            return RunFault.BUSY if failure.retryable else RunFault.REFUSED
         case ErrorCategory.TIMEOUT:
-            return Fault.TIMED_OUT
+            return RunFault.TIMED_OUT
         case ErrorCategory.PROTOCOL:
-            return Fault.MALFORMED
+            return RunFault.MALFORMED
         case ErrorCategory.PEER:
             return _classify_native(failure.native)
         case ErrorCategory.CALLER | ErrorCategory.STORE | ErrorCategory.INTERNAL:
-            return Fault.REFUSED
+            return RunFault.REFUSED
         case _:
             assert_never(failure.category)
 
 
-def _classify_native(native: str | None) -> Fault:
+def _classify_native(native: str | None) -> RunFault:
     if native in _BUSY:
-        return Fault.BUSY
+        return RunFault.BUSY
     if native == _BROKEN_AGENT:
-        return Fault.FAILED
-    return Fault.REFUSED if native in _WRONG_REQUEST else Fault.REJECTED
+        return RunFault.FAILED
+    return RunFault.REFUSED if native in _WRONG_REQUEST else RunFault.REJECTED
 
 
-def decide(fault: Fault, tried: Tried, now_ms: int, chance: float, *, wait_ms: int = 0) -> Verdict:
+def decide(
+    fault: RunFault, tried: Tried, now_ms: int, chance: float, *, wait_ms: int = 0
+) -> RetryVerdict:
     """What follows a run that failed. ``chance`` is random, in [0, 1); ``wait_ms`` is what the agent asked for."""
     policy = tried.policy
-    if fault is Fault.REFUSED:
+    if fault is RunFault.REFUSED:
         return GiveUp("not_retryable")
     if fault in IN_DOUBT and not policy.idempotent:
         return GiveUp("in_doubt")
@@ -177,7 +179,7 @@ def decide(fault: Fault, tried: Tried, now_ms: int, chance: float, *, wait_ms: i
     return GiveUp("used_up" if is_retried else "not_retryable")
 
 
-def _is_retried(fault: Fault, policy: RetryPolicy) -> bool:
+def _is_retried(fault: RunFault, policy: RetryPolicy) -> bool:
     wanted = RETRIED if policy.retry_on is None else policy.retry_on
     return fault in wanted and fault not in (policy.never_on or ())
 

@@ -37,7 +37,7 @@ from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.core.task.record import Attempt, TaskRecord
-    from passerelle.core.task.retry import Again, Verdict
+    from passerelle.core.task.retry import Again, RetryVerdict
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 
@@ -87,7 +87,7 @@ def try_on(draft: DecisionDraft, ended: RunEnd) -> bool:
     return True
 
 
-def _judge(draft: DecisionDraft, ended: RunEnd) -> Verdict:
+def _judge(draft: DecisionDraft, ended: RunEnd) -> RetryVerdict:
     record = draft.record
     # A cancel sticks: no attempt follows (CMD-9).
     if record.status is Status.CANCELLING or record.run is None:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, derive_message_id
 from passerelle.a2a_mapping.dialects.recall import recall
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
@@ -438,7 +438,7 @@ def _find_last(actions: list[ActionRecord]) -> ActionRecord:
     return max(actions, key=lambda action: (action.return_attempts, action.updated_at))
 
 
-def _make_reply(action: ActionRecord) -> Reply | None:
+def _make_reply(action: ActionRecord) -> DecidedQuestion | None:
     decision, pause = action.decision, action.request.remote
     if decision is None or pause is None:
         return None
@@ -454,7 +454,9 @@ def _make_reply(action: ActionRecord) -> Reply | None:
         subject=action.request.subject,
     )
     chosen = action.find_option(decision.option_id or "")
-    return Reply(prompt, read_answer(decision, chosen), decision.decision_id, decision.native)
+    return DecidedQuestion(
+        prompt, read_answer(decision, chosen), decision.decision_id, decision.native
+    )
 
 
 def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:

@@ -23,20 +23,20 @@ _EVERY: Final = re.compile(r"\bevery=([0-9]{1,2}(?:\.[0-9]{1,3})?)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReportPace:
     """How many chunks, and the seconds between two of them."""
 
     chunks: int
     every_s: float
 
 
-DEFAULT: Final = Pace(chunks=12, every_s=0.4)
+DEFAULT: Final = ReportPace(chunks=12, every_s=0.4)
 
 
-def read_pace(text: str) -> Pace:
+def read_pace(text: str) -> ReportPace:
     """The pace that a text asks for, within bounds."""
     chunks, every = _CHUNKS.search(text), _EVERY.search(text)
-    return Pace(
+    return ReportPace(
         min(max(int(chunks[1]), 1), CHUNKS_MAX) if chunks else DEFAULT.chunks,
         min(float(every[1]), EVERY_MAX_S) if every else DEFAULT.every_s,
     )

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.v0_3.responses import render_legacy_status
 from passerelle.core.errors import UnknownMethod
 from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.http_request import A2A_JSON, JSON
-from passerelle.gateway.a2a.reply import Reply, compose_error
+from passerelle.gateway.a2a.reply import HttpReply, compose_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,11 +33,11 @@ _METHOD_NOT_ALLOWED: Final = 405
 class Binding(Protocol):
     """One call's way of being answered."""
 
-    def render_result(self, result: Json) -> Reply:
+    def render_result(self, result: Json) -> HttpReply:
         """A success."""
         ...
 
-    def render_error(self, error: PasserelleError) -> Reply:
+    def render_error(self, error: PasserelleError) -> HttpReply:
         """A failure before anything was sent."""
         ...
 
@@ -56,14 +56,14 @@ class RpcBinding:
 
     rpc_id: RpcId = None
 
-    def render_result(self, result: Json) -> Reply:
-        return Reply(200, orjson.dumps(render_result(self.rpc_id, result)), JSON, _NO_STORE)
+    def render_result(self, result: Json) -> HttpReply:
+        return HttpReply(200, orjson.dumps(render_result(self.rpc_id, result)), JSON, _NO_STORE)
 
-    def wrap_result(self, result: bytes) -> Reply:
+    def wrap_result(self, result: bytes) -> HttpReply:
         """A success whose result is in JSON."""
-        return Reply(200, self.wrap_event(result), JSON, _NO_STORE)
+        return HttpReply(200, self.wrap_event(result), JSON, _NO_STORE)
 
-    def render_error(self, error: PasserelleError) -> Reply:
+    def render_error(self, error: PasserelleError) -> HttpReply:
         return compose_error(render_rpc_error(error, self.rpc_id))
 
     def wrap_event(self, frame: bytes) -> bytes:
@@ -79,10 +79,10 @@ class HttpBinding:
 
     media_type: str = A2A_JSON
 
-    def render_result(self, result: Json) -> Reply:
-        return Reply(200, orjson.dumps(result), self.media_type, _NO_STORE)
+    def render_result(self, result: Json) -> HttpReply:
+        return HttpReply(200, orjson.dumps(result), self.media_type, _NO_STORE)
 
-    def render_error(self, error: PasserelleError) -> Reply:
+    def render_error(self, error: PasserelleError) -> HttpReply:
         return compose_error(render_status(error))
 
     def wrap_event(self, frame: bytes) -> bytes:
@@ -96,10 +96,10 @@ class HttpBinding:
 class LegacyHttpBinding:
     """HTTP+JSON of 0.3, below ``/v1``: always plain JSON."""
 
-    def render_result(self, result: Json) -> Reply:
-        return Reply(200, orjson.dumps(result), JSON, _NO_STORE)
+    def render_result(self, result: Json) -> HttpReply:
+        return HttpReply(200, orjson.dumps(result), JSON, _NO_STORE)
 
-    def render_error(self, error: PasserelleError) -> Reply:
+    def render_error(self, error: PasserelleError) -> HttpReply:
         return compose_error(render_legacy_status(error))
 
     def wrap_event(self, frame: bytes) -> bytes:
@@ -120,7 +120,7 @@ def choose_media_type(incoming: Incoming) -> str:
     return JSON if JSON in accepted and A2A_JSON not in accepted else A2A_JSON
 
 
-def refuse_verb(incoming: Incoming, allowed: Iterable[str]) -> Reply:
+def refuse_verb(incoming: Incoming, allowed: Iterable[str]) -> HttpReply:
     """The answer for a path that exists, with a verb that it does not have."""
     answer = render_status(UnknownMethod(f"{incoming.verb} {incoming.path}"))
     error = answer.body["error"]

@@ -30,12 +30,12 @@ from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.cards import PRIVATE
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
-from passerelle.gateway.a2a.heads import Admitted
+from passerelle.gateway.a2a.heads import AuthorizedCall
 from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_messages
 from passerelle.gateway.a2a.operations import (
     MAY_BE_LONG,
     SCOPES,
-    Call,
+    OperationCall,
     Operations,
     Streaming,
 )
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.a2a.heads import Offer, Reading
+    from passerelle.gateway.a2a.heads import ParsedHead, ServerExtensions
     from passerelle.gateway.a2a.http_request import Watch
     from passerelle.gateway.a2a.paths import Spot, Target
-    from passerelle.gateway.a2a.reply import Reply
-    from passerelle.runtime.memory.room import Kind, MemoryRoom
+    from passerelle.gateway.a2a.reply import HttpReply
+    from passerelle.runtime.memory.room import MemoryRoom, MemoryUse
     from passerelle.runtime.records.long_content import LongContent
 
 _RETRY_MS: Final = 750
@@ -90,10 +90,10 @@ class Named(Protocol):
 class HttpVisit(Visit):
     """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
 
-    reading: Reading
+    reading: ParsedHead
     receive: Receive
     send: Send
-    offer: Offer | None
+    offer: ServerExtensions | None
     binding: Binding
     headers: dict[str, str]
     """Of whatever is answered."""
@@ -112,7 +112,7 @@ class HttpVisit(Visit):
         """How one hears that the caller has left; for after the body has been read."""
         return watch_messages(self.receive) if self.offer is None else self.offer.watch
 
-    def echo(self, call: Call, asked: Asked) -> None:
+    def echo(self, call: OperationCall, asked: Asked) -> None:
         """Says in the headers what the caller has asked for and is active by now, here and at the agent."""
         if call.asked:
             active = call.extensions | list_confirmed()
@@ -123,7 +123,7 @@ class HttpVisit(Visit):
         if not self.is_answering:
             await self.answer(self.binding.render_error(error))
 
-    def answer_now(self, reply: Reply) -> bool:
+    def answer_now(self, reply: HttpReply) -> bool:
         """Sends a whole answer at once; False where that cannot be, and nothing was sent."""
         return self.offer is not None and not self.headers and reply.write_at_once(self.offer)
 
@@ -136,7 +136,7 @@ class HttpVisit(Visit):
             reply = replace(reply, headers={**reply.headers, **self.headers})
         await reply.write_around(self.send, content)
 
-    async def answer(self, reply: Reply) -> None:
+    async def answer(self, reply: HttpReply) -> None:
         """Sends a whole answer."""
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
@@ -231,7 +231,7 @@ class Calls:
         drawn = self._draw(visit, "body")
         return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
 
-    def _draw(self, visit: HttpVisit, kind: Kind) -> Drawn:
+    def _draw(self, visit: HttpVisit, kind: MemoryUse) -> Drawn:
         drawn = Drawn(self.memory.bind(kind, f"caller:{visit.caller}"))
         visit.drawn.append(drawn)
         return drawn
@@ -253,7 +253,7 @@ class Calls:
             raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
         return name
 
-    def _let_in(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Call:
+    def _let_in(self, visit: HttpVisit, asked: Asked, principal: Principal) -> OperationCall:
         """The call, if its caller has a right to such ones.
 
         Raises:
@@ -273,13 +273,13 @@ class Calls:
         carry_on(known.call.asked, known.authorization)
         return known.ask(asked.params)
 
-    def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Admitted:
+    def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> AuthorizedCall:
         incoming, shown = visit.reading.incoming, visit.reading.shown
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         headers, query = incoming.headers, incoming.query
         active = activate(named)
         standing = Standing(self.authenticator, shown, principal, visit.agent, asked.method)
-        call = Call(
+        call = OperationCall(
             principal,
             visit.agent,
             {},
@@ -293,9 +293,11 @@ class Calls:
             wish=read_wish(headers, query, active) if active or query else None,
         )
         authorization = headers.get("authorization")
-        return Admitted(asked.method, call, Secret(authorization) if authorization else None)
+        return AuthorizedCall(asked.method, call, Secret(authorization) if authorization else None)
 
-    async def _stream(self, visit: HttpVisit, method: Streaming, asked: Asked, call: Call) -> None:
+    async def _stream(
+        self, visit: HttpVisit, method: Streaming, asked: Asked, call: OperationCall
+    ) -> None:
         stream = EventStream(
             visit.send,
             visit.binding,

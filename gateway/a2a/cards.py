@@ -26,9 +26,9 @@ import structlog
 from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.a2a_mapping.cards import (
     EVERY_BINDING,
+    AgentAddress,
+    CardShape,
     Edge,
-    Place,
-    Shape,
     choose_shape,
     hash_bytes,
     rewrite_card,
@@ -43,7 +43,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.peer import Answered, Refused
 from passerelle.core.principal import Scope
 from passerelle.gateway.a2a.paths import AGENTS
-from passerelle.gateway.a2a.reply import Reply
+from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerCard, PeerOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.gateway.a2a.operations import Call
+    from passerelle.gateway.a2a.operations import OperationCall
     from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.common.signatures import Signer
 
@@ -139,10 +139,12 @@ class CardOptions:
     """What stands on our cards, the shape for readers that name no version, and who signs them."""
 
     edge: Edge = KEY_EDGE
-    shape: Shape = "merged"
+    shape: CardShape = "merged"
     signer: Signer | None = None
 
-    def compose(self, card: JsonObject, place: Place, *, shows_all: bool = False) -> JsonObject:
+    def compose(
+        self, card: JsonObject, place: AgentAddress, *, shows_all: bool = False
+    ) -> JsonObject:
         """A peer's card as ours, in the form of 1.0, signed where cards are; ``shows_all``: with every interface."""
         edge = replace(self.edge, listed=EVERY_BINDING) if shows_all else self.edge
         return sign_card(rewrite_card(card, place, edge), self.signer)
@@ -167,10 +169,10 @@ class _Kept:
     sha256: str
     base_url: str
     since_s: int
-    replies: Mapping[Shape, Reply]
+    replies: Mapping[CardShape, HttpReply]
 
 
-class Cards:
+class ServedCards:
     """Renders cards, and keeps the last one of each agent."""
 
     def __init__(self, options: CardOptions, clock: Clock) -> None:
@@ -179,8 +181,8 @@ class Cards:
         self._kept: dict[tuple[str, bool], _Kept] = {}
 
     def render(
-        self, peer: PeerCard, place: Place, version: str | None, *, shows_all: bool = False
-    ) -> Reply:
+        self, peer: PeerCard, place: AgentAddress, version: str | None, *, shows_all: bool = False
+    ) -> HttpReply:
         """The whole answer for a card; ``version`` is what the reader said in ``A2A-Version``.
 
         ``shows_all``: the reader has activated the extension that puts every interface on the card.
@@ -194,10 +196,10 @@ class Cards:
             kept = self._kept[key] = self._make(peer, place, since_s, shows_all=shows_all)
         return kept.replies[choose_shape(version, self._options.shape)]
 
-    def _make(self, peer: PeerCard, place: Place, since_s: int, *, shows_all: bool) -> _Kept:
+    def _make(self, peer: PeerCard, place: AgentAddress, since_s: int, *, shows_all: bool) -> _Kept:
         card = self._options.compose(peer.card, place, shows_all=shows_all)
-        shapes: tuple[Shape, ...] = ("v1", "v0.3", "merged")
-        replies: dict[Shape, Reply] = {
+        shapes: tuple[CardShape, ...] = ("v1", "v0.3", "merged")
+        replies: dict[CardShape, HttpReply] = {
             shape: _answer(shape_card(card, shape), since_s) for shape in shapes
         }
         return _Kept(peer.sha256, place.base_url, since_s, replies)
@@ -220,7 +222,7 @@ def sign_card(card: JsonObject, signer: Signer | None) -> JsonObject:
     return {**card, "signatures": signatures}
 
 
-def shorten(reply: Reply, request: Mapping[str, str]) -> Reply:
+def shorten(reply: HttpReply, request: Mapping[str, str]) -> HttpReply:
     """``reply``, or 304 when the caller has the same: by ETag, else by time (RFC 9110 section 13.2.2)."""
     asked = request.get("if-none-match")
     if asked is not None:
@@ -233,7 +235,7 @@ def shorten(reply: Reply, request: Mapping[str, str]) -> Reply:
     return replace(reply, status=HTTPStatus.NOT_MODIFIED, body=b"", media_type=None)
 
 
-def _answer(card: JsonObject, since_s: int) -> Reply:
+def _answer(card: JsonObject, since_s: int) -> HttpReply:
     body = orjson.dumps(card)
     headers = {
         "etag": f'"{hash_bytes(body)[:32]}"',
@@ -241,7 +243,7 @@ def _answer(card: JsonObject, since_s: int) -> Reply:
         "cache-control": CACHE_CONTROL,
         "vary": "A2A-Version, A2A-Extensions",
     }
-    return Reply(HTTPStatus.OK, body, headers=headers)
+    return HttpReply(HTTPStatus.OK, body, headers=headers)
 
 
 def _is_unchanged(modified: str, since: str | None) -> bool:
@@ -308,7 +310,7 @@ class PeerExtendedCards:
         self._clock = clock
         self._kept: dict[str, _KeptExtendedCard] = {}
 
-    async def render(self, call: Call) -> JsonObject:
+    async def render(self, call: OperationCall) -> JsonObject:
         """The card, in the form of the caller's version.
 
         Raises:
@@ -321,8 +323,8 @@ class PeerExtendedCards:
             card = {**card, "skills": []}
         reached = self._public_url or call.own_url or self._local_url
         card_url = self._peers.card_url(call.agent)
-        place = Place(call.agent, card_url, f"{reached}{AGENTS}/{call.agent}")
-        shape: Shape = "v0.3" if call.version == "0.3" else "v1"
+        place = AgentAddress(call.agent, card_url, f"{reached}{AGENTS}/{call.agent}")
+        shape: CardShape = "v0.3" if call.version == "0.3" else "v1"
         return shape_card(self._options.compose(card, place), shape)
 
     async def _read(self, agent: str) -> JsonObject:

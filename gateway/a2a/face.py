@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from passerelle.a2a_mapping.cards import Place
+from passerelle.a2a_mapping.cards import AgentAddress
 from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.a2a_mapping.version import HEADER, LEGACY
 from passerelle.core.agent_name import find_base
@@ -29,13 +29,13 @@ from passerelle.gateway.a2a.bindings import (
     refuse_verb,
 )
 from passerelle.gateway.a2a.calls import Calls, HttpVisit
-from passerelle.gateway.a2a.cards import CardOptions, Cards, shorten
+from passerelle.gateway.a2a.cards import CardOptions, ServedCards, shorten
 from passerelle.gateway.a2a.extensions import read_extensions
-from passerelle.gateway.a2a.heads import Reading, find_offer
+from passerelle.gateway.a2a.heads import ParsedHead, find_offer
 from passerelle.gateway.a2a.http_request import CallerLeftError, Incoming
 from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
-from passerelle.gateway.a2a.reply import Reply, compose_missing
+from passerelle.gateway.a2a.reply import HttpReply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.unary import UnaryCalls
 from passerelle.gateway.a2a.visits import NO_OPERATION, Visits
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.a2a.heads import Offer
+    from passerelle.gateway.a2a.heads import ServerExtensions
     from passerelle.gateway.a2a.operations import TurnService
     from passerelle.gateway.a2a.paths import Spot, Target
-    from passerelle.gateway.a2a.push import ExtendedCards, PushConfigs
+    from passerelle.gateway.a2a.push import ExtendedCards, PushOperations
     from passerelle.gateway.auth.authenticator import Doorkeeper
     from passerelle.runtime.limits.gate import Gate
     from passerelle.runtime.observability.metrics import Metrics
@@ -112,7 +112,7 @@ class FaceParts:
     clock: Clock
     ids: Ids
     reader: CredentialReader = READER
-    push: PushConfigs | None = None
+    push: PushOperations | None = None
     extended_cards: ExtendedCards | None = None
     gate: Gate | None = None
     spans: Spans | None = None
@@ -167,7 +167,7 @@ class Face:
             settings.body_limit_bytes,
             self._finish,
         )
-        self._cards = Cards(replace(settings.cards, edge=edge), parts.clock)
+        self._cards = ServedCards(replace(settings.cards, edge=edge), parts.clock)
 
     @staticmethod
     def matches(scope: Scope) -> bool:
@@ -186,7 +186,7 @@ class Face:
         return self.serve_offered(find_offer(scope), scope, receive, send)
 
     def serve_offered(
-        self, offer: Offer | None, scope: Scope, receive: Receive, send: Send
+        self, offer: ServerExtensions | None, scope: Scope, receive: Receive, send: Send
     ) -> Coroutine[Any, Any, None]:
         """The same, with what its server offers. The scope is read, and not at all where its head is known."""
         self._requests.begin()
@@ -199,7 +199,9 @@ class Face:
         )
         return self._visit(visit) if reading.is_served else self._miss(visit)
 
-    def begin_offered(self, offer: Offer, body: bytes, receive: Receive, send: Send) -> bool:
+    def begin_offered(
+        self, offer: ServerExtensions, body: bytes, receive: Receive, send: Send
+    ) -> bool:
         """Begins a message of which nothing has to be awaited before; False, and nothing is done: serve it."""
         reading = offer.kept.reading
         if (
@@ -211,7 +213,7 @@ class Face:
             return False
         return self._unary.begin(reading, body, offer, receive, send)
 
-    def _read(self, scope: Scope, offer: Offer | None) -> Reading:
+    def _read(self, scope: Scope, offer: ServerExtensions | None) -> ParsedHead:
         """What the head asks for."""
         names = self.parts.agents.names
         incoming = Incoming(scope, self.parts.reader.certificate_header)
@@ -220,7 +222,7 @@ class Face:
         target = spot.verbs.get(incoming.verb)
         binding = _choose_binding(incoming, spot, target)
         shown = self.parts.reader.read(incoming.headers, read_address(scope))
-        reading = Reading(
+        reading = ParsedHead(
             incoming, names, agent, spot, target, binding, shown, is_served=agent in names
         )
         if offer is not None:
@@ -286,7 +288,7 @@ class Face:
         incoming, agent = visit.reading.incoming, visit.agent
         peer = await self.parts.agents.find(agent).describe()
         base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
-        place = Place(agent, self.parts.agents.card_url(agent), base_url)
+        place = AgentAddress(agent, self.parts.agents.card_url(agent), base_url)
         version = incoming.headers.get(HEADER.lower()) or incoming.query.get(HEADER)
         shows_all = INTERFACES in read_extensions(incoming)
         card = self._cards.render(peer, place, version, shows_all=shows_all)
@@ -299,7 +301,7 @@ class Face:
             reply = await self._judge_miss(visit)
             await reply.write(visit.send)
 
-    async def _judge_miss(self, visit: HttpVisit) -> Reply:
+    async def _judge_miss(self, visit: HttpVisit) -> HttpReply:
         outcome = "not_found"
         agent = visit.reading.agent
         try:
@@ -314,7 +316,7 @@ class Face:
         self.parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
         return reply
 
-    def _refuse_agent(self, name: str | None, principal: Principal | None) -> Reply:
+    def _refuse_agent(self, name: str | None, principal: Principal | None) -> HttpReply:
         agents = [one for one in self.parts.agents.names if principal and principal.sees(one)]
         # Of a tenant only the agent is said: whether there is the tenant is not for everybody.
         here = (

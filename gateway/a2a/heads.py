@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from passerelle.core.wire.record import value
-from passerelle.gateway.a2a.operations import Call
+from passerelle.gateway.a2a.operations import OperationCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 
 @value
-class Admitted:
+class AuthorizedCall:
     """A call that was let in: the next one with the same head differs in its params only, which are left out here.
 
     It holds for the same principal, which a reload of the configuration makes anew, and the same ``method``.
     """
 
     method: Method
-    call: Call
+    call: OperationCall
     authorization: Secret | None
 
-    def ask(self, params: JsonObject) -> Call:
+    def ask(self, params: JsonObject) -> OperationCall:
         """The next one."""
         call = self.call
-        return Call(
+        return OperationCall(
             call.principal,
             call.agent,
             params,
@@ -61,7 +61,7 @@ class Admitted:
 
 
 @dataclass(slots=True)
-class Reading:
+class ParsedHead:
     """Holds for each request with this head, as long as the agents are those of ``names``.
 
     ``agent`` is the one that the path names, if it names one; ``is_served`` says whether it is one of ``names``.
@@ -75,7 +75,7 @@ class Reading:
     binding: Binding
     shown: Credentials
     is_served: bool
-    admitted: Admitted | None = None
+    admitted: AuthorizedCall | None = None
 
 
 OFFER: Final = "passerelle.offer"
@@ -88,10 +88,10 @@ class Kept:
     __slots__ = ("reading",)
 
     def __init__(self) -> None:
-        self.reading: Reading | None = None
+        self.reading: ParsedHead | None = None
 
 
-class Offer(Protocol):
+class ServerExtensions(Protocol):
     """For one request."""
 
     @property
@@ -115,12 +115,12 @@ class Offer(Protocol):
         ...
 
 
-BeginOffered: TypeAlias = "Callable[[Offer, bytes, Any, Any], bool]"
+BeginOffered: TypeAlias = "Callable[[ServerExtensions, bytes, Any, Any], bool]"
 """Takes a request by its body, and answers it by and by; False, and nothing is done: it has to be served.
 
 Receive and send come last; a server has types of its own for them.
 """
-ServeOffered: TypeAlias = "Callable[[Offer, Any, Any, Any], Coroutine[Any, Any, None]]"
+ServeOffered: TypeAlias = "Callable[[ServerExtensions, Any, Any, Any], Coroutine[Any, Any, None]]"
 """Serves a request as ``__call__`` does; the offer is given, since the scope is that of all requests with its head."""
 
 
@@ -139,8 +139,8 @@ class KnowsHeads(Protocol):
         ...
 
 
-def find_offer(scope: Scope) -> Offer | None:
+def find_offer(scope: Scope) -> ServerExtensions | None:
     """What the server of a request offers."""
     extensions = scope.get("extensions")
-    offer: Offer | None = extensions.get(OFFER) if extensions else None
+    offer: ServerExtensions | None = extensions.get(OFFER) if extensions else None
     return offer

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import ResultCallback
     from passerelle.gateway.a2a.http_request import Watch
-    from passerelle.gateway.a2a.push import ExtendedCards, PushConfigs
+    from passerelle.gateway.a2a.push import ExtendedCards, PushOperations
     from passerelle.gateway.a2a.waits import Judge, Waits
     from passerelle.runtime.limits.gate import Gate
 
@@ -154,7 +154,7 @@ class TurnService(CommandService, Protocol):
 
 
 @value
-class Call:
+class OperationCall:
     """One call, whichever binding it came over; ``params`` are 1.0 JSON whatever ``version`` the caller speaks.
 
     ``asked`` are the extensions that the caller named, ``extensions`` the active ones: those that are served here.
@@ -185,14 +185,14 @@ class Operations:
 
     service: TurnService
     waits: Waits
-    push: PushConfigs | None = None
+    push: PushOperations | None = None
     extended_cards: ExtendedCards | None = None
     gate: Gate | None = None
     awaits_approval: Callable[[str], bool] = lambda _agent: False
     """Whether streams of messages to an agent stay open through an approval, where their caller says nothing."""
     seats: StreamSeats = field(default_factory=StreamSeats)
 
-    async def answer(self, method: Single, call: Call, watch: Watch) -> JsonObject:
+    async def answer(self, method: Single, call: OperationCall, watch: Watch) -> JsonObject:
         """The result of an operation that has one."""
         require_operation(call.principal, call.agent, method)
         entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
@@ -203,7 +203,7 @@ class Operations:
         finally:
             entered.leave()
 
-    async def _answer(self, method: _Other, call: Call) -> JsonObject:
+    async def _answer(self, method: _Other, call: OperationCall) -> JsonObject:
         match method:
             case Method.GET_TASK:
                 task = read_task(call.params)
@@ -223,7 +223,7 @@ class Operations:
             case _:
                 return await self._configure_push(method, call)
 
-    async def _configure_push(self, method: PushMethod, call: Call) -> JsonObject:
+    async def _configure_push(self, method: PushMethod, call: OperationCall) -> JsonObject:
         push = self._require_push()
         match method:
             case Method.CREATE_PUSH_CONFIG:
@@ -237,7 +237,7 @@ class Operations:
             case _:
                 assert_never(method)
 
-    def _require_push(self) -> PushConfigs:
+    def _require_push(self) -> PushOperations:
         if self.push is None:
             raise PushNotificationNotSupported(
                 "push notifications are off: there is no secret_key to seal credentials with"
@@ -245,7 +245,7 @@ class Operations:
         return self.push
 
     @asynccontextmanager
-    async def open(self, method: Streaming, call: Call) -> AsyncGenerator[Followed]:
+    async def open(self, method: Streaming, call: OperationCall) -> AsyncGenerator[Followed]:
         """A stream; what the call asks for has been done when the body begins."""
         require_operation(call.principal, call.agent, method)
         with self.seats.take(call.principal.key):
@@ -256,7 +256,7 @@ class Operations:
             finally:
                 entered.leave()
 
-    def _open(self, method: Streaming, call: Call) -> Followers:
+    def _open(self, method: Streaming, call: OperationCall) -> Followers:
         match method:
             case Method.SEND_STREAMING_MESSAGE:
                 return self._send_streaming(call)
@@ -267,7 +267,7 @@ class Operations:
                 assert_never(method)
 
     @asynccontextmanager
-    async def _send_streaming(self, call: Call) -> AsyncGenerator[Followed]:
+    async def _send_streaming(self, call: OperationCall) -> AsyncGenerator[Followed]:
         request = read_send(call.params)
         until = self._end_stream(call)
         if request.task_id is None:
@@ -292,12 +292,12 @@ class Operations:
         async with repeated as followed:
             yield followed
 
-    def _end_stream(self, call: Call) -> StreamEnd:
+    def _end_stream(self, call: OperationCall) -> StreamEnd:
         """Where the stream of a message ends; one of 0.3 ends at a question by its own rule too."""
         wished = read_await_approval(call.params)
         return StreamEnd(self.awaits_approval(call.agent) if wished is None else wished)
 
-    async def _send(self, call: Call, watch: Watch) -> JsonObject:
+    async def _send(self, call: OperationCall, watch: Watch) -> JsonObject:
         request = read_send(call.params)
         accepted = await self._submit(call, request, "unary" if request.blocking else "none")
         answering = self.service.answer(
@@ -307,7 +307,7 @@ class Operations:
 
     async def await_answer(
         self,
-        call: Call,
+        call: OperationCall,
         request: SendRequest,
         accepted: TurnAccepted,
         answering: Awaitable[JsonObject],
@@ -326,7 +326,7 @@ class Operations:
 
     async def _read(
         self,
-        call: Call,
+        call: OperationCall,
         facade: str,
         history_length: int | None = None,
         *,
@@ -336,7 +336,9 @@ class Operations:
         query = GetTask(facade, call.agent, history_length, RESUME in call.extensions, in_pieces)
         return await self.service.read(call.principal, query)
 
-    async def show(self, call: Call, request: SendRequest, accepted: TurnAccepted) -> JsonObject:
+    async def show(
+        self, call: OperationCall, request: SendRequest, accepted: TurnAccepted
+    ) -> JsonObject:
         """The task as it stands: it goes on elsewhere, and its id is worth more than an error."""
         try:
             return {"task": await self._read(call, accepted.facade, request.history_length)}
@@ -345,7 +347,7 @@ class Operations:
                 "this instance is shutting down; the message was accepted", retry_after_s=1
             ) from None
 
-    async def _submit(self, call: Call, request: SendRequest, wait: Wait) -> TurnAccepted:
+    async def _submit(self, call: OperationCall, request: SendRequest, wait: Wait) -> TurnAccepted:
         if request.push:
             # Whoever may set no webhook may not slip one in beside a message either.
             require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)
@@ -356,7 +358,7 @@ class Operations:
 
 
 def compose_turn(
-    call: Call, request: SendRequest, wait: Wait, push: PushConfig | None = None
+    call: OperationCall, request: SendRequest, wait: Wait, push: PushConfig | None = None
 ) -> SubmitTurn:
     """The command that a message is."""
     return SubmitTurn(
@@ -381,7 +383,7 @@ def cut_answer(answer: JsonObject, request: SendRequest) -> JsonObject:
     return {"task": cut_history(task, request.history_length)} if isinstance(task, dict) else answer
 
 
-def _compose_list(call: Call) -> ListTasks:
+def _compose_list(call: OperationCall) -> ListTasks:
     request = read_list(call.params)
     return ListTasks(
         agent=call.agent,

@@ -24,32 +24,32 @@ from passerelle.core.errors import InvalidInput
 if TYPE_CHECKING:
     from passerelle.core.push import PushConfig
     from passerelle.core.wire.json import JsonObject
-    from passerelle.gateway.a2a.operations import Call
+    from passerelle.gateway.a2a.operations import OperationCall
 
 
-class PushConfigs(Protocol):
+class PushOperations(Protocol):
     """Push notification configs by (task, config id). Params and results are 1.0 JSON, whatever the caller speaks.
 
     ``call.params`` name the task as ``taskId`` and the config as ``id``, wherever the binding carries them.
     """
 
-    async def create(self, call: Call) -> JsonObject:
+    async def create(self, call: OperationCall) -> JsonObject:
         """Keeps a config of a task and returns it, its id filled in."""
         ...
 
-    async def get(self, call: Call) -> JsonObject:
+    async def get(self, call: OperationCall) -> JsonObject:
         """One config."""
         ...
 
-    async def list(self, call: Call) -> JsonObject:
+    async def list(self, call: OperationCall) -> JsonObject:
         """``{"configs": […], "nextPageToken": ""}``."""
         ...
 
-    async def delete(self, call: Call) -> JsonObject:
+    async def delete(self, call: OperationCall) -> JsonObject:
         """Forgets a config; one that is not there is as good as forgotten. Returns an empty object."""
         ...
 
-    def read(self, call: Call, config: JsonObject) -> PushConfig:
+    def read(self, call: OperationCall, config: JsonObject) -> PushConfig:
         """A config that comes with a message; it is judged and kept together with the message.
 
         Raises:
@@ -61,7 +61,7 @@ class PushConfigs(Protocol):
 class ExtendedCards(Protocol):
     """The card of an agent as one caller may see it."""
 
-    async def render(self, call: Call) -> JsonObject:
+    async def render(self, call: OperationCall) -> JsonObject:
         """The card, in the form of ``call.version``.
 
         Raises:
@@ -80,23 +80,23 @@ class ServicePush:
 
     service: CommandService
 
-    async def create(self, call: Call) -> JsonObject:
+    async def create(self, call: OperationCall) -> JsonObject:
         task, config = read_create(call.params, call.version)
         command = SetPushConfig(task, config, call.agent)
         result = await self.service.execute(call.principal, command, call.idem)
         return cast("PushConfigSet", result).config
 
-    async def get(self, call: Call) -> JsonObject:
+    async def get(self, call: OperationCall) -> JsonObject:
         name = read_name(call.params)
         query = GetPushConfig(name.task, name.id, call.agent)
         return await self.service.read(call.principal, query)
 
-    async def list(self, call: Call) -> JsonObject:
+    async def list(self, call: OperationCall) -> JsonObject:
         page = read_page(call.params)
         query = ListPushConfigs(page.task, call.agent, page.page_size, page.page_token)
         return await self.service.read(call.principal, query)
 
-    async def delete(self, call: Call) -> JsonObject:
+    async def delete(self, call: OperationCall) -> JsonObject:
         name = read_name(call.params)
         if name.id is None:
             raise InvalidInput("id", "is required")
@@ -104,5 +104,5 @@ class ServicePush:
         await self.service.execute(call.principal, command, call.idem)
         return {}
 
-    def read(self, call: Call, config: JsonObject) -> PushConfig:
+    def read(self, call: OperationCall, config: JsonObject) -> PushConfig:
         return read_config(config, call.version, _INLINE)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.envelopes import ErrorAnswer
     from passerelle.core.wire.json import JsonObject
-    from passerelle.gateway.a2a.heads import Offer
+    from passerelle.gateway.a2a.heads import ServerExtensions
     from passerelle.runtime.records.long_content import LongContent
 
 
@@ -70,7 +70,7 @@ PROBLEM: Final = "application/problem+json"
 
 
 @value
-class Reply:
+class HttpReply:
     """A whole response."""
 
     status: int
@@ -78,7 +78,7 @@ class Reply:
     media_type: str | None = JSON
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def write_at_once(self, offer: Offer) -> bool:
+    def write_at_once(self, offer: ServerExtensions) -> bool:
         """Writes it whole if the server can; False if it cannot now, and then nothing was written."""
         lines = _write_lines(self.media_type, tuple(self.headers.items()))
         return lines is not None and offer.write_at_once(self.status, lines, self.body)
@@ -132,7 +132,7 @@ def _write_lines(media_type: str | None, fields: tuple[tuple[str, str], ...]) ->
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
-def compose_error(answer: ErrorAnswer) -> Reply:
+def compose_error(answer: ErrorAnswer) -> HttpReply:
     """The response of an error envelope, with the headers that its status asks for."""
     headers = {"cache-control": "no-store"}
     if answer.http_status in _TRY_LATER:
@@ -140,10 +140,10 @@ def compose_error(answer: ErrorAnswer) -> Reply:
     if answer.http_status == _UNAUTHORIZED:
         headers["www-authenticate"] = 'Bearer realm="passerelle"'
     headers.update({name.lower(): value for name, value in answer.headers.items()})
-    return Reply(answer.http_status, orjson.dumps(answer.body), JSON, headers)
+    return HttpReply(answer.http_status, orjson.dumps(answer.body), JSON, headers)
 
 
-def compose_missing(detail: str, agents: list[str]) -> Reply:
+def compose_missing(detail: str, agents: list[str]) -> HttpReply:
     """The problem of a path that names no agent, with the agents that the caller may use."""
     body: JsonObject = {
         "type": "urn:passerelle:problem:not_found",
@@ -153,4 +153,4 @@ def compose_missing(detail: str, agents: list[str]) -> Reply:
         "detail": detail,
         "agents": [*agents],
     }
-    return Reply(_NOT_FOUND, orjson.dumps(body), PROBLEM, {"cache-control": "no-store"})
+    return HttpReply(_NOT_FOUND, orjson.dumps(body), PROBLEM, {"cache-control": "no-store"})

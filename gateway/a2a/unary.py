@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.asked import Asked
-    from passerelle.gateway.a2a.heads import Admitted, Offer, Reading
-    from passerelle.gateway.a2a.operations import Call, Operations, Turn, Whole
-    from passerelle.gateway.a2a.reply import Reply
+    from passerelle.gateway.a2a.heads import AuthorizedCall, ParsedHead, ServerExtensions
+    from passerelle.gateway.a2a.operations import OperationCall, Operations, Turn, Whole
+    from passerelle.gateway.a2a.reply import HttpReply
     from passerelle.gateway.a2a.visits import Visits
     from passerelle.gateway.a2a.waits import Judge
     from passerelle.gateway.auth.authenticator import Doorkeeper
@@ -61,7 +61,7 @@ class _Message:
     request: SendRequest
 
 
-def _read(body: bytes, reading: Reading, known: Call) -> _Message | None:
+def _read(body: bytes, reading: ParsedHead, known: OperationCall) -> _Message | None:
     """The message of a request like ``known``; None where the face has to look.
 
     Raises:
@@ -96,7 +96,12 @@ class UnaryCalls:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def begin(
-        self, reading: Reading, body: bytes, offer: Offer, receive: Receive, send: Send
+        self,
+        reading: ParsedHead,
+        body: bytes,
+        offer: ServerExtensions,
+        receive: Receive,
+        send: Send,
     ) -> bool:
         """Takes a message over JSON-RPC; False, and nothing is done: it is no such one."""
         admitted = reading.admitted
@@ -179,7 +184,7 @@ class _Sender:
         calls: UnaryCalls,
         visit: HttpVisit,
         message: _Message,
-        admitted: Admitted,
+        admitted: AuthorizedCall,
         entered: Entered,
     ) -> None:
         self._calls = calls
@@ -199,7 +204,7 @@ class _Sender:
         return self._admitted.call.judge
 
     @property
-    def _call(self) -> Call:
+    def _call(self) -> OperationCall:
         return self._admitted.ask(self._message.asked.params)
 
     def on_result(self, turn: Turn) -> None:
@@ -284,7 +289,7 @@ class _Sender:
             self._call, self._message.request, turn.accepted, turn.wait(), self._visit.watch
         )
 
-    def _render(self, result: JsonObject) -> Reply:
+    def _render(self, result: JsonObject) -> HttpReply:
         return self._message.binding.render_result(self._message.asked.write_result(result))
 
     async def _serve(self, answering: Coroutine[Any, Any, JsonObject]) -> None:
@@ -303,7 +308,7 @@ class _Sender:
         finally:
             self._finish()
 
-    async def _send(self, reply: Reply) -> None:
+    async def _send(self, reply: HttpReply) -> None:
         try:
             await self._visit.answer(reply)
         finally:

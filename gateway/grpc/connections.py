@@ -23,7 +23,7 @@ from passerelle.gateway.grpc.metadata import make_peer
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
-    from passerelle.gateway.grpc.metadata import Peer
+    from passerelle.gateway.grpc.metadata import GrpcPeer
 
 _DESCRIPTORS: Final = "/dev/fd"
 _LOOK_S: Final = 1.0
@@ -31,7 +31,7 @@ _PART: Final = 100
 """Of the time at most one of so many parts is spent with looking, and so many descriptors are looked at in one go."""
 _RETRY_S: Final = 5
 
-Seen: TypeAlias = "dict[Peer, int]"
+Seen: TypeAlias = "dict[GrpcPeer, int]"
 """The other ends of connections, with the descriptor of each."""
 
 
@@ -42,12 +42,12 @@ class GrpcConnections:
         """``table`` has the bound on what clients of a proxy do, over HTTP as well."""
         self._table = ConnectionTable() if table is None else table
         self._most = most
-        self._calls: Counter[Peer] = Counter()
-        self._known: set[Peer] = set()
+        self._calls: Counter[GrpcPeer] = Counter()
+        self._known: set[GrpcPeer] = set()
         self._seen: Seen = {}
 
     @contextmanager
-    def begin(self, peer: Peer | None, headers: Iterable[tuple[str, str]]) -> Generator[None]:
+    def begin(self, peer: GrpcPeer | None, headers: Iterable[tuple[str, str]]) -> Generator[None]:
         """A call is under way in the block.
 
         Raises:
@@ -73,7 +73,7 @@ class GrpcConnections:
             if not self._calls[peer]:
                 del self._calls[peer]
 
-    def note_authenticated(self, peer: Peer | None) -> None:
+    def note_authenticated(self, peer: GrpcPeer | None) -> None:
         """Somebody has authenticated on a connection."""
         if peer is not None:
             self._known.add(peer)
@@ -104,7 +104,7 @@ class GrpcConnections:
         for peer in self._choose():
             self._end(peer, port)
 
-    def _choose(self) -> Iterator[Peer]:
+    def _choose(self) -> Iterator[GrpcPeer]:
         """Those that are too many, in the order in which they go."""
         most = self._most
         if most is None:
@@ -120,7 +120,7 @@ class GrpcConnections:
             )
             yield from ending
 
-    def _end(self, peer: Peer, port: int) -> None:
+    def _end(self, peer: GrpcPeer, port: int) -> None:
         """The library closes it once it reads the end; what its number stands for by now is looked at again."""
         with suppress(OSError), socket.socket(fileno=os.dup(self._seen.pop(peer))) as connection:
             if _read_ends(connection) == (peer, port):
@@ -135,7 +135,7 @@ def _list_descriptors() -> list[int]:
         return []
 
 
-def _read_peer(descriptor: int, port: int) -> Peer | None:
+def _read_peer(descriptor: int, port: int) -> GrpcPeer | None:
     """The other end of a connection to ``port``; None for every other descriptor."""
     try:
         # The family is whatever it is: only the names of both ends are asked for.
@@ -151,7 +151,7 @@ def _read_peer(descriptor: int, port: int) -> Peer | None:
     return ends[0] if ends is not None and ends[1] == port else None
 
 
-def _read_ends(connection: socket.socket) -> tuple[Peer, int] | None:
+def _read_ends(connection: socket.socket) -> tuple[GrpcPeer, int] | None:
     """The other end, and our port. Raises OSError where it is no connection."""
     ours: tuple[str, int] | str | bytes = connection.getsockname()[:2]
     if not isinstance(ours, tuple):

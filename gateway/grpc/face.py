@@ -33,11 +33,11 @@ from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
 from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.http_request import watch_nobody
-from passerelle.gateway.a2a.operations import MAY_BE_LONG, SCOPES, Call
+from passerelle.gateway.a2a.operations import MAY_BE_LONG, SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.gateway.a2a.waits import Standing
 from passerelle.gateway.grpc.connections import GrpcConnections
-from passerelle.gateway.grpc.metadata import Head, list_texts, read_head, refuse_repeated
+from passerelle.gateway.grpc.metadata import GrpcHead, list_texts, read_head, refuse_repeated
 from passerelle.peers.grpc.status import Refusal, render_refusal
 from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.operations import Operations, Streaming
     from passerelle.gateway.a2a.visits import Visit
     from passerelle.gateway.grpc.metadata import Context
-    from passerelle.peers.grpc.methods import Row, Service
+    from passerelle.peers.grpc.methods import GrpcService, Row
 
 TENANT: Final = "tenant"
 
@@ -79,13 +79,13 @@ class GrpcFace:
         visits = Visits(self.parts.metrics, self.parts.spans, "grpc")
         object.__setattr__(self, "_visits", visits)
 
-    def make_handler(self, service: Service) -> grpc.GenericRpcHandler:
+    def make_handler(self, service: GrpcService) -> grpc.GenericRpcHandler:
         """What a server of gRPC is told about one service."""
         return grpc.method_handlers_generic_handler(
             service.name, {name: self._make(service, row) for name, row in service.rows.items()}
         )
 
-    def _make(self, service: Service, row: Row) -> grpc.RpcMethodHandler[Any, Any]:
+    def _make(self, service: GrpcService, row: Row) -> grpc.RpcMethodHandler[Any, Any]:
         requests = self.requests
         streams = row.method in {Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK}
         make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = (
@@ -106,7 +106,7 @@ class GrpcFace:
         )
 
     async def _answer(
-        self, service: Service, row: Row, request: bytes, context: Context
+        self, service: GrpcService, row: Row, request: bytes, context: Context
     ) -> Message | Refusal | None:
         """Serves, and makes a status of everything that goes wrong."""
         head = read_head(context)
@@ -118,7 +118,7 @@ class GrpcFace:
             return render_refusal(error, service.version)
 
     async def _serve(
-        self, visit: Visit, service: Service, row: Row, request: bytes, context: Context
+        self, visit: Visit, service: GrpcService, row: Row, request: bytes, context: Context
     ) -> Message | None:
         refuse_repeated(context)
         head = read_head(context, self.parts.reader.certificate_header)
@@ -159,7 +159,7 @@ class GrpcFace:
         row: Row,
         asked: Asked,
         method: Streaming,
-        call: Call,
+        call: OperationCall,
         context: Context,
     ) -> None:
         """Writes every frame; a caller that reads slowly holds up its own writer and nobody else."""
@@ -199,12 +199,14 @@ class GrpcFace:
             raise NotFound("agent", agent)
         return agent
 
-    def _compose(self, agent: str, asked: Asked, head: Head, principal: Principal) -> Call:
+    def _compose(
+        self, agent: str, asked: Asked, head: GrpcHead, principal: Principal
+    ) -> OperationCall:
         named = read_metadata(head.headers, legacy=asked.legacy is not None)
         authorization = head.headers.get("authorization")
         carry_on(named, Secret(authorization) if authorization else None)
         active = activate(named)
-        return Call(
+        return OperationCall(
             principal,
             agent,
             asked.params,
@@ -218,7 +220,7 @@ class GrpcFace:
         )
 
 
-def _judge_version(head: Head, service: Service) -> None:
+def _judge_version(head: GrpcHead, service: GrpcService) -> None:
     """The name of the service and the metadata have to say the same version (A2A 1.0 section 3.6.2)."""
     said = head.headers.get(HEADER.lower())
     version = judge_version(said, None)
@@ -226,7 +228,7 @@ def _judge_version(head: Head, service: Service) -> None:
         raise VersionNotSupported(version, (service.version,), unsaid=not said)
 
 
-def _echo(asked: Asked, call: Call) -> dict[str, str]:
+def _echo(asked: Asked, call: OperationCall) -> dict[str, str]:
     active = call.extensions | list_confirmed() if call.asked else call.extensions
     return write_active(active, legacy=asked.legacy is not None)
 
@@ -240,7 +242,7 @@ def _write(asked: Asked, result: JsonObject) -> JsonObject:
     return value
 
 
-def _read_key(head: Head) -> str | None:
+def _read_key(head: GrpcHead) -> str | None:
     key = head.headers.get(KEY_HEADER.lower())
     check_key(key, required=False)
     return key

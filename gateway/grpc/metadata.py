@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
-Peer: TypeAlias = tuple[str, int]
+GrpcPeer: TypeAlias = tuple[str, int]
 """Address and port of the other end of a connection."""
 _IP: Final = ("ipv4:", "ipv6:")
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class GrpcHead:
     """Names are lower case, and lines of one name are joined, as with HTTP headers. Binary values are left out."""
 
     headers: Mapping[str, str]
-    peer: Peer | None
+    peer: GrpcPeer | None
 
     @property
     def address(self) -> str | None:
@@ -35,10 +35,10 @@ class Head:
         return None if self.peer is None else self.peer[0]
 
 
-def read_head(context: Context, proxied: str | None = None) -> Head:
+def read_head(context: Context, proxied: str | None = None) -> GrpcHead:
     """What came along with a call."""
     headers = join_fields(list_texts(context), proxied)
-    return Head(headers, read_peer(context.peer()))
+    return GrpcHead(headers, read_peer(context.peer()))
 
 
 def refuse_repeated(context: Context) -> None:
@@ -54,7 +54,7 @@ def list_texts(context: Context) -> list[tuple[str, str]]:
     return [(name, value) for name, value in pairs if isinstance(value, str)]
 
 
-def read_peer(peer: str) -> Peer | None:
+def read_peer(peer: str) -> GrpcPeer | None:
     """What ``ipv4:127.0.0.1:5000`` or ``ipv6:[::1]:5000`` names; None for a socket that has no address."""
     kind = next((kind for kind in _IP if peer.startswith(kind)), None)
     if kind is None:
@@ -63,7 +63,7 @@ def read_peer(peer: str) -> Peer | None:
     return make_peer(address.strip("[]"), int(port))
 
 
-def make_peer(address: str, port: int) -> Peer:
+def make_peer(address: str, port: int) -> GrpcPeer:
     """One name for the other end, whichever version of addresses its socket has."""
     try:
         found = ip_address(address)

@@ -29,7 +29,7 @@ from passerelle.gateway.auth.devices import find_list
 from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.rpc.table import ANSWERING, CALLS, call
-from passerelle.runtime.common.calls import KEY_HEADER, Call, Caller
+from passerelle.runtime.common.calls import KEY_HEADER, Caller, MethodRow
 from passerelle.runtime.common.carried import carry_on
 from passerelle.runtime.limits.gate import Gate
 from passerelle.runtime.records.action_index import forget_ahead
@@ -55,7 +55,7 @@ class Operation:
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
-    call: Call
+    call: MethodRow
     status: int = 200
     may_settle: bool = False
     """Whether the answer may be that nothing was left to do, with 200."""

@@ -25,7 +25,7 @@ from passerelle.gateway.a2a.calls import TENANT
 from passerelle.gateway.a2a.extensions import activate, read_metadata
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.http_request import watch_nobody
-from passerelle.gateway.a2a.operations import SCOPES, Call
+from passerelle.gateway.a2a.operations import SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.runtime.common.calls import check_key, require_operation, require_scope
 from passerelle.runtime.common.carried import carry_on
@@ -45,7 +45,7 @@ _AFTER: Final = "after"
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class OutgoingAsking:
     """Serves the calls of all links. ``operations`` and ``parts`` are those of the A2A face."""
 
     operations: Operations
@@ -87,7 +87,10 @@ class Asking:
                 return await self.operations.answer(method, call, watch_nobody)
 
     async def _stream(
-        self, method: Streaming, call: Call, deliver: Callable[[bytes, str], Awaitable[None]]
+        self,
+        method: Streaming,
+        call: OperationCall,
+        deliver: Callable[[bytes, str], Awaitable[None]],
     ) -> None:
         """Gives every frame as it is stored; who takes none holds up its own stream and nobody else's."""
         form = choose_form(None, marked=RESUME in call.extensions)
@@ -97,12 +100,12 @@ class Asking:
                     async for frame in frames:
                         await deliver(form.render(await frame.load()), frame.cursor)
 
-    def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> Call:
+    def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> OperationCall:
         named = read_metadata(ask.headers)
         carry_on(named, None)
         check_key(ask.idem, required=False)
         params, wish = _read_wish(ask, method)
-        return Call(
+        return OperationCall(
             principal,
             ask.to,
             params,

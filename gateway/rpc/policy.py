@@ -61,17 +61,17 @@ from passerelle.core.session.device_requests import (
     RevokeDevice,
     SetDevicePush,
 )
-from passerelle.runtime.common.calls import Call
+from passerelle.runtime.common.calls import MethodRow
 
-POLICY_ROWS: Final[Sequence[Call]] = (
-    Call(
+POLICY_ROWS: Final[Sequence[MethodRow]] = (
+    MethodRow(
         "list_grants",
         "The standing yeses of the caller, and how often each was used",
         (Scope.READ_APPROVALS,),
         ListGrants,
         lambda given, _: given,
     ),
-    Call(
+    MethodRow(
         "revoke_grant",
         "End a standing yes",
         (Scope.GRANT, Scope.DECIDE),
@@ -79,7 +79,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         GrantRevoked,
     ),
-    Call(
+    MethodRow(
         "set_bypass",
         "Have everything allowed for a while, but for what is critical or destroys",
         (Scope.GRANT,),
@@ -87,7 +87,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         BypassSet,
     ),
-    Call(
+    MethodRow(
         "evaluate_permission",
         "What policy would say, and why; nothing is written",
         (Scope.READ_APPROVALS, Scope.HOST, Scope.ASK),
@@ -95,7 +95,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         model=Judgement,
     ),
-    Call(
+    MethodRow(
         "ask_permission",
         "Ask, as a worker, whether something may be done for a task",
         (Scope.ASK,),
@@ -103,7 +103,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         PermissionView,
     ),
-    Call(
+    MethodRow(
         "use_permission",
         "Say, as a worker, that what was allowed is done now",
         (Scope.ASK,),
@@ -111,7 +111,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         PermissionView,
     ),
-    Call(
+    MethodRow(
         "withdraw_permission",
         "Take back, as whoever asked, a question that is open",
         (Scope.ASK, Scope.CALL, Scope.WRITE_TASKS),
@@ -119,7 +119,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         PermissionView,
     ),
-    Call(
+    MethodRow(
         "resolve_permission",
         "Answer a question by the policy of a host",
         (Scope.HOST,),
@@ -127,7 +127,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         PermissionView,
     ),
-    Call(
+    MethodRow(
         "see_action",
         "Say that a question was shown to the caller",
         (Scope.READ_APPROVALS,),
@@ -135,7 +135,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         SeenNoted,
     ),
-    Call(
+    MethodRow(
         "return_again",
         "Try an answer again that could not be delivered",
         (Scope.DECIDE,),
@@ -143,7 +143,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         ReturnOwed,
     ),
-    Call(
+    MethodRow(
         "mute_peer",
         "Have no pushes for what an agent asks for a while, unless it is grave",
         (Scope.READ_APPROVALS,),
@@ -151,7 +151,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         PeerMuted,
     ),
-    Call(
+    MethodRow(
         "unmute_peer",
         "Have pushes again for what an agent asks",
         (Scope.READ_APPROVALS,),
@@ -159,7 +159,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         PeerMuted,
     ),
-    Call(
+    MethodRow(
         "list_mutes",
         "The agents that the caller has muted",
         (Scope.READ_APPROVALS,),
@@ -167,7 +167,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         model=Mutes,
     ),
-    Call(
+    MethodRow(
         "get_action_content",
         "All of what a question is about, also where it shows only the beginning",
         (Scope.READ_APPROVALS, Scope.ASK),
@@ -175,14 +175,14 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         model=ActionContent,
     ),
-    Call(
+    MethodRow(
         "explain_action",
         "Why a question was asked, what every source said, and what became of it",
         (Scope.READ_APPROVALS,),
         ExplainAction,
         lambda given, _: given,
     ),
-    Call(
+    MethodRow(
         "try_policy",
         "What other rules would have said to what was asked lately",
         (Scope.READ_APPROVALS,),
@@ -190,7 +190,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         model=PolicyTried,
     ),
-    Call(
+    MethodRow(
         "get_policy",
         "The rules that are in force for the work of the caller",
         (Scope.READ_AUDIT, Scope.OPERATE, Scope.WRITE_POLICY),
@@ -198,7 +198,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         model=PolicyView,
     ),
-    Call(
+    MethodRow(
         "set_policy",
         "Put rules beside those of the configuration, for every instance, or say what that would change",
         (Scope.WRITE_POLICY,),
@@ -206,7 +206,7 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         PolicySet,
     ),
-    Call(
+    MethodRow(
         "get_permissions",
         "What may be done in a thread, and who is asked at this moment",
         (Scope.READ_TASKS,),
@@ -229,13 +229,13 @@ def _row(
     scopes: tuple[Scope, ...],
     params: type[Any],
     result: type[Any] | None = DeviceChanged,
-) -> Call:
-    return Call(name, summary, scopes, params, lambda given, _: given, result)
+) -> MethodRow:
+    return MethodRow(name, summary, scopes, params, lambda given, _: given, result)
 
 
-DEVICE_ROWS: Final[Sequence[Call]] = (
+DEVICE_ROWS: Final[Sequence[MethodRow]] = (
     _row("list_devices", "The devices of the caller", _LOOK, ListDevices, None),
-    Call(
+    MethodRow(
         "get_audit",
         "How a question came to be decided: its facts, and what proves them",
         (Scope.READ_AUDIT,),

@@ -74,8 +74,8 @@ from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
 from passerelle.gateway.rpc.turns import read_turn
 from passerelle.runtime.common.calls import (
-    Call,
     Caller,
+    MethodRow,
     check_key,
     require_operation,
     require_scope,
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 ANSWERING: Final = "respond_action"
 
 _ROWS: Final = (
-    Call(
+    MethodRow(
         "submit_turn",
         "Send a message to an agent",
         (Scope.CALL,),
@@ -96,7 +96,7 @@ _ROWS: Final = (
         TurnAnswer,
         names_message=True,
     ),
-    Call(
+    MethodRow(
         "list_actions",
         "The questions of the caller: the open ones, or those that ended",
         (Scope.READ_APPROVALS,),
@@ -110,14 +110,14 @@ _ROWS: Final = (
             params.state,
         ),
     ),
-    Call(
+    MethodRow(
         "get_action",
         "One question and where it stands, now or after its next change",
         (Scope.READ_APPROVALS, Scope.ASK),
         ActionParams,
         lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),
-    Call(
+    MethodRow(
         ANSWERING,
         "Answer a question; the first valid answer wins",
         (Scope.DECIDE,),
@@ -126,21 +126,21 @@ _ROWS: Final = (
         DecisionAnswer,
         keyed=True,
     ),
-    Call(
+    MethodRow(
         "list_agents",
         "The agents that the caller may use, with their skills",
         (Scope.CALL,),
         ListAgentsParams,
         lambda params, _: ListAgents(params.skill, params.tag),
     ),
-    Call(
+    MethodRow(
         "list_deliveries",
         "Webhooks whose deliveries fail",
         (Scope.READ_TASKS, Scope.OPERATE),
         ListDeliveriesParams,
         lambda params, _: ListDeliveries(params.limit),
     ),
-    Call(
+    MethodRow(
         "retry_delivery",
         "Try a failing webhook again now, from what it has confirmed",
         (Scope.WRITE_TASKS, Scope.OPERATE),
@@ -149,7 +149,7 @@ _ROWS: Final = (
         DeliveryRetried,
     ),
 )
-CALLS: Final[Mapping[str, Call]] = {
+CALLS: Final[Mapping[str, MethodRow]] = {
     row.name: row
     for row in (*_ROWS, *TASK_ROWS, *SESSION_ROWS, *MODEL_ROWS, *DEVICE_ROWS, *POLICY_ROWS)
 }

@@ -90,7 +90,7 @@ from passerelle.gateway.rpc.forms import (
     ThreadParams,
 )
 from passerelle.gateway.rpc.turns import compose_message
-from passerelle.runtime.common.calls import Call, Caller
+from passerelle.runtime.common.calls import Caller, MethodRow
 
 _READ: Final = (Scope.READ_TASKS,)
 _WRITE: Final = (Scope.WRITE_TASKS,)
@@ -111,20 +111,20 @@ def _read_start(params: StartTaskParams, caller: Caller) -> StartTask:
     )
 
 
-def _change(name: str, summary: str, command: type[Any]) -> Call:
+def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
     """A row whose parameters are the command."""
-    return Call(name, summary, _WRITE, command, lambda params, _: params, TaskChanged)
+    return MethodRow(name, summary, _WRITE, command, lambda params, _: params, TaskChanged)
 
 
-TASK_ROWS: Final[Sequence[Call]] = (
-    Call(
+TASK_ROWS: Final[Sequence[MethodRow]] = (
+    MethodRow(
         "list_tasks",
         "The tasks of the caller, the newest change of status first",
         _READ,
         ListRecords,
         lambda params, _: params,
     ),
-    Call(
+    MethodRow(
         "get_task",
         "The local record of a task",
         _READ,
@@ -132,7 +132,7 @@ TASK_ROWS: Final[Sequence[Call]] = (
         lambda params, _: GetRecord(params.task_id),
     ),
     _change("create_task", "Create a task for an agent, without starting it", CreateTask),
-    Call(
+    MethodRow(
         "start_task",
         "Send a task to its agent",
         _WRITE,
@@ -142,7 +142,7 @@ TASK_ROWS: Final[Sequence[Call]] = (
         names_message=True,
     ),
     _change("update_task", "Change what describes a task", UpdateTask),
-    Call(
+    MethodRow(
         "give_task",
         "Give a task to another owner",
         _WRITE,
@@ -153,7 +153,7 @@ TASK_ROWS: Final[Sequence[Call]] = (
     _change("append_task_progress", "Say how far a task is", AppendTaskProgress),
     _change("pause_task", "Send nothing more for a task until it is resumed", PauseTask),
     _change("resume_task", "Go on with a task that is paused or blocked", ResumeTask),
-    Call(
+    MethodRow(
         "cancel_task",
         "Stop a task",
         (Scope.CALL, Scope.WRITE_TASKS),
@@ -171,22 +171,22 @@ TASK_ROWS: Final[Sequence[Call]] = (
 )
 
 
-def _row(name: str, summary: str, params: type[Any], result: type[Any] | None = None) -> Call:
+def _row(name: str, summary: str, params: type[Any], result: type[Any] | None = None) -> MethodRow:
     scope = Scope.READ_TASKS if result is None else Scope.WRITE_TASKS
-    return Call(name, summary, (scope,), params, lambda given, _: given, result)
+    return MethodRow(name, summary, (scope,), params, lambda given, _: given, result)
 
 
 _FOLLOW: Final = (Scope.READ_TASKS, Scope.CALL, Scope.READ_APPROVALS, Scope.DECIDE)
 """Which of them a stream takes is looked at with the stream."""
 
-SESSION_ROWS: Final[Sequence[Call]] = (
+SESSION_ROWS: Final[Sequence[MethodRow]] = (
     _row("list_sessions", "The sessions of the caller, the newest activity first", ListSessions),
     _row("open_session", "Open a session with a name", OpenSession, SessionChanged),
     _row(
         "update_session", "Change the title or labels of a session", DescribeSession, SessionChanged
     ),
     _row("interrupt_turn", "Stop what is under way in a session", InterruptTurn, TurnInterrupted),
-    Call(
+    MethodRow(
         "ack_events",
         "Say that a device has a stream up to a cursor",
         _FOLLOW,
@@ -194,7 +194,7 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         EventsAcked,
     ),
-    Call(
+    MethodRow(
         "reconnect_channel",
         "Bring a device up to date in a stream: its state, then the events after what it has",
         _FOLLOW,
@@ -202,7 +202,7 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         ChannelReconnected,
     ),
-    Call(
+    MethodRow(
         "send_notice",
         "Say something of a device that is no turn: a notice or a state",
         (Scope.CONNECT,),
@@ -210,7 +210,7 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         NoticeSent,
     ),
-    Call(
+    MethodRow(
         "set_stream_webhook",
         "Deliver a stream to an address, in signed batches",
         _FOLLOW,
@@ -218,7 +218,7 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         StreamWebhookSet,
     ),
-    Call(
+    MethodRow(
         "delete_stream_webhook",
         "Deliver a stream there no more",
         _FOLLOW,
@@ -226,7 +226,7 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         lambda given, _: given,
         StreamWebhookDeleted,
     ),
-    Call(
+    MethodRow(
         "list_stream_webhooks",
         "The webhooks of a stream, and how far they have come",
         _FOLLOW,
@@ -237,8 +237,8 @@ SESSION_ROWS: Final[Sequence[Call]] = (
 )
 
 
-def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> Call:
-    return Call(
+def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> MethodRow:
+    return MethodRow(
         name,
         summary,
         (Scope.READ_TASKS,),
@@ -248,8 +248,8 @@ def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> C
     )
 
 
-MODEL_ROWS: Final[Sequence[Call]] = (
-    Call(
+MODEL_ROWS: Final[Sequence[MethodRow]] = (
+    MethodRow(
         "get_session",
         "A session with its threads and a window of its history",
         (Scope.READ_TASKS,),
@@ -257,7 +257,7 @@ MODEL_ROWS: Final[Sequence[Call]] = (
         lambda params, _: GetSession(params.session_id, params.limit, params.before),
         model=SessionSnapshot,
     ),
-    Call(
+    MethodRow(
         "get_session_tasks",
         "The tasks of a session: sets, counts, graph, attempts, blockers, delivery",
         (Scope.READ_TASKS,),
@@ -265,7 +265,7 @@ MODEL_ROWS: Final[Sequence[Call]] = (
         lambda params, _: GetSessionTasks(params.session_id),
         model=TaskSnapshot,
     ),
-    Call(
+    MethodRow(
         "get_channels",
         "Who is linked to a session: devices, agents, and questions on their way",
         (Scope.READ_TASKS,),
@@ -273,7 +273,7 @@ MODEL_ROWS: Final[Sequence[Call]] = (
         lambda params, _: params,
         model=ChannelSummary,
     ),
-    Call(
+    MethodRow(
         "get_thread",
         "A thread with its tasks, what is asked in it, and what went wrong",
         (Scope.READ_TASKS,),
@@ -286,7 +286,7 @@ MODEL_ROWS: Final[Sequence[Call]] = (
     _task_model(
         "get_artifacts", "artifacts", "The artifacts of a task, by version", ArtifactSummary
     ),
-    Call(
+    MethodRow(
         "get_output",
         "Content that stands elsewhere: an artifact, a large frame, the copy of a file",
         (Scope.READ_TASKS,),

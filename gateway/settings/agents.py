@@ -32,7 +32,7 @@ _HTTP_ALONE: Final = frozenset(
 )
 _DIALS_IN_WITHIN_S: Final = 60.0
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Fault: TypeAlias = tuple[tuple[str, ...], str]
+FieldFault: TypeAlias = tuple[tuple[str, ...], str]
 
 
 def read_secret(variable: str | None, file: Path | None, environ: Mapping[str, str]) -> Secret:
@@ -126,7 +126,7 @@ class AgentAuth(Section):
             raise ValueError("names exactly one of " + ", ".join(type(self).model_fields))
         return self
 
-    def find_faults(self, environ: Mapping[str, str]) -> Iterator[Fault]:
+    def find_faults(self, environ: Mapping[str, str]) -> Iterator[FieldFault]:
         """Path and reason of a secret that is not there."""
         for way in ("api_key", "basic", "oauth2"):
             section: SecretSection | None = getattr(self, way)
@@ -140,7 +140,7 @@ class AgentAuth(Section):
 
 def _find_fault(
     path: tuple[str, ...], variable: str | None, file: Path | None, environ: Mapping[str, str]
-) -> Iterator[Fault]:
+) -> Iterator[FieldFault]:
     try:
         read_secret(variable, file, environ)
     except LookupError as error:

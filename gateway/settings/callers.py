@@ -196,7 +196,7 @@ DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
 GRANT_PATTERN: Final = r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$"
 
 ServedName: TypeAlias = Annotated[str, Field(pattern=GRANT_PATTERN)]
-Kind: TypeAlias = Literal["person", "service", "agent"]
+CallerKind: TypeAlias = Literal["person", "service", "agent"]
 SignatureAlgorithm: TypeAlias = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
@@ -239,7 +239,7 @@ class CallerSettings(Section):
         description="Names of agents that it may be when it dials in, which takes the scopes `channels:connect` and "
         "`agents:serve`; `*` for every one. It decides nothing that these ask.",
     )
-    kind: Kind = Field(default="service", description="Agents never decide approvals.")
+    kind: CallerKind = Field(default="service", description="Agents never decide approvals.")
     limits: LimitSettings = Field(default=LimitSettings())
     quotas: tuple[QuotaSettings, ...] = Field(
         default=(), description="What it may use up over periods; each of them binds."

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.core.principal import EVERY_AGENT, Scope
 from passerelle.gateway.settings.agents import AgentSettings
 from passerelle.gateway.settings.approvals import ApprovalSettings
@@ -94,9 +94,9 @@ class ChannelSettings(Section):
         description="Time between signs of life; 10 s more is given up on.",
     )
 
-    def limits(self) -> Limits:
+    def limits(self) -> ChannelLimits:
         """The limits as the channel protocol takes them."""
-        return Limits(
+        return ChannelLimits(
             inbound_bytes=self.inbound_bytes,
             subscriptions=self.subscriptions,
             replay_events=self.replay_events,

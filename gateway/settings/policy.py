@@ -29,8 +29,8 @@ from passerelle.permission_bridge.rules import (
     Effect,
     GrantTerms,
     MatchBy,
-    Mode,
     Policy,
+    PolicyMode,
     Rule,
     is_unconditional,
     make_policy,
@@ -229,7 +229,7 @@ def _check_target(url: str | None, call: str | None) -> None:
 class PolicySettings(Section):
     """Deny beats ask beats allow, whatever the order; where no rule speaks, a person is asked."""
 
-    mode: Mode = Field(
+    mode: PolicyMode = Field(
         default="normal",
         description="`no_ask` denies what would be asked, `plan` denies what changes anything, "
         "`auto` allows up to medium risk.",

@@ -43,13 +43,13 @@ def render_schema() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SchemaPlace:
     """A place in the schema: what may stand below it."""
 
     schema: JsonObject
 
     @classmethod
-    def root(cls) -> Shape:
+    def root(cls) -> SchemaPlace:
         return cls(_schema())
 
     @property
@@ -61,9 +61,9 @@ class Shape:
         """The keys that are known here."""
         return tuple(cast("JsonObject", self.schema.get("properties", {})))
 
-    def descend(self, path: tuple[str | int, ...]) -> Shape | None:
+    def descend(self, path: tuple[str | int, ...]) -> SchemaPlace | None:
         """The place at ``path`` below this one, or None where there is no such key."""
-        place: Shape = self
+        place: SchemaPlace = self
         for step in path:
             below = (
                 place.schema.get("items")
@@ -72,7 +72,7 @@ class Shape:
             )
             if not isinstance(below, dict):
                 return None
-            place = Shape(_resolve(below))
+            place = SchemaPlace(_resolve(below))
         return place
 
 
@@ -107,7 +107,7 @@ _FORMS: Final[Mapping[str | int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SettingFault:
     """One thing that is wrong. ``where`` is a file with line, a variable or a flag; ``key`` is dotted."""
 
     where: str
@@ -119,11 +119,11 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LoadResult:
     """What the sources say: settings, or faults; notices either way."""
 
     settings: Settings | None
-    faults: tuple[Fault, ...]
+    faults: tuple[SettingFault, ...]
     notices: tuple[str, ...]
     config: Path | None
 
@@ -152,7 +152,7 @@ def load_settings(sources: Sources) -> tuple[Settings, tuple[str, ...]]:
     return reading.settings, reading.notices
 
 
-def read_settings(sources: Sources) -> Reading:
+def read_settings(sources: Sources) -> LoadResult:
     """Reads all sources and says everything that is wrong.
 
     Raises:
@@ -172,7 +172,7 @@ def read_settings(sources: Sources) -> Reading:
             layers.explain(detail["loc"], _describe(detail))
             for detail in error.errors(include_url=False, include_input=False)
         )
-        return Reading(None, faults, notices, config)
+        return LoadResult(None, faults, notices, config)
     faults = tuple(
         layers.explain(path, reason)
         for path, reason in find_contradictions(settings, sources.environ)
@@ -189,7 +189,7 @@ def read_settings(sources: Sources) -> Reading:
             "secret_key_file": settings.secret_key_file and settings.secret_key_file.expanduser(),
         }
     )
-    return Reading(resolved, faults, notices, config)
+    return LoadResult(resolved, faults, notices, config)
 
 
 def find_config(sources: Sources) -> Path | None:
@@ -212,9 +212,9 @@ class _Environment:
             if not variable.startswith(PREFIX) or variable in _NO_SETTINGS or not text:
                 continue
             path = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-            shape = Shape.root().descend(path)
+            shape = SchemaPlace.root().descend(path)
             if shape is None:
-                known = tuple(f"{PREFIX}{name.upper()}" for name in Shape.root().names())
+                known = tuple(f"{PREFIX}{name.upper()}" for name in SchemaPlace.root().names())
                 notices.append(f"{variable} is no setting{_suggest(variable, known)}")
                 continue
             self.names[path] = variable
@@ -245,9 +245,9 @@ class _Layers:
             merged = _merge(merged, branch)
         return merged
 
-    def explain(self, path: KeyPath, reason: str) -> Fault:
+    def explain(self, path: KeyPath, reason: str) -> SettingFault:
         """Says where the value at ``path`` came from: the highest layer that has it, or a part of it."""
-        return Fault(self._locate(path), ".".join(str(step) for step in path), reason)
+        return SettingFault(self._locate(path), ".".join(str(step) for step in path), reason)
 
     def _locate(self, path: KeyPath) -> str:
         for length in range(len(path), 0, -1):
@@ -275,7 +275,7 @@ def _describe(detail: ErrorDetails) -> str:
     path = detail["loc"]
     match detail["type"]:
         case "extra_forbidden":
-            shape = Shape.root().descend(path[:-1])
+            shape = SchemaPlace.root().descend(path[:-1])
             names = shape.names() if shape else ()
             return f"is no setting{_suggest(str(path[-1]), names)}"
         case "missing":

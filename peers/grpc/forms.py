@@ -12,11 +12,11 @@ from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.objects import read_task
 from passerelle.a2a_mapping.v0_3.responses import read_response
 from passerelle.peers.call import SENDS
-from passerelle.peers.grpc.methods import V0_3, V1, Row, Service
+from passerelle.peers.grpc.methods import V0_3, V1, GrpcService, Row
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
-    from passerelle.peers.call import Call, Operation
+    from passerelle.peers.call import Operation, PeerCall
     from passerelle.peers.interface import Interface, Version
 
 _LEGACY_NAMES: Final[Mapping[Operation, str]] = {
@@ -29,7 +29,7 @@ class GrpcForm(Protocol):
     """One service. What it reads and writes is the ProtoJSON of its messages."""
 
     @property
-    def service(self) -> Service:
+    def service(self) -> GrpcService:
         """The table of its methods."""
         ...
 
@@ -37,11 +37,11 @@ class GrpcForm(Protocol):
         """What the operation is called there."""
         ...
 
-    def write(self, interface: Interface, call: Call) -> JsonObject:
+    def write(self, interface: Interface, call: PeerCall) -> JsonObject:
         """The request."""
         ...
 
-    def read(self, call: Call, answer: JsonObject) -> JsonObject:
+    def read(self, call: PeerCall, answer: JsonObject) -> JsonObject:
         """The answer as 1.0 has it."""
         ...
 
@@ -54,12 +54,12 @@ class CurrentForm:
     def name(self, operation: Operation) -> str:
         return operation
 
-    def write(self, interface: Interface, call: Call) -> JsonObject:
+    def write(self, interface: Interface, call: PeerCall) -> JsonObject:
         if interface.tenant is None:
             return call.params
         return {**call.params, "tenant": interface.tenant}
 
-    def read(self, call: Call, answer: JsonObject) -> JsonObject:
+    def read(self, call: PeerCall, answer: JsonObject) -> JsonObject:
         if call.operation == "ListTasks":
             # ProtoJSON leaves out what is empty.
             return {"tasks": [], "nextPageToken": "", **answer}
@@ -74,7 +74,7 @@ class LegacyForm:
     def name(self, operation: Operation) -> str:
         return _LEGACY_NAMES.get(operation, operation)
 
-    def write(self, interface: Interface, call: Call) -> JsonObject:  # noqa: ARG002  0.3 has no tenant
+    def write(self, interface: Interface, call: PeerCall) -> JsonObject:  # noqa: ARG002  0.3 has no tenant
         if call.operation == "GetExtendedAgentCard":
             return {}
         params = write_params(Method(call.operation), call.params, Form.PROTO)
@@ -88,7 +88,7 @@ class LegacyForm:
             }
         return {**params, "name": f"tasks/{text_at(call.params, 'id')}"}
 
-    def read(self, call: Call, answer: JsonObject) -> JsonObject:
+    def read(self, call: PeerCall, answer: JsonObject) -> JsonObject:
         match call.operation:
             case "SendMessage" | "SendStreamingMessage" | "SubscribeToTask":
                 return read_response(answer, Form.PROTO)

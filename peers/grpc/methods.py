@@ -31,7 +31,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class GrpcService:
     """One service under its full name."""
 
     name: str
@@ -40,7 +40,7 @@ class Service:
 
 
 _PUSH: Final = v1.TaskPushNotificationConfig
-V1: Final = Service(
+V1: Final = GrpcService(
     "lf.a2a.v1.A2AService",
     "1.0",
     {
@@ -65,7 +65,7 @@ V1: Final = Service(
     },
 )
 _LEGACY_PUSH: Final = v0.TaskPushNotificationConfig
-V0_3: Final = Service(
+V0_3: Final = GrpcService(
     "a2a.v1.A2AService",
     "0.3",
     {

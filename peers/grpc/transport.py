@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from passerelle.core.peer import PeerOutcome, StreamOutcome
-    from passerelle.peers.call import Call
+    from passerelle.peers.call import PeerCall
     from passerelle.peers.config import PeerConfig
-    from passerelle.peers.credential import Credential, Shown
+    from passerelle.peers.credential import Credential, ShownCredential
     from passerelle.peers.grpc.forms import GrpcForm
     from passerelle.peers.grpc.methods import Row
     from passerelle.peers.interface import Interface
@@ -60,7 +60,7 @@ class GrpcTransport:
         self._credential = credential
         self._bind = bind
 
-    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+    async def call(self, interface: Interface, call: PeerCall) -> PeerOutcome:
         last: PeerOutcome = Unreached("no call was made")
         async with aclosing(self._try(interface, call)) as outcomes:
             async for outcome in outcomes:
@@ -69,13 +69,17 @@ class GrpcTransport:
                 last = outcome
         return last
 
-    async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+    async def follow(
+        self, interface: Interface, call: PeerCall
+    ) -> AsyncGenerator[StreamOutcome, None]:
         async with aclosing(self._try(interface, call)) as outcomes:
             async for outcome in outcomes:
                 yield outcome
                 del outcome
 
-    async def _try(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+    async def _try(
+        self, interface: Interface, call: PeerCall
+    ) -> AsyncGenerator[StreamOutcome, None]:
         """Once more with another credential, where the first one was refused before anything else."""
         try:
             for is_last in (False, True):
@@ -96,7 +100,7 @@ class GrpcTransport:
             yield Unreached(error.message)
 
     async def _exchange(
-        self, interface: Interface, call: Call, shown: Shown
+        self, interface: Interface, call: PeerCall, shown: ShownCredential
     ) -> AsyncGenerator[StreamOutcome, None]:
         form = FORMS[interface.version]
         row = find_row(form, call.operation)
@@ -132,7 +136,7 @@ class GrpcTransport:
     async def _hear(
         self,
         pending: Any,  # noqa: ANN401  generated code has no types
-        call: Call,
+        call: PeerCall,
         read: Callable[[bytes], Awaitable[PeerOutcome]],
     ) -> AsyncGenerator[StreamOutcome, None]:
         if call.operation not in STREAMS:
@@ -160,7 +164,7 @@ class GrpcTransport:
 
 
 async def _read(
-    form: GrpcForm, row: Row, call: Call, account: Account | None, raw: bytes
+    form: GrpcForm, row: Row, call: PeerCall, account: Account | None, raw: bytes
 ) -> PeerOutcome:
     """What a message says, once there is room for it: it has come, and more than once as large is made of it."""
     room = StreamRoom(account, len(raw), _go_on)
@@ -181,7 +185,7 @@ def _go_on() -> None:
 def _start(
     channel: grpc.aio.Channel,
     form: GrpcForm,
-    call: Call,
+    call: PeerCall,
     request: Message,
     metadata: tuple[tuple[str, str], ...],
 ) -> Any:  # noqa: ANN401  generated code has no types

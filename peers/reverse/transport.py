@@ -10,8 +10,8 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, assert_never
 
+from passerelle.channels.reverse_link import AskRefused as AgentRefused
 from passerelle.channels.reverse_link import Broken, Cut, Ended, ItemCame
-from passerelle.channels.reverse_link import Refused as AgentRefused
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, STREAMS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.reverse_link import OpenCall
     from passerelle.core.peer import PeerOutcome, StreamOutcome
-    from passerelle.peers.call import Call
+    from passerelle.peers.call import PeerCall
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.interface import Interface
     from passerelle.peers.reverse.local import LocalLinks, Served
@@ -50,7 +50,7 @@ class ChannelTransport:
         self._links = links
         self._cancel = cancel
 
-    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+    async def call(self, interface: Interface, call: PeerCall) -> PeerOutcome:
         served = self._find(call)
         if isinstance(served, Unreached):
             if call.operation == "CancelTask" and served.why == "absent":
@@ -70,7 +70,9 @@ class ChannelTransport:
             case _:
                 return _read_failure(heard)
 
-    async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+    async def follow(
+        self, interface: Interface, call: PeerCall
+    ) -> AsyncGenerator[StreamOutcome, None]:
         served = self._find(call)
         if isinstance(served, Unreached):
             yield served
@@ -91,7 +93,7 @@ class ChannelTransport:
         else:
             yield _read_failure(heard)
 
-    def _find(self, call: Call) -> Served | Unreached:
+    def _find(self, call: PeerCall) -> Served | Unreached:
         served = self._links.choose(self._config.name)
         if served is None or served.link.is_cut:
             return Unreached("it is not linked to this instance", _LOOK_S, "absent")
@@ -101,7 +103,7 @@ class ChannelTransport:
         return served
 
     @contextmanager
-    def _open(self, served: Served, interface: Interface, call: Call) -> Generator[OpenCall]:
+    def _open(self, served: Served, interface: Interface, call: PeerCall) -> Generator[OpenCall]:
         headers = write_version(interface.version, find_wanted(interface.extensions))
         headers |= write_carried(self._config, show_fixed(None))
         work = int(call.operation in _WORK)

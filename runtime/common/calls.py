@@ -27,7 +27,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class MethodRow:
     """One row. ``result`` None is a read model, whose members are those of the record that is asked for."""
 
     name: str

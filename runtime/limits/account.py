@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from passerelle.core.ports.chance import Clock
-    from passerelle.core.ports.limits import Limits
+    from passerelle.core.ports.limits import LimitStore
 
 PeriodName: TypeAlias = Literal["hour", "day", "month"]
 
@@ -121,7 +121,7 @@ class Account:
 
     def __init__(
         self,
-        port: Limits,
+        port: LimitStore,
         name: str,
         quotas: Sequence[Quota],
         clock: Clock,

@@ -24,7 +24,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class OverLimit:
     """Nothing was taken. ``limit`` is the bound that was met; trying again makes sense after ``retry_after_ms``."""
 
     kind: LimitKind

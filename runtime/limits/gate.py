@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from passerelle.core.principal import Principal
-    from passerelle.runtime.limits.bounds import Refused
+    from passerelle.runtime.limits.bounds import OverLimit
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.limits.limiter import Limiter
 
@@ -94,7 +94,7 @@ class Gate:
         self,
         limiter: Limiter,
         bounds: Mapping[str, Bounds],
-        on_refused: Callable[[Principal, Refused], None] = lambda _who, _why: None,
+        on_refused: Callable[[Principal, OverLimit], None] = lambda _who, _why: None,
     ) -> None:
         self._limiter = limiter
         self._bounds = dict(bounds)
@@ -160,7 +160,7 @@ def find_name(principal_id: str) -> str:
     return name + colon
 
 
-def explain(refused: Refused) -> Limited:
+def explain(refused: OverLimit) -> Limited:
     """The error that a caller reads."""
     retry_after_s = max(1, -(-refused.retry_after_ms // 1000))
     if refused.kind == "concurrency":

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.limits import Bucket
-from passerelle.runtime.limits.bounds import Refused
+from passerelle.runtime.limits.bounds import OverLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from passerelle.core.ports.chance import Clock
-    from passerelle.core.ports.limits import Limits
+    from passerelle.core.ports.limits import LimitStore
     from passerelle.runtime.limits.bounds import Bounds
 
 _FIRST_STEP: Final = 20
@@ -173,7 +173,7 @@ class Limit:
 
     def __init__(
         self,
-        port: Limits,
+        port: LimitStore,
         name: str,
         instance: str,
         bounds: Bounds,
@@ -237,7 +237,7 @@ class Limit:
                 self._depart()
         return True
 
-    async def enter(self, *, slot: bool = True) -> Refused | None:
+    async def enter(self, *, slot: bool = True) -> OverLimit | None:
         """Takes one unit of the rate and, with ``slot``, a slot that ``leave`` gives back; or says what is in the way.
 
         Raises:
@@ -277,15 +277,15 @@ class Limit:
     def _is_dry(self, until_ms: int) -> bool:
         return until_ms > self._clock.now_ms()
 
-    def _find_refusal(self, *, slot: bool) -> Refused | None:
+    def _find_refusal(self, *, slot: bool) -> OverLimit | None:
         """What the store said a moment ago; it is not asked again before that moment is over."""
         now_ms = self._clock.now_ms()
         limit, rate = self.bounds.concurrency, self.bounds.rate
         if slot and limit is not None and self._slots.is_full:
             if now_ms < self._no_slot_until_ms or self._slots.used >= limit:
-                return Refused("concurrency", limit, _SLOT_WAIT_MS)
+                return OverLimit("concurrency", limit, _SLOT_WAIT_MS)
         elif rate and self._rate and self._rate.left < 1 and now_ms < self._no_unit_until_ms:
-            return Refused("rate_limit", rate.units, self._no_unit_until_ms - now_ms)
+            return OverLimit("rate_limit", rate.units, self._no_unit_until_ms - now_ms)
         return None
 
     def _depart(self, slots: int | None = None, units: int | None = None) -> asyncio.Task[None]:

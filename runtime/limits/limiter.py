@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from passerelle.core.ports.chance import Clock
-    from passerelle.core.ports.limits import Limits
+    from passerelle.core.ports.limits import LimitStore
     from passerelle.runtime.limits.account import Quota
     from passerelle.runtime.limits.bounds import Bounds
 
@@ -25,7 +25,7 @@ class Limiter:
     """An asynchronous context manager: the rounds run inside it. ``instance`` is unique in the runtime."""
 
     def __init__(
-        self, port: Limits, instance: str, clock: Clock, *, round_s: float = ROUND_S
+        self, port: LimitStore, instance: str, clock: Clock, *, round_s: float = ROUND_S
     ) -> None:
         self._port = port
         self._instance = instance

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitPayload, QuotaBlocked
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.runtime.limits.bounds import Refused
+    from passerelle.runtime.limits.bounds import OverLimit
     from passerelle.runtime.records.places import Home
 
 PAUSE_MS: Final = 10_000
@@ -44,7 +44,7 @@ class Notices:
         self._told: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
 
-    def tell_refused(self, principal: Principal, refused: Refused) -> None:
+    def tell_refused(self, principal: Principal, refused: OverLimit) -> None:
         """Notes that a caller met its rate or its concurrency."""
         self._count(refused.kind)
         fact = RateLimitHit(

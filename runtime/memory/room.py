@@ -20,11 +20,11 @@ from passerelle.runtime.memory.budget import Budget, Lack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Kind: TypeAlias = Literal["body", "answer", "response"]
+MemoryUse: TypeAlias = Literal["body", "answer", "response"]
 """Bodies of requests; answers of agents, those among them that tell of a task in doubt; Tasks that callers read in
 another form than the stored one."""
 
-Outcome: TypeAlias = Literal["refused", "waited", "gave_way"]
+RoomOutcome: TypeAlias = Literal["refused", "waited", "gave_way"]
 """What came of a lack: who wanted the room was refused, or waits, or one who had it gave way."""
 
 DEFAULT_BYTES: Final = 268_435_456
@@ -44,7 +44,7 @@ class Reservation:
     """
 
     room: MemoryRoom
-    kind: Kind
+    kind: MemoryUse
     holder: str
     amount: int
     go_on: Callable[[], None]
@@ -86,7 +86,7 @@ class Account:
     """The room as one holder has it for one kind of thing."""
 
     room: MemoryRoom
-    kind: Kind
+    kind: MemoryUse
     holder: str
 
     def take(self, amount: int) -> None:
@@ -140,11 +140,13 @@ class MemoryRoom:
     """
 
     budget: Budget = field(default_factory=lambda: Budget(DEFAULT_BYTES))
-    tell: Callable[[Kind, str, Lack, Outcome], None] = lambda _kind, _holder, _lack, _outcome: None
-    count: Callable[[Kind, Outcome], None] = lambda _kind, _outcome: None
+    tell: Callable[[MemoryUse, str, Lack, RoomOutcome], None] = (
+        lambda _kind, _holder, _lack, _outcome: None
+    )
+    count: Callable[[MemoryUse, RoomOutcome], None] = lambda _kind, _outcome: None
     """Hears of each lack: its kind, and what came of it."""
     later: Callable[[float, Callable[[], None]], object] | None = None
-    held: Counter[Kind] = field(default_factory=Counter["Kind"])
+    held: Counter[MemoryUse] = field(default_factory=Counter["MemoryUse"])
     _waiting: OrderedDict[Reservation, None] = field(
         default_factory=OrderedDict["Reservation", None]
     )
@@ -158,11 +160,11 @@ class MemoryRoom:
         """How many wait."""
         return len(self._waiting)
 
-    def bind(self, kind: Kind, holder: str) -> Account:
+    def bind(self, kind: MemoryUse, holder: str) -> Account:
         """The room for one holder."""
         return Account(self, kind, holder)
 
-    def take(self, kind: Kind, holder: str, amount: int) -> None:
+    def take(self, kind: MemoryUse, holder: str, amount: int) -> None:
         """See ``Account.take``."""
         lack = self.budget.take(holder, amount)
         if lack is None:
@@ -174,7 +176,7 @@ class MemoryRoom:
             raise Limited("concurrency", said, _RETRY_S)
         raise InstanceFull("large requests of others are being read", _RETRY_S)
 
-    def give_back(self, kind: Kind, holder: str, amount: int) -> None:
+    def give_back(self, kind: MemoryUse, holder: str, amount: int) -> None:
         """See ``Account.give_back``."""
         if not amount:
             return
@@ -184,7 +186,7 @@ class MemoryRoom:
 
     def reserve(
         self,
-        kind: Kind,
+        kind: MemoryUse,
         holder: str,
         amount: int,
         go_on: Callable[[], None],
@@ -268,7 +270,7 @@ class MemoryRoom:
             else:
                 return
 
-    def _note(self, kind: Kind, holder: str, lack: Lack, outcome: Outcome) -> None:
+    def _note(self, kind: MemoryUse, holder: str, lack: Lack, outcome: RoomOutcome) -> None:
         self.count(kind, outcome)
         now_s = time.monotonic()
         if now_s < self._told.get(holder, 0.0):

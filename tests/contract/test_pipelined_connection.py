@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
 from passerelle.store import pipelined_connection as module
-from passerelle.store.connection import Reply, pack, read_url
+from passerelle.store.connection import RespValue, pack, read_url
 from passerelle.store.pipelined_connection import PipelinedConnection
 from tests.support.engine import Server
 from tests.support.tls import Authority
@@ -48,8 +48,8 @@ async def talking(folder: Path, *answers: bytes) -> AsyncGenerator[PipelinedConn
             await connection.close()
 
 
-async def ask(connection: PipelinedConnection, count: int = 1) -> list[Reply | RedisError]:
-    replies: list[Reply | RedisError] = []
+async def ask(connection: PipelinedConnection, count: int = 1) -> list[RespValue | RedisError]:
+    replies: list[RespValue | RedisError] = []
     await connection.exchange(PING * count, count, replies)
     return replies
 
@@ -68,14 +68,14 @@ async def test_what_the_socket_does_not_take_at_once_arrives_whole(engine_server
     await connection.open()
     texts = [bytes([letter]) * 5_000_000 for letter in b"abc"]
     for text in texts:
-        replies: list[Reply | RedisError] = []
+        replies: list[RespValue | RedisError] = []
         await connection.exchange(pack("ECHO", text) + pack("ECHO", b"behind it"), 2, replies)
         assert replies == [text, b"behind it"]
     await connection.close()
 
 
 async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None:
-    replies: list[Reply | RedisError] = []
+    replies: list[RespValue | RedisError] = []
     async with talking(tmp_path, b":1\r\n:2\r\n$5\r\nbro") as connection:
         with pytest.raises(ConnectionBroken, match="closed"):
             await connection.exchange(PING * 3, 3, replies)

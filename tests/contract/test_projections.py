@@ -13,7 +13,7 @@ from passerelle.core.payloads.approval import ClosingState
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import InboxRow, IndexRow
 from passerelle.store import keys
-from passerelle.store.connection import Reply, pack
+from passerelle.store.connection import RespValue, pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, make_place, mint, operation
 from tests.support.waiting import wait_until
@@ -171,7 +171,7 @@ async def test_page_of_an_inbox_lacks_nothing_where_a_question_goes_while_it_is_
     reads: list[Shard] = []
     read = store.nodes.query_all
 
-    async def close_one_meanwhile(shard: Shard, *commands: bytes) -> list[Reply]:
+    async def close_one_meanwhile(shard: Shard, *commands: bytes) -> list[RespValue]:
         replies = await read(shard, *commands)
         reads.append(shard)
         if len(reads) == 1:

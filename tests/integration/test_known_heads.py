@@ -16,15 +16,21 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from passerelle.gateway import server
-from passerelle.gateway.a2a.heads import BeginOffered, Kept, Offer, ServeOffered, find_offer
-from passerelle.gateway.a2a.reply import Reply
+from passerelle.gateway.a2a.heads import (
+    BeginOffered,
+    Kept,
+    ServeOffered,
+    ServerExtensions,
+    find_offer,
+)
+from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.known_heads import KnownHeads
 from passerelle.gateway.server import Listener
 from tests.support.serving import serving
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.gateway.a2a.heads import Reading
+    from passerelle.gateway.a2a.heads import ParsedHead
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 20.0
@@ -64,7 +70,9 @@ class App:
         assert offer
         await self.serve(offer, scope, receive, send)
 
-    async def serve(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(
+        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self.kept.append(offer.kept)
         body = offer.take_body() if self.takes else None
         if body is None:
@@ -79,7 +87,7 @@ class App:
         await self.may_answer.wait()
         names = [f"{name.decode()}={value.decode()}" for name, value in scope["headers"]]
         parts = (scope["method"], scope["path"], scope["query_string"].decode(), *names)
-        reply = Reply(200, "|".join(parts).encode() + b"|" + body, "text/plain")
+        reply = HttpReply(200, "|".join(parts).encode() + b"|" + body, "text/plain")
         if not reply.write_at_once(offer):
             await reply.write(send, head_only=scope["method"] == "HEAD")
 
@@ -99,21 +107,23 @@ class Keeping(App):
         offer = find_offer(scope)
         assert offer
         assert offer.kept.reading is None
-        offer.kept.reading = cast("Reading", self)
+        offer.kept.reading = cast("ParsedHead", self)
         await self.serve(offer, scope, receive, send)
 
     @property
     def begin_offered(self) -> BeginOffered:
         return self.begin
 
-    def begin(self, offer: Offer, body: bytes, _receive: Receive, _send: Send) -> bool:
+    def begin(self, offer: ServerExtensions, body: bytes, _receive: Receive, _send: Send) -> bool:
         return False
 
     @property
     def serve_offered(self) -> ServeOffered:
         return self.note
 
-    async def note(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
+    async def note(
+        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self.known.append(weakref.ref(offer))
         if self.fails:
             raise LookupError
@@ -386,7 +396,7 @@ class Showing(App):
         body = await read(receive)
         shown = SHOWN.get()
         SHOWN.set(body)
-        await Reply(200, shown, "text/plain").write(send)
+        await HttpReply(200, shown, "text/plain").write(send)
 
 
 async def test_request_behind_another_one_sees_nothing_of_what_that_one_has_shown() -> None:
@@ -405,7 +415,7 @@ async def test_request_behind_another_one_sees_nothing_of_what_that_one_has_show
 class Beginning(Keeping):
     """Answers a known head in the callback that read it."""
 
-    def begin(self, offer: Offer, body: bytes, _receive: Receive, _send: Send) -> bool:
+    def begin(self, offer: ServerExtensions, body: bytes, _receive: Receive, _send: Send) -> bool:
         return offer.write_at_once(200, b"content-type: text/plain\r\n", body)
 
 
@@ -437,7 +447,9 @@ async def test_connection_that_was_closed_goes_without_the_cycle_collector(
 class Streaming(Keeping):
     """Takes the body, then tells by messages when its caller has left."""
 
-    async def serve(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(
+        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self.kept.append(offer.kept)
         body = offer.take_body()
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -452,7 +464,9 @@ class Streaming(Keeping):
 class Telling(Keeping):
     """Tells on and on while it waits, then once more."""
 
-    async def serve(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(
+        self, offer: ServerExtensions, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self.kept.append(offer.kept)
         offer.take_body()
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -13,7 +13,7 @@ import websockets
 
 from passerelle.gateway.connections import ConnectionTable, note_authenticated
 from passerelle.gateway.proxies import Proxies
-from passerelle.gateway.server import Admission, Server, bind
+from passerelle.gateway.server import Server, ServerAdmission, bind
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class App:
 @asynccontextmanager
 async def serve(app: App, table: ConnectionTable) -> AsyncGenerator[Listener]:
     listener, stop = bind("127.0.0.1", 0), asyncio.Event()
-    task = asyncio.create_task(Server(app, listener, admission=Admission(table)).serve(stop))
+    task = asyncio.create_task(Server(app, listener, admission=ServerAdmission(table)).serve(stop))
     try:
         yield listener
     finally:

@@ -13,11 +13,11 @@ import httpx
 import orjson
 import pytest
 
-from passerelle.a2a_mapping.dialects.pause import Reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.core.approval.prompt import PeerAnswer
 from passerelle.core.wire.json import JsonObject
-from passerelle.demo.peers.report import Pace, read_pace
+from passerelle.demo.peers.report import ReportPace, read_pace
 
 # A whole answer, as a test reads it: keys that are missing fail the test by themselves.
 Answer = dict[str, Any]
@@ -155,7 +155,9 @@ def test_payments_acts_only_on_a_typed_answer(option: str, end: str) -> None:
             "arguments": {"bill": "40 EUR to the baker"},
         }
         answer = PeerAnswer(allowed=option == "pay", option_id=option)
-        message = encode([Reply(prompt, answer, "dec_1")], asked["id"], asked["contextId"])
+        message = encode(
+            [DecidedQuestion(prompt, answer, "dec_1")], asked["id"], asked["contextId"]
+        )
         done = _call(client, "SendMessage", {"message": message})["task"]
         assert done["status"]["state"] == "TASK_STATE_COMPLETED"
         assert done["status"]["message"]["parts"] == [{"text": end}]
@@ -175,14 +177,14 @@ def _wrong_digest(asked: Answer, ids: dict[str, str]) -> JsonObject:
 @pytest.mark.parametrize(
     ("text", "pace"),
     [
-        ("a report please", Pace(12, 0.4)),
-        ("chunks=3 every=0.05", Pace(3, 0.05)),
-        ("every=2 chunks=0", Pace(1, 2.0)),
-        ("chunks=9999 every=99", Pace(1000, 10.0)),
-        ("chunks=x every=-1", Pace(12, 0.4)),
+        ("a report please", ReportPace(12, 0.4)),
+        ("chunks=3 every=0.05", ReportPace(3, 0.05)),
+        ("every=2 chunks=0", ReportPace(1, 2.0)),
+        ("chunks=9999 every=99", ReportPace(1000, 10.0)),
+        ("chunks=x every=-1", ReportPace(12, 0.4)),
     ],
 )
-def test_the_pace_of_a_report_is_bounded(text: str, pace: Pace) -> None:
+def test_the_pace_of_a_report_is_bounded(text: str, pace: ReportPace) -> None:
     assert read_pace(text) == pace
 
 

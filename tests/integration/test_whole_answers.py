@@ -10,27 +10,27 @@ from typing import Any, Final
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from passerelle.gateway.a2a.heads import Kept, Offer, find_offer
+from passerelle.gateway.a2a.heads import Kept, ServerExtensions, find_offer
 from passerelle.gateway.a2a.http_request import Left
-from passerelle.gateway.a2a.reply import Reply
+from passerelle.gateway.a2a.reply import HttpReply
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 20.0
 GET: Final = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST: Final = b"GET /%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-REPLIES: Final[Mapping[str, Reply]] = {
-    "/plain": Reply(200, b'{"a":1}', headers={"cache-control": "no-store"}),
-    "/empty": Reply(202, b"", None),
-    "/error": Reply(503, b"{}", headers={"Retry-After": "1", "cache-control": "no-store"}),
-    "/long": Reply(200, b"x" * 300_000),
+REPLIES: Final[Mapping[str, HttpReply]] = {
+    "/plain": HttpReply(200, b'{"a":1}', headers={"cache-control": "no-store"}),
+    "/empty": HttpReply(202, b"", None),
+    "/error": HttpReply(503, b"{}", headers={"Retry-After": "1", "cache-control": "no-store"}),
+    "/long": HttpReply(200, b"x" * 300_000),
 }
 
 
 class Observed:
     """An offer, of which is noted whether whole answers were taken."""
 
-    def __init__(self, offered: Offer, took: list[bool]) -> None:
+    def __init__(self, offered: ServerExtensions, took: list[bool]) -> None:
         self.offered = offered
         self.took = took
 
@@ -59,7 +59,9 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         offered = find_offer(scope)
         assert offered
-        reply = REPLIES.get(scope["path"]) or Reply(200, b"", headers={"x-name": "a\r\nx-evil: b"})
+        reply = REPLIES.get(scope["path"]) or HttpReply(
+            200, b"", headers={"x-name": "a\r\nx-evil: b"}
+        )
         if not self.at_once or not reply.write_at_once(Observed(offered, self.took)):
             await reply.write(send)
 

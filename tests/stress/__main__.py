@@ -29,7 +29,7 @@ from typing import Final
 
 import structlog
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.runtime.observability.metrics import Metrics
@@ -48,7 +48,7 @@ EXPLAINED: Final = frozenset(
     {1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4003, 4004, 4008, 4012}
 )
 """Codes that a device may see and come back from: cuts, drains, replays in turns, a store that is away."""
-LIMITS: Final = Limits(
+LIMITS: Final = ChannelLimits(
     principal_connections=10_000,
     heartbeat_s=1,
     idle_s=10,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from passerelle.core.principal import Scope
 from passerelle.gateway.auth.keys import hash_key
-from passerelle.gateway.settings.callers import DEFAULT_SCOPES, ClientSettings, GrantSettings, Kind
+from passerelle.gateway.settings.callers import (
+    DEFAULT_SCOPES,
+    CallerKind,
+    ClientSettings,
+    GrantSettings,
+)
 from passerelle.runtime.common.secret import Secret
 
 
@@ -13,7 +18,7 @@ def make_client(
     key: str | None,
     *agents: str,
     scopes: tuple[Scope, ...] = DEFAULT_SCOPES,
-    kind: Kind = "service",
+    kind: CallerKind = "service",
     certificate: str | None = None,
 ) -> ClientSettings:
     """A client with a key in clear, and the agents that it may call."""

@@ -49,7 +49,7 @@ from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
 from passerelle.gateway.parts import Parts, make_parts
-from passerelle.gateway.surroundings import Surroundings
+from passerelle.gateway.surroundings import Dependencies
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
@@ -132,7 +132,7 @@ class House:
             Hub(self.log, self.store.hints, HubSettings(lambda: 0.5))
         )
         self.parts = make_parts(
-            Surroundings(
+            Dependencies(
                 store=self.store,
                 hub=hub,
                 clock=self.clock,

@@ -22,7 +22,7 @@ from passerelle.delegation.duties.relay import Relay
 from passerelle.delegation.runs import dispatch
 from passerelle.gateway.http import v1
 from passerelle.store.batcher import Batcher
-from passerelle.store.connection import Reply
+from passerelle.store.connection import RespValue
 from passerelle.store.scripts import OPERATIONS, read_script
 
 ERRANDS: Final = (
@@ -107,7 +107,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
         *,
         no_linger: bool = False,
         linger_s: float = 0.0,
-    ) -> list[Reply]:
+    ) -> list[RespValue]:
         now = asyncio.get_running_loop().time
         trip = Trip(_errand.get(), _read_names(packed), packed, now())
         trips.all.append(trip)

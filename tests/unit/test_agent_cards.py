@@ -10,7 +10,7 @@ from a2a.compat.v0_3.types import AgentCard as LegacyCard
 from a2a.types import AgentCard
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from passerelle.a2a_mapping.cards import Place, rewrite_card
+from passerelle.a2a_mapping.cards import AgentAddress, rewrite_card
 from passerelle.gateway.a2a.cards import KEY_EDGE
 
 KNOWN_ONLY_WHEN_RUNNING = {
@@ -58,7 +58,7 @@ def test_example_of_an_older_peer_is_a_card_of_its_version() -> None:
 
 
 def test_served_example_is_what_the_gateway_makes_of_the_older_one() -> None:
-    place = Place(
+    place = AgentAddress(
         "archive",
         "http://127.0.0.1:9002/.well-known/agent-card.json",
         "https://agents.example.com/agents/archive",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from passerelle.client.shared_space import SharedSpace
     from passerelle.core.ids import Shard
-    from passerelle.store.connection import Reply
+    from passerelle.store.connection import RespValue
     from passerelle.store.nodes import Nodes
 
 _CHUNK: Final = 256
@@ -147,7 +147,7 @@ class SharedLists:
         for task_id in task_ids:
             by_shard.setdefault(self.space.locate(task_id).shard, []).append(task_id)
 
-        async def read(shard: Shard, mine: Sequence[str]) -> list[Reply]:
+        async def read(shard: Shard, mine: Sequence[str]) -> list[RespValue]:
             commands = [pack("HMGET", self.space.locate(one).task, *names) for one in mine]
             return await retry(lambda: self.nodes.read(shard, *commands))
 

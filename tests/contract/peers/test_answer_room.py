@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from passerelle.peers.call import Reply
+from passerelle.peers.call import AgentReply
 from passerelle.peers.connection_pool import ConnectionPool
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.whole_answer import FREE_BYTES, GaveWay
 from passerelle.runtime.memory.budget import Budget
-from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
+from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, RoomOutcome
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ async def speak(room: MemoryRoom, *, chunked: bool) -> AsyncGenerator[tuple[Slow
         server.close()
 
 
-async def _ask(pool: ConnectionPool) -> Reply:
+async def _ask(pool: ConnectionPool) -> AgentReply:
     return await pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=60)
 
 
@@ -102,7 +102,7 @@ async def test_an_answer_has_its_room_as_long_as_somebody_keeps_it() -> None:
 
 async def test_an_answer_that_comes_slowly_gives_way_to_who_has_waited_long() -> None:
     looks: list[Callable[[], None]] = []
-    lacks: list[Outcome] = []
+    lacks: list[RoomOutcome] = []
     room = MemoryRoom(
         Budget(4 * len(BODY)),
         count=lambda _kind, outcome: lacks.append(outcome),

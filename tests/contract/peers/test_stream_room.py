@@ -19,7 +19,7 @@ from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.whole_answer import GAVE_WAY
 from passerelle.runtime.memory.budget import Budget
-from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, Outcome
+from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, RoomOutcome
 from tests.contract.peers.conftest import HandClock
 from tests.contract.peers.test_answer_room import patch_time
 from tests.contract.peers.test_peer_suite import say
@@ -113,7 +113,7 @@ async def test_events_that_find_no_room_wait_and_come_whole(size: int, share: in
 
 async def test_an_event_that_comes_slowly_gives_way_to_who_has_waited_long() -> None:
     looks: list[Callable[[], None]] = []
-    lacks: list[Outcome] = []
+    lacks: list[RoomOutcome] = []
     room = MemoryRoom(
         Budget(2 * 3 * MIB),
         count=lambda _kind, outcome: lacks.append(outcome),

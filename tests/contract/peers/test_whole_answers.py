@@ -12,7 +12,7 @@ from typing import Protocol
 import pytest
 
 from passerelle.core.errors import Draining
-from passerelle.peers.call import Reply
+from passerelle.peers.call import AgentReply
 from passerelle.peers.request_head import close_head, write_head
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.whole_answer import Broken, Connection, NotConnected, NotReadable
@@ -55,7 +55,7 @@ class Speaker:
 class Ask(Protocol):
     """Asks the speaker; the whole answer is there within ``total_s``."""
 
-    def __call__(self, total_s: float = 2.0) -> Coroutine[None, None, Reply]: ...
+    def __call__(self, total_s: float = 2.0) -> Coroutine[None, None, AgentReply]: ...
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
     sessions = speaker.pools
     asked = close_head(write_head("POST", f"{speaker.origin}/a?b=c", {"A": "b"}), b"{}")
 
-    async def ask(total_s: float = 2.0) -> Reply:
+    async def ask(total_s: float = 2.0) -> AgentReply:
         pool = sessions.pool(speaker.origin, None)
         return await pool.ask(asked, connect_s=1.0, total_s=total_s)
 

@@ -27,7 +27,7 @@ from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings.callers import GrantSettings
-from passerelle.gateway.surroundings import Surroundings
+from passerelle.gateway.surroundings import Dependencies
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
@@ -218,7 +218,7 @@ async def run_rig(
         terms: dict[str, PeerTerms] = {}
         rules = [DEFAULT_POLICY]
         parts = make_parts(
-            Surroundings(
+            Dependencies(
                 store=store,
                 hub=hub,
                 clock=clock,

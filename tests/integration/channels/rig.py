@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.hub import Hub, HubSettings
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.replays import Replays
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.services import (
@@ -325,7 +325,7 @@ class Application:
 @asynccontextmanager
 async def serve(  # noqa: PLR0913  each is a part that a test may put in place of the usual one
     store: Store,
-    limits: Limits | None = None,
+    limits: ChannelLimits | None = None,
     *,
     audit_s: float = 30.0,
     bounds: RingBounds | None = None,
@@ -343,7 +343,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
         jitter=lambda: 0.5, audit_s=audit_s, linger_s=0.2, bounds=bounds or RingBounds()
     )
     async with Hub(store.log, store.hints, settings, on_lost) as hub:
-        bounded = limits or Limits()
+        bounded = limits or ChannelLimits()
         services = ChannelServices(
             hub=hub,
             texts=Texts(store.deltas, open_text or ClosedText()),

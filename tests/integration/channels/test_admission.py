@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, contextmanager
 
 import pytest
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.ring import RingBounds
 from passerelle.core.wire.json import JsonObject
 from passerelle.store.store import Store
@@ -56,7 +56,7 @@ async def test_a_gap_of_many_clients_is_one_build(rig: Rig) -> None:
 async def test_who_would_wait_too_long_for_a_replay_is_told_when_to_come_back(
     store: Store,
 ) -> None:
-    limits = Limits(replays=1, replay_wait_s=0.05)
+    limits = ChannelLimits(replays=1, replay_wait_s=0.05)
     async with serve(store, limits) as rig, raw(rig) as first, raw(rig) as second:
         session = rig.make_session()
         await rig.append(session, 3)
@@ -77,7 +77,7 @@ async def test_who_would_wait_too_long_for_a_replay_is_told_when_to_come_back(
 
 async def test_replays_of_slots_that_are_used_again_and_again_all_end(store: Store) -> None:
     bounds = RingBounds(events=4)
-    async with serve(store, Limits(replays=2), bounds=bounds) as rig:
+    async with serve(store, ChannelLimits(replays=2), bounds=bounds) as rig:
         session = rig.make_session()
         await rig.append(session, 300)
 
@@ -91,7 +91,7 @@ async def test_replays_of_slots_that_are_used_again_and_again_all_end(store: Sto
 
 
 async def test_a_state_that_is_too_large_for_a_frame_is_fetched(store: Store) -> None:
-    async with serve(store, Limits(snapshot_bytes=64)) as rig, raw(rig) as socket:
+    async with serve(store, ChannelLimits(snapshot_bytes=64)) as rig, raw(rig) as socket:
         session = rig.make_session()
         name = f"session:{session}"
         await rig.append(session, 20)

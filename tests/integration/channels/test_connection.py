@@ -18,7 +18,7 @@ from websockets.frames import Frame, Opcode
 from websockets.typing import Origin, Subprotocol
 
 from passerelle.a2a_mapping.members import object_at
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.ring import RingBounds
 from passerelle.client.channel import CallRefused, ChannelStopped, UnknownOutcome
 from passerelle.client.items import Live, Lost, Offline, Status, Stopped, Won
@@ -191,7 +191,7 @@ async def test_a_handshake_that_cannot_be_served_is_answered_in_http(
 
 @OVER_BOTH
 async def test_a_socket_that_says_nothing_is_closed(store: Store, backend: BackEnd) -> None:
-    async with serve(store, Limits(hello_s=0.1), backend=backend) as rig, raw(rig) as socket:
+    async with serve(store, ChannelLimits(hello_s=0.1), backend=backend) as rig, raw(rig) as socket:
         assert await hear_close(socket) == 4002
 
 
@@ -250,7 +250,7 @@ def read_truth(engine: Server) -> dict[bytes, object]:
 async def test_nothing_that_a_client_says_beside_commands_changes_what_is_true(
     store: Store, engine_server: Server
 ) -> None:
-    async with serve(store, Limits(refusals=100)) as rig, raw(rig) as socket:
+    async with serve(store, ChannelLimits(refusals=100)) as rig, raw(rig) as socket:
         session = rig.make_session()
         name = f"session:{session}"
         await rig.append(session, 3)
@@ -300,7 +300,7 @@ async def test_a_cursor_that_does_not_parse_is_refused_and_named(rig: Rig) -> No
 
 @pytest.mark.requirement("CHN-5")
 async def test_acks_move_forward_only_and_never_beyond_what_was_sent(store: Store) -> None:
-    async with serve(store, Limits(ack_interval_s=0)) as rig:
+    async with serve(store, ChannelLimits(ack_interval_s=0)) as rig:
         session = rig.make_session()
         await rig.append(session, 12)
         name, stream = f"session:{session}", StreamRef(StreamKind.SESSION, session)
@@ -335,7 +335,7 @@ async def test_acks_move_forward_only_and_never_beyond_what_was_sent(store: Stor
 
 @pytest.mark.requirement("CHN-3", "CHN-5")
 async def test_a_device_without_a_cursor_goes_on_after_its_ack(store: Store) -> None:
-    async with serve(store, Limits(ack_interval_s=0)) as rig:
+    async with serve(store, ChannelLimits(ack_interval_s=0)) as rig:
         session = rig.make_session()
         await rig.append(session, 6)
         stream = StreamRef(StreamKind.SESSION, session)
@@ -396,7 +396,7 @@ async def test_a_superseded_connection_is_found_without_a_word(
     store: Store, other_store: Store
 ) -> None:
     async with (
-        serve(store, Limits(recheck_s=0.05)) as one,
+        serve(store, ChannelLimits(recheck_s=0.05)) as one,
         serve(other_store) as two,
         raw(one) as older,
         raw(two) as newer,
@@ -410,7 +410,7 @@ async def test_a_superseded_connection_is_found_without_a_word(
 
 
 async def test_a_right_that_ends_closes_the_view(store: Store) -> None:
-    async with serve(store, Limits(recheck_s=0.05)) as rig, raw(rig) as socket:
+    async with serve(store, ChannelLimits(recheck_s=0.05)) as rig, raw(rig) as socket:
         session = rig.make_session()
         await rig.append(session, 1)
         await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}", "from": "start"}]})
@@ -440,7 +440,7 @@ async def test_a_credential_that_falls_ends_the_connection(
             raise now
         return now
 
-    async with serve(store, Limits(recheck_s=0.05)) as rig, raw(rig) as socket:
+    async with serve(store, ChannelLimits(recheck_s=0.05)) as rig, raw(rig) as socket:
         await tell(socket, HELLO)
         await hear(socket, "welcome")
         monkeypatch.setattr(KnownTokens, "authenticate", authenticate)
@@ -453,7 +453,7 @@ async def test_a_credential_that_falls_ends_the_connection(
 async def test_a_silent_client_is_closed_and_a_silent_server_is_left(
     store: Store, backend: BackEnd
 ) -> None:
-    async with serve(store, Limits(heartbeat_s=5, idle_s=0.3), backend=backend) as rig:
+    async with serve(store, ChannelLimits(heartbeat_s=5, idle_s=0.3), backend=backend) as rig:
         async with raw(rig) as socket:
             await tell(socket, HELLO)
             await hear(socket, "welcome")
@@ -594,7 +594,7 @@ async def test_a_draining_instance_takes_no_new_socket(rig: Rig) -> None:
 async def test_a_full_instance_takes_no_new_socket_until_one_has_left(
     store: Store, backend: BackEnd
 ) -> None:
-    async with serve(store, Limits(connections=1), backend=backend) as rig:
+    async with serve(store, ChannelLimits(connections=1), backend=backend) as rig:
         async with raw(rig) as first:
             await tell(first, HELLO)
             await hear(first, "welcome")
@@ -613,7 +613,7 @@ async def test_a_full_instance_takes_no_new_socket_until_one_has_left(
 
 
 async def test_too_many_frames_close_with_a_time_to_wait(store: Store) -> None:
-    async with serve(store, Limits(frames_per_window=5)) as rig, raw(rig) as socket:
+    async with serve(store, ChannelLimits(frames_per_window=5)) as rig, raw(rig) as socket:
         await tell(socket, HELLO)
         for _ in range(6):
             await tell(socket, {"t": "sub", "s": "inbox", "snap": "never"})
@@ -661,7 +661,7 @@ async def test_the_record_of_a_channel_outlives_its_sockets(rig: Rig) -> None:
 async def test_a_reader_that_does_not_read_is_told_slow_and_repaired_on_the_same_connection(
     store: Store, backend: BackEnd
 ) -> None:
-    limits = Limits(replay_events=20)
+    limits = ChannelLimits(replay_events=20)
     async with (
         serve(store, limits, bounds=RingBounds(events=8), backend=backend) as rig,
         raw(rig) as socket,

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.client.channel import ChannelClient
 from passerelle.client.items import Connected
 from passerelle.core.credentials import Credentials
@@ -52,7 +52,7 @@ class Known:
 
 @asynccontextmanager
 async def run(
-    store: Store, limits: Limits | None = None
+    store: Store, limits: ChannelLimits | None = None
 ) -> AsyncGenerator[tuple[Rig, Known, Tickets]]:
     known, tickets = Known(), Tickets(store.tickets, RandomIds())
     known.give("ada-token", ADA)
@@ -72,7 +72,7 @@ async def begin(socket: Raw, **members: object) -> JsonObject:
 async def test_a_credential_that_ends_is_asked_for_and_renewed_on_the_same_link(
     store: Store,
 ) -> None:
-    limits = Limits(renew_s=60, grace_s=0.3)
+    limits = ChannelLimits(renew_s=60, grace_s=0.3)
     async with run(store, limits) as (rig, known, _), raw(rig) as socket:
         welcome = await begin(socket, token=known.give("short", ADA, 400))
         assert welcome["exp"] == 0
@@ -89,7 +89,7 @@ async def test_a_credential_that_ends_is_asked_for_and_renewed_on_the_same_link(
 
 
 async def test_a_credential_that_is_not_renewed_ends_the_link_after_its_grace(store: Store) -> None:
-    limits = Limits(renew_s=0.1, grace_s=0.1)
+    limits = ChannelLimits(renew_s=0.1, grace_s=0.1)
     async with run(store, limits) as (rig, known, _), raw(rig) as socket:
         await begin(socket, token=known.give("short", ADA, 200))
         await hear(socket, "auth")
@@ -122,7 +122,7 @@ async def test_a_withdrawn_credential_closes_its_links_at_once_and_no_others(sto
 
 
 async def test_the_client_renews_by_itself(store: Store) -> None:
-    async with run(store, Limits(renew_s=60, grace_s=0.2)) as (rig, known, _):
+    async with run(store, ChannelLimits(renew_s=60, grace_s=0.2)) as (rig, known, _):
         given: list[str] = []
 
         async def get_token() -> str:

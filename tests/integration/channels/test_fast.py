@@ -15,7 +15,7 @@ from starlette.types import Scope
 from passerelle.channels.connection import Connection
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.story import Over
 from passerelle.channels.transport import Socket
 from passerelle.core.credentials import Credentials
@@ -105,7 +105,7 @@ async def connect(port: int, *lines: str, path: str = PATH) -> AsyncGenerator[tu
 
 
 @asynccontextmanager
-async def greeted(store: Store, limits: Limits | None = None) -> AsyncGenerator[Bare]:
+async def greeted(store: Store, limits: ChannelLimits | None = None) -> AsyncGenerator[Bare]:
     async with serve(store, limits, backend="fast") as rig, connect(rig.port) as (bare, answer):
         assert f"Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n".encode() in answer
         bare.send(TEXT, HELLO)
@@ -240,7 +240,7 @@ async def test_a_handshake_is_admitted_by_the_bytes_that_came_or_is_refused(stor
 async def test_a_socket_that_takes_nothing_is_given_up_as_too_slow(
     store: Store, backend: BackEnd
 ) -> None:
-    limits = Limits(stall_s=0.2, replay_events=10_000, replay_bytes=1 << 30)
+    limits = ChannelLimits(stall_s=0.2, replay_events=10_000, replay_bytes=1 << 30)
     async with serve(store, limits, backend=backend) as rig, connect(rig.port) as (bare, _):
         await follow_without_reading(rig, bare)
         await wait_until(lambda: rig.endpoint.connections == 0, 10, "the connection is given up")

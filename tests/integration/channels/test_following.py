@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.client.channel import GapError, StreamClosed
 from passerelle.client.cursor_stores import FileCursors, MemoryCursors
 from passerelle.client.items import Connected, Event, Gap, Item, Live
@@ -147,7 +147,7 @@ async def test_a_stream_that_begins_after_the_subscription_is_followed(rig: Rig)
 
 
 async def test_a_task_view_shows_its_events_only_and_moves_with_the_heartbeat(store: Store) -> None:
-    async with serve(store, Limits(heartbeat_s=0.1)) as rig:
+    async with serve(store, ChannelLimits(heartbeat_s=0.1)) as rig:
         session, app, ready = rig.make_session(), Application(), asyncio.Event()
         rig.control.tasks["task_x"] = session
         cursors = MemoryCursors()
@@ -293,7 +293,7 @@ async def test_a_lost_tail_under_an_open_stream_is_announced(
 
 @pytest.mark.requirement("I8")
 async def test_too_many_missed_events_are_a_gap_named_limit(store: Store) -> None:
-    async with serve(store, Limits(replay_events=5)) as rig:
+    async with serve(store, ChannelLimits(replay_events=5)) as rig:
         session, app, ready = rig.make_session(), Application(), asyncio.Event()
         await rig.append(session, 1)
         cursors = MemoryCursors()

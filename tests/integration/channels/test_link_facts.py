@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.links import ROW, LinkFacts
 from passerelle.core.batch import Incarnation
 from passerelle.core.events import decode_event
@@ -97,7 +97,10 @@ async def run_instance(
         ),
         structlog.get_logger(),
     )
-    async with duties, serve(store, Limits(recheck_s=0.2, idle_s=idle_s), link_facts=facts) as rig:
+    async with (
+        duties,
+        serve(store, ChannelLimits(recheck_s=0.2, idle_s=idle_s), link_facts=facts) as rig,
+    ):
         yield Instance(rig, store, duties, facts)
 
 

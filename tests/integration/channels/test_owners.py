@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from passerelle.channels.admission import Admission, admit
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
@@ -31,7 +31,7 @@ async def refuse_hello(rig: Rig, hello: JsonObject) -> tuple[JsonObject, int]:
 
 
 async def test_a_device_and_a_principal_have_so_many_connections_and_no_more(store: Store) -> None:
-    limits = Limits(device_connections=2, principal_connections=3)
+    limits = ChannelLimits(device_connections=2, principal_connections=3)
     async with serve(store, limits) as rig, AsyncExitStack() as stack:
 
         async def open_one(device: str, tab: str, token: str = "ada-token") -> Raw:
@@ -63,7 +63,7 @@ async def test_a_device_and_a_principal_have_so_many_connections_and_no_more(sto
 async def test_a_connection_hears_of_a_newer_one_on_another_instance(
     store: Store, other_store: Store
 ) -> None:
-    limits = Limits(recheck_s=NEVER_S)
+    limits = ChannelLimits(recheck_s=NEVER_S)
     async with (
         serve(store, limits) as one,
         serve(other_store, limits) as two,
@@ -105,7 +105,7 @@ async def test_who_subscribes_again_has_the_ack_from_then_on(
 async def test_a_resume_token_names_one_of_the_last_two_connections_or_nothing(rig: Rig) -> None:
     async def say_hello(who: Principal, device: str, token: str | None) -> Admission:
         hello = Hello(1, device, "ui", resume=token)
-        return await admit(rig.services, Limits(), hello, who)
+        return await admit(rig.services, ChannelLimits(), hello, who)
 
     admitted = [await say_hello(ADA, "phone", None) for _ in range(3)]
     tokens = [one.welcome.resume for one in admitted]
@@ -140,7 +140,7 @@ async def test_a_loss_that_another_instance_proved_is_announced_here_at_once(
 async def test_the_newest_connection_has_the_channel_after_the_store_has_forgotten_everything(
     store: Store, other_store: Store, engine_server: Server
 ) -> None:
-    quick = Limits(recheck_s=0.05)
+    quick = ChannelLimits(recheck_s=0.05)
     async with (
         serve(store, quick) as one,
         serve(other_store, quick) as two,

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.core.ids import place
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.presence import Presence
@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PRS-9")]
 
-QUICK = Limits(presence_interval_s=0.02)
+QUICK = ChannelLimits(presence_interval_s=0.02)
 
 
 class Device:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.client.cursor_stores import MemoryCursors
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -58,7 +58,7 @@ async def test_a_lost_tail_whose_sequences_are_used_again_is_a_gap_named_forked(
 ) -> None:
     async with run_pair() as pair, await Store.open(StoreSettings(pair.url, tmp_path)) as store:
         outages = Outages(store.log, Metrics(), structlog.get_logger())
-        limits = Limits(heartbeat_s=0.2)
+        limits = ChannelLimits(heartbeat_s=0.2)
         async with serve(store, limits, audit_s=0.5, on_lost=outages.lose) as rig:
             await play(pair, rig)
         await outages.close()

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.client.channel import ChannelClient
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.principal import Scope
@@ -54,7 +54,7 @@ async def test_what_is_withdrawn_while_the_store_is_away_is_told_when_it_is_back
     store: Store,
 ) -> None:
     told: list[tuple[str, str]] = []
-    async with run(store, Limits(recheck_s=0.05)) as (rig, known, _):
+    async with run(store, ChannelLimits(recheck_s=0.05)) as (rig, known, _):
         rig.control.pending = ({"actionId": "act_1"},)
         async with rig.client(on_withdrawn=lambda action, why: told.append((action, why))) as one:
             await wait_until(lambda: one.welcome, 15, "the client is welcome")

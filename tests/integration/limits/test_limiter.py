@@ -12,7 +12,7 @@ import pytest
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.principal import Principal
 from passerelle.runtime.common.clock import SystemClock
-from passerelle.runtime.limits.bounds import Bounds, Rate, Refused
+from passerelle.runtime.limits.bounds import Bounds, OverLimit, Rate
 from passerelle.runtime.limits.gate import Gate
 from passerelle.runtime.limits.limiter import Limiter
 from tests.support.batches import operation
@@ -89,7 +89,7 @@ async def test_caller_on_one_instance_gets_all_slots_and_the_next_call_is_refuse
     async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
         limit = limiter.open(operation(), Bounds(concurrency=7))
         assert [await limit.enter() for _ in range(7)] == [None] * 7
-        assert await limit.enter() == Refused("concurrency", 7, 1_000)
+        assert await limit.enter() == OverLimit("concurrency", 7, 1_000)
         limit.leave()
         assert limit.enter_now()
 
@@ -193,7 +193,7 @@ async def test_bounds_can_change_while_calls_are_under_way(store: Store) -> None
         limit = limiter.open(operation(), Bounds())
         assert [limit.enter_now() for _ in range(3)] == [True] * 3
         limit.rebind(Bounds(concurrency=2))
-        assert await limit.enter() == Refused("concurrency", 2, 1_000)
+        assert await limit.enter() == OverLimit("concurrency", 2, 1_000)
         limit.leave()
         limit.leave()
         assert await limit.enter() is None

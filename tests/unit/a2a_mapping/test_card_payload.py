@@ -13,8 +13,8 @@ from a2a.utils.signing import ProtectedHeader, create_agent_card_signer
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import ParseDict
 
-from passerelle.a2a_mapping.card_payload import CARD, Kind, list_payloads, render_payload
-from passerelle.a2a_mapping.cards import Edge, Place, rewrite_card
+from passerelle.a2a_mapping.card_payload import CARD, MessageKind, list_payloads, render_payload
+from passerelle.a2a_mapping.cards import AgentAddress, Edge, rewrite_card
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.json import JsonObject
 
@@ -60,14 +60,14 @@ def _list_messages(message: Descriptor) -> Iterator[tuple[str, Descriptor]]:
             yield field.json_name, below
 
 
-def _find_differences(message: Descriptor, kind: Kind, path: str) -> Iterator[str]:
+def _find_differences(message: Descriptor, kind: MessageKind, path: str) -> Iterator[str]:
     implicit = frozenset(field.json_name for field in message.fields if _is_implicit(field))
     if implicit != kind.implicit:
         yield f"{path}: {sorted(implicit ^ kind.implicit)}"
     below = {name: one for name, one in _list_messages(message) if name not in NEVER_SIGNED}
     for name in below.keys() - kind.messages.keys():
         # A message without a rule of its own is only the same as one whose fields are all kept.
-        yield from _find_differences(below[name], Kind(), f"{path}.{name}")
+        yield from _find_differences(below[name], MessageKind(), f"{path}.{name}")
     for name in kind.messages.keys() - below.keys():
         yield f"{path}.{name}: is no message"
     for name in kind.messages.keys() & below.keys():
@@ -82,7 +82,7 @@ def test_table_is_the_one_of_the_protocol() -> None:
 
 
 def test_table_that_misses_a_field_is_found() -> None:
-    short = Kind(CARD.implicit - {"securitySchemes"}, CARD.messages, CARD.maps)
+    short = MessageKind(CARD.implicit - {"securitySchemes"}, CARD.messages, CARD.maps)
     found = list(_find_differences(CARD_MESSAGE, short, "AgentCard"))
     assert found == ["AgentCard: ['securitySchemes']"]
 
@@ -140,7 +140,7 @@ def test_card_of_ours_has_the_same_bytes_in_the_sdk() -> None:
     }
     bearer: JsonObject = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
     edge = Edge({"bearer": bearer}, ("a2a:call",), ({"uri": "urn:x", "required": False},))
-    card = rewrite_card(peer, Place("echo", "http://p/card", "https://gw/agents/echo"), edge)
+    card = rewrite_card(peer, AgentAddress("echo", "http://p/card", "https://gw/agents/echo"), edge)
     assert _is_signed_by_sdk(card, render_payload(card))
 
 

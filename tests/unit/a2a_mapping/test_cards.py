@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.cards import (
+    AgentAddress,
     Edge,
-    Place,
     list_interfaces,
     list_origins,
     rewrite_card,
@@ -80,7 +80,7 @@ EDGE = Edge(
     schemes={"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}, scopes=("a2a:call",)
 )
 OPEN = Edge()
-PLACE = Place("echo", CARD_URL, BASE)
+PLACE = AgentAddress("echo", CARD_URL, BASE)
 
 
 def _without(*names: str) -> JsonObject:

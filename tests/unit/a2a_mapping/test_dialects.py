@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.dialects.display import escape_text, escape_value
-from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id, is_lossy
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, derive_message_id, is_lossy
 from passerelle.a2a_mapping.dialects.permission import choose_option
 from passerelle.a2a_mapping.dialects.plain_text import NO_CONSENT
 from passerelle.a2a_mapping.dialects.presentation import (
@@ -188,8 +188,8 @@ def test_several_questions_in_one_pause_are_answered_by_one_message() -> None:
     first_prompt, second_prompt = detect("p", task)
     message = encode(
         [
-            Reply(first_prompt, PeerAnswer(allowed=True, option_id="yes"), "dec_1"),
-            Reply(second_prompt, PeerAnswer(allowed=False, option_id="no"), "dec_2"),
+            DecidedQuestion(first_prompt, PeerAnswer(allowed=True, option_id="yes"), "dec_1"),
+            DecidedQuestion(second_prompt, PeerAnswer(allowed=False, option_id="no"), "dec_2"),
         ],
         "RT",
         "RC",
@@ -211,7 +211,9 @@ def test_one_bad_question_in_a_group_makes_all_of_them_words() -> None:
 def test_an_answer_names_exactly_what_was_asked() -> None:
     (prompt,) = detect("p", _ask(FORM))
     message = encode(
-        [Reply(prompt, PeerAnswer(allowed=True, option_id="yes", text="go"), "dec_1")], "RT", "RC"
+        [DecidedQuestion(prompt, PeerAnswer(allowed=True, option_id="yes", text="go"), "dec_1")],
+        "RT",
+        "RC",
     )
     assert message == {
         "messageId": derive_message_id(["dec_1"]),
@@ -240,7 +242,7 @@ def test_content_goes_along_with_a_yes_only() -> None:
     (prompt,) = detect("p", _ask(FORM))
     for allowed in (True, False):
         answer = PeerAnswer(allowed=allowed, content={"n": 1})
-        (part,) = _parts(encode([Reply(prompt, answer, "dec_1")], "RT", ""))
+        (part,) = _parts(encode([DecidedQuestion(prompt, answer, "dec_1")], "RT", ""))
         form = cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION])
         assert ("content" in form) == allowed
 
@@ -270,23 +272,25 @@ def test_the_peer_hears_what_was_decided_and_no_more(
 
 def test_a_no_that_was_not_offered_cancels_the_task() -> None:
     (prompt,) = detect("p", _ask(combine(FORM, {"options": [OPTIONS[0]]})))
-    assert encode([Reply(prompt, PeerAnswer(allowed=False), "dec_1")], "RT", "RC") is None
+    assert encode([DecidedQuestion(prompt, PeerAnswer(allowed=False), "dec_1")], "RT", "RC") is None
 
 
 def test_an_expired_question_is_answered_no_with_a_warning_not_to_work_around() -> None:
     expired = PeerAnswer(allowed=False, reason="timeout")
     (typed,) = detect("p", _ask(FORM))
-    (part,) = _parts(encode([Reply(typed, expired, "d")], "RT", "RC"))
+    (part,) = _parts(encode([DecidedQuestion(typed, expired, "d")], "RT", "RC"))
     form = cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION])
     assert (form["option_id"], form["comment"]) == ("no", NO_CONSENT)
     (words,) = detect("p", _task({"text": "which?"}))
-    assert _parts(encode([Reply(words, expired, "d")], "RT", "RC")) == [{"text": NO_CONSENT}]
+    assert _parts(encode([DecidedQuestion(words, expired, "d")], "RT", "RC")) == [
+        {"text": NO_CONSENT}
+    ]
 
 
 def test_words_are_answered_in_words() -> None:
     (prompt,) = detect("p", _task({"text": "which?"}))
     answer = PeerAnswer(allowed=True, option_id="reply", text="the blue one")
-    message = encode([Reply(prompt, answer, "dec_1")], "RT", "RC")
+    message = encode([DecidedQuestion(prompt, answer, "dec_1")], "RT", "RC")
     assert _parts(message) == [{"text": "the blue one"}]
 
 
@@ -295,7 +299,7 @@ def test_words_are_answered_in_words() -> None:
 )
 def test_cancel_and_silence_have_no_words(answer: PeerAnswer) -> None:
     (prompt,) = detect("p", _task({"text": "which?"}))
-    assert encode([Reply(prompt, answer, "dec_1")], "RT", "RC") is None
+    assert encode([DecidedQuestion(prompt, answer, "dec_1")], "RT", "RC") is None
 
 
 def test_the_message_id_is_a_uuid_made_of_the_decisions() -> None:
@@ -425,7 +429,7 @@ def test_our_question_can_be_detected_by_a_gateway_in_front() -> None:
     parts = cast("list[JsonObject]", list_request_parts(REQUEST, rev=1))
     (prompt,) = detect("gateway", _task(*parts, state="TASK_STATE_AUTH_REQUIRED"))
     assert (prompt.dialect, prompt.native_id) == ("permission", "act_1 1 sha256:cd")
-    message = encode([Reply(prompt, PeerAnswer(True, "yes"), "dec_9")], "RT", "RC")
+    message = encode([DecidedQuestion(prompt, PeerAnswer(True, "yes"), "dec_9")], "RT", "RC")
     assert message is not None
     answer = read_decision(message)
     assert answer is not None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, derive_message_id
 from passerelle.a2a_mapping.dialects.registry import DIALECTS, detect, encode
 from passerelle.core.approval.prompt import PeerAnswer, PeerPrompt
 from passerelle.core.wire.json import Json, JsonObject
@@ -49,7 +49,9 @@ def show(prompt: PeerPrompt) -> JsonObject:
 
 
 def answer(prompts: list[PeerPrompt], given: PeerAnswer) -> JsonObject | None:
-    replies = [Reply(prompt, given, f"dec_{place}") for place, prompt in enumerate(prompts)]
+    replies = [
+        DecidedQuestion(prompt, given, f"dec_{place}") for place, prompt in enumerate(prompts)
+    ]
     return encode(replies, "T", "C")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.a2a_mapping.answer_metadata import Usage, read_usage
 from passerelle.a2a_mapping.dialects.kagent import read_answers
-from passerelle.a2a_mapping.dialects.pause import Reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.extensions import KAGENT_HITL, KAGENT_USAGE
 from passerelle.core.approval.prompt import PeerAnswer
@@ -38,7 +38,7 @@ def test_several_questions_are_a_form_and_its_answers_go_by_their_place() -> Non
     content: JsonObject = {"answer2": "no", "answer1": "MySQL"}
     check_content(prompt.response_schema, content)
     given = PeerAnswer(allowed=True, text="a remark", content=content)
-    message = encode([Reply(prompt, given, "dec_1")], "T", "C")
+    message = encode([DecidedQuestion(prompt, given, "dec_1")], "T", "C")
     assert message is not None
     assert message["metadata"] == {
         KAGENT_HITL: {
@@ -47,7 +47,7 @@ def test_several_questions_are_a_form_and_its_answers_go_by_their_place() -> Non
             "answers": [{"answer": ["MySQL"]}, {"answer": ["no"]}],
         }
     }
-    assert encode([Reply(prompt, PeerAnswer(allowed=False), "dec_1")], "T", "C") is None
+    assert encode([DecidedQuestion(prompt, PeerAnswer(allowed=False), "dec_1")], "T", "C") is None
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from passerelle.channels.reverse_link import (
     MAX_ANSWER_BYTES,
     AgentLink,
+    AskRefused,
     Broken,
     Cut,
     Ended,
     ItemCame,
     OpenCall,
-    Refused,
 )
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Refusal
@@ -130,4 +130,4 @@ async def test_a_failure_ends_the_call() -> None:
     call = wire.open()
     failed = Failed(call.id, "busy", "later", 2)
     assert wire.hear(failed) == []
-    assert await call.hear() == Refused(failed)
+    assert await call.hear() == AskRefused(failed)

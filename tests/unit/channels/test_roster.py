@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.roster import Roster
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.ports.channels import Channels, LinkNews, PresenceMoved, SaidHello
@@ -59,7 +59,7 @@ class News:
 
 def make(**limits: int) -> tuple[Roster, News]:
     news = News()
-    return Roster(cast("Channels", news), Limits(**limits), news.moved.append), news
+    return Roster(cast("Channels", news), ChannelLimits(**limits), news.moved.append), news
 
 
 @pytest.mark.requirement("CHN-9")

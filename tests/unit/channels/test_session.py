@@ -24,7 +24,7 @@ from passerelle.channels.inputs import (
     Told,
     Undecodable,
 )
-from passerelle.channels.limits import Limits
+from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.outputs import (
     Admit,
     Ask,
@@ -112,10 +112,10 @@ def run(state: State, *inputs: Input, now_s: float = 0.0) -> tuple[State, list[O
     return state, outputs
 
 
-def opened(limits: Limits | None = None, told: int | None = 20) -> State:
+def opened(limits: ChannelLimits | None = None, told: int | None = 20) -> State:
     """An open connection that follows one stream and was told up to ``told``."""
     state, _ = run(
-        start(limits or Limits(), 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME)
+        start(limits or ChannelLimits(), 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME)
     )  # fmt: skip
     state, _ = run(state, Received(Subscribe(NAME)))
     if told is not None:
@@ -126,7 +126,7 @@ def opened(limits: Limits | None = None, told: int | None = 20) -> State:
 def welcome(role: Role) -> State:
     """An open connection of a role that follows nothing."""
     hello = replace(HELLO, role=role, subscriptions=())
-    state, _ = run(start(Limits(), 0), Received(hello), Admitted(WELCOME))
+    state, _ = run(start(ChannelLimits(), 0), Received(hello), Admitted(WELCOME))
     return state
 
 
@@ -188,14 +188,14 @@ def test_the_end_of_a_connection_asks_for_nothing_but_its_acks(end: Input) -> No
     ],
 )
 def test_before_hello_every_other_frame_ends_the_connection(frame: ClientFrame) -> None:
-    state, outputs = run(start(Limits(), 0), Received(frame))
+    state, outputs = run(start(ChannelLimits(), 0), Received(frame))
     assert state.phase is Phase.CLOSED
     assert closes(outputs) == [CloseCode.MALFORMED]
     assert {type(output) for output in outputs} == {Send, Close}
 
 
 def test_hello_is_looked_at_before_anything_is_opened() -> None:
-    state, outputs = run(start(Limits(), 0), Received(HELLO))
+    state, outputs = run(start(ChannelLimits(), 0), Received(HELLO))
     assert (state.phase, outputs) == (Phase.ADMITTING, [Admit(HELLO)])
     state, outputs = run(state, Admitted(WELCOME))
     assert outputs == [Send(WELCOME), Open(Subscribe(NAME))]
@@ -206,7 +206,7 @@ def test_hello_is_looked_at_before_anything_is_opened() -> None:
 
 
 def test_no_hello_in_time_closes() -> None:
-    state = start(Limits(), 0)
+    state = start(ChannelLimits(), 0)
     assert next_tick_s(state) == 10
     assert step(state, Ticked(), 9.9) == (state, ())
     _, outputs = run(state, Ticked(), now_s=10)
@@ -223,7 +223,7 @@ def test_silence_closes_and_any_frame_is_a_sign_of_life() -> None:
 
 
 def test_a_credential_that_ends_is_asked_for_once_and_then_ends_the_connection() -> None:
-    limits = Limits(renew_s=60, grace_s=25, idle_s=1_000)
+    limits = ChannelLimits(renew_s=60, grace_s=25, idle_s=1_000)
     state, _ = run(
         start(limits, 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME, 100)
     )  # fmt: skip
@@ -275,7 +275,7 @@ def test_an_ack_that_was_never_given_out_is_refused(cursor: Cursor, code: str) -
 @pytest.mark.requirement("CHN-5")
 def test_acks_of_a_history_that_was_lost_do_not_end_the_link_unless_they_are_too_many() -> None:
     late = Received(Ack({NAME: at(3, "0000000b")}))
-    state, outputs = run(opened(Limits(frames_per_window=30)), *[late] * 20)
+    state, outputs = run(opened(ChannelLimits(frames_per_window=30)), *[late] * 20)
     assert (len(sent(outputs)), closes(outputs)) == (20, [])
     by_store = [AckJudged(NAME, "ack_ahead")] * 20
     assert closes(run(state, *by_store)[1]) == []
@@ -348,7 +348,9 @@ def test_what_was_told_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:
 
 
 def test_streams_are_opened_replaced_released_and_bounded() -> None:
-    state, outputs = run(opened(Limits(subscriptions=1)), Received(Subscribe(NAME, full=True)))
+    state, outputs = run(
+        opened(ChannelLimits(subscriptions=1)), Received(Subscribe(NAME, full=True))
+    )
     assert outputs == [Open(Subscribe(NAME, full=True))]
     _, outputs = run(state, Received(Subscribe("inbox")))
     assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == ["limit"]
@@ -370,7 +372,7 @@ def test_a_snapshot_is_taken_for_a_stream_that_is_followed() -> None:
 
 
 def test_reading_stops_at_the_bound_of_open_calls_and_goes_on_with_an_answer() -> None:
-    state = opened(Limits(calls=2))
+    state = opened(ChannelLimits(calls=2))
     for number in ("1", "2"):
         state, outputs = run(state, Received(Call(number, "get_task", None, {})))
         assert outputs == [Execute(Call(number, "get_task", None, {}))]
@@ -386,7 +388,7 @@ def test_an_id_of_an_open_call_is_not_taken_twice() -> None:
 
 
 def test_acks_and_heartbeats_are_not_counted_and_other_frames_are() -> None:
-    state = opened(Limits(frames_per_window=3))
+    state = opened(ChannelLimits(frames_per_window=3))
     beats = [Received(ClientBeat(n)) for n in range(50)]
     state, outputs = run(state, *beats, now_s=20)
     assert closes(outputs) == []
@@ -414,7 +416,7 @@ def test_a_drain_is_told_and_ends_the_connection_after_its_time() -> None:
     assert next_tick_s(state) == 17
     assert closes(run(state, Ticked(), now_s=16.9)[1]) == []
     assert closes(run(state, Ticked(), now_s=17)[1]) == [CloseCode.DRAIN]
-    assert closes(run(start(Limits(), 0), DrainAsked(1, 1))[1]) == [CloseCode.DRAIN]
+    assert closes(run(start(ChannelLimits(), 0), DrainAsked(1, 1))[1]) == [CloseCode.DRAIN]
 
 
 @pytest.mark.requirement("CMD-29")
@@ -468,7 +470,7 @@ def test_calls_to_agents_are_bounded_and_never_stop_the_reader() -> None:
 
 
 def test_what_an_agent_says_about_its_calls_does_not_count_against_its_rate() -> None:
-    state, limit = welcome("agent"), Limits().frames_per_window
+    state, limit = welcome("agent"), ChannelLimits().frames_per_window
     state, outputs = run(state, *(Received(Item("g1", 1, {})) for _ in range(3 * limit)))
     assert closes(outputs) == []
     state, outputs = run(state, *(Received(one) for one in ASKING_FRAMES * limit))
@@ -517,7 +519,7 @@ ANY_INPUT: st.SearchStrategy[Input] = st.one_of(
 @settings(max_examples=200)
 @given(st.lists(st.tuples(ANY_INPUT, st.floats(0, 5)), max_size=40))
 def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, float]]) -> None:
-    state, now_s, closed, admitted = start(Limits(), 0), 0.0, False, False
+    state, now_s, closed, admitted = start(ChannelLimits(), 0), 0.0, False, False
     issued: dict[tuple[str, str], int] = {}
     for one, later_s in inputs:
         now_s += later_s
@@ -553,13 +555,15 @@ def test_a_delivery_of_a_stream_that_was_left_changes_nothing() -> None:
 
 
 def test_a_drain_while_the_credential_is_looked_at_only_sets_the_time() -> None:
-    state, _ = run(start(Limits(), 0), Received(HELLO))
+    state, _ = run(start(ChannelLimits(), 0), Received(HELLO))
     state, outputs = run(state, DrainAsked(1_000, 0), now_s=1)
     assert (outputs, next_tick_s(state)) == ([], 2)
     assert closes(run(state, Ticked(), now_s=2)[1]) == [CloseCode.DRAIN]
 
 
 def test_a_failure_to_decode_before_hello_ends_the_connection() -> None:
-    state, outputs = run(start(Limits(), 0), Undecodable(Failure("1", "invalid_input", "no")))
+    state, outputs = run(
+        start(ChannelLimits(), 0), Undecodable(Failure("1", "invalid_input", "no"))
+    )
     assert state.phase is Phase.GREETING
     assert len(sent(outputs)) == 1

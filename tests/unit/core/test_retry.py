@@ -15,8 +15,8 @@ from passerelle.core.task.retry import (
     RETRIED,
     Again,
     Elsewhere,
-    Fault,
     GiveUp,
+    RunFault,
     Tried,
     back_off,
     classify,
@@ -43,39 +43,39 @@ histories = st.builds(
     st.lists(st.sampled_from(PEERS), unique=True),
 )
 chances = st.floats(0, 1, exclude_max=True)
-faults = st.sampled_from(Fault)
+faults = st.sampled_from(RunFault)
 
 
 @pytest.mark.parametrize(
     ("code", "category", "native", "fault"),
     [
-        ("peer_unavailable", ErrorCategory.TRANSPORT, None, Fault.UNREACHABLE),
-        ("peer_unavailable", ErrorCategory.PEER, "429", Fault.BUSY),
-        ("peer_unavailable", ErrorCategory.PEER, "503", Fault.BUSY),
-        ("peer_failed", ErrorCategory.PEER, "TASK_STATE_FAILED", Fault.FAILED),
-        ("acceptance", ErrorCategory.POLICY, "TASK_STATE_COMPLETED", Fault.FAILED),
-        ("rejected", ErrorCategory.PEER, "TASK_STATE_REJECTED", Fault.REJECTED),
-        ("invalid_agent_response", ErrorCategory.PEER, "-32603", Fault.FAILED),
-        ("invalid_agent_response", ErrorCategory.PROTOCOL, None, Fault.MALFORMED),
-        ("peer_refused", ErrorCategory.PEER, "-32602", Fault.REFUSED),
-        ("peer_refused", ErrorCategory.PEER, "-32004", Fault.REJECTED),
-        ("lost", ErrorCategory.TRANSPORT, None, Fault.LOST),
-        ("timed_out", ErrorCategory.TIMEOUT, None, Fault.TIMED_OUT),
-        ("idle", ErrorCategory.TIMEOUT, None, Fault.TIMED_OUT),
-        ("cancelled", ErrorCategory.CALLER, None, Fault.REFUSED),
-        ("policy_denied", ErrorCategory.POLICY, None, Fault.REFUSED),
-        ("failed", ErrorCategory.INTERNAL, None, Fault.REFUSED),
+        ("peer_unavailable", ErrorCategory.TRANSPORT, None, RunFault.UNREACHABLE),
+        ("peer_unavailable", ErrorCategory.PEER, "429", RunFault.BUSY),
+        ("peer_unavailable", ErrorCategory.PEER, "503", RunFault.BUSY),
+        ("peer_failed", ErrorCategory.PEER, "TASK_STATE_FAILED", RunFault.FAILED),
+        ("acceptance", ErrorCategory.POLICY, "TASK_STATE_COMPLETED", RunFault.FAILED),
+        ("rejected", ErrorCategory.PEER, "TASK_STATE_REJECTED", RunFault.REJECTED),
+        ("invalid_agent_response", ErrorCategory.PEER, "-32603", RunFault.FAILED),
+        ("invalid_agent_response", ErrorCategory.PROTOCOL, None, RunFault.MALFORMED),
+        ("peer_refused", ErrorCategory.PEER, "-32602", RunFault.REFUSED),
+        ("peer_refused", ErrorCategory.PEER, "-32004", RunFault.REJECTED),
+        ("lost", ErrorCategory.TRANSPORT, None, RunFault.LOST),
+        ("timed_out", ErrorCategory.TIMEOUT, None, RunFault.TIMED_OUT),
+        ("idle", ErrorCategory.TIMEOUT, None, RunFault.TIMED_OUT),
+        ("cancelled", ErrorCategory.CALLER, None, RunFault.REFUSED),
+        ("policy_denied", ErrorCategory.POLICY, None, RunFault.REFUSED),
+        ("failed", ErrorCategory.INTERNAL, None, RunFault.REFUSED),
     ],
 )
 def test_each_error_is_a_fault(
-    code: str, category: ErrorCategory, native: str | None, fault: Fault
+    code: str, category: ErrorCategory, native: str | None, fault: RunFault
 ) -> None:
     assert classify(Failure(code, category, "…", native=native)) is fault
 
 
 def test_limit_of_ours_that_passes_is_a_busy_agent() -> None:
     held = Failure("peer_unavailable", ErrorCategory.POLICY, "…", retryable=True)
-    assert classify(held) is Fault.BUSY
+    assert classify(held) is RunFault.BUSY
 
 
 @given(
@@ -87,13 +87,13 @@ def test_limit_of_ours_that_passes_is_a_busy_agent() -> None:
 def test_every_error_is_some_fault(
     code: str, category: ErrorCategory, native: str | None, *, retryable: bool
 ) -> None:
-    assert classify(Failure(code, category, "", retryable, native=native)) in Fault
+    assert classify(Failure(code, category, "", retryable, native=native)) in RunFault
 
 
 @pytest.mark.requirement("ATT-10", "MK-7")
 @given(faults, histories, chances)
 def test_nobody_is_tried_more_often_than_the_policy_says(
-    fault: Fault, tried: Tried, chance: float
+    fault: RunFault, tried: Tried, chance: float
 ) -> None:
     verdict = decide(fault, tried, NOW_MS, chance)
     if isinstance(verdict, Again):
@@ -107,7 +107,7 @@ def test_nobody_is_tried_more_often_than_the_policy_says(
 
 @given(faults, policies, st.lists(st.sampled_from(PEERS), unique=True), chances)
 def test_attempts_come_to_an_end(
-    fault: Fault, policy: RetryPolicy, fallback: list[str], chance: float
+    fault: RunFault, policy: RetryPolicy, fallback: list[str], chance: float
 ) -> None:
     peers = ["one"]
     while not isinstance(
@@ -119,7 +119,7 @@ def test_attempts_come_to_an_end(
 
 @given(st.sampled_from(sorted(IN_DOUBT)), histories, chances)
 def test_work_in_doubt_is_never_done_twice_unasked(
-    fault: Fault, tried: Tried, chance: float
+    fault: RunFault, tried: Tried, chance: float
 ) -> None:
     careful = Tried(tried.peers, replace(tried.policy, idempotent=False), tried.fallback)
     assert decide(fault, careful, NOW_MS, chance) == GiveUp("in_doubt")
@@ -127,12 +127,12 @@ def test_work_in_doubt_is_never_done_twice_unasked(
 
 @given(histories, chances)
 def test_wrong_request_goes_nowhere_again(tried: Tried, chance: float) -> None:
-    assert decide(Fault.REFUSED, tried, NOW_MS, chance) == GiveUp("not_retryable")
+    assert decide(RunFault.REFUSED, tried, NOW_MS, chance) == GiveUp("not_retryable")
 
 
 @given(faults, histories, chances, st.integers(0, 10**6))
 def test_agent_is_left_alone_as_long_as_it_asks(
-    fault: Fault, tried: Tried, chance: float, wait_ms: int
+    fault: RunFault, tried: Tried, chance: float, wait_ms: int
 ) -> None:
     verdict = decide(fault, tried, NOW_MS, chance, wait_ms=wait_ms)
     if isinstance(verdict, Again):
@@ -160,14 +160,14 @@ def test_pause_doubles_up_to_its_limit() -> None:
     assert [back_off(fixed, failed, 0) for failed in (1, 4)] == [1000, 1000]
 
 
-@pytest.mark.parametrize("fault", [Fault.UNREACHABLE, Fault.REJECTED])
-def test_other_agent_is_better_than_another_try(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [RunFault.UNREACHABLE, RunFault.REJECTED])
+def test_other_agent_is_better_than_another_try(fault: RunFault) -> None:
     tried = Tried(["one"], RetryPolicy(attempts=5), ["one", "two"])
     assert isinstance(decide(fault, tried, 0, 0), Elsewhere)
 
 
 def test_other_agent_waits_for_the_last_try() -> None:
     policy = RetryPolicy(attempts=2)
-    assert isinstance(decide(Fault.FAILED, Tried(["one"], policy, ["two"]), 0, 0), Again)
-    last = decide(Fault.FAILED, Tried(["one", "one"], policy, ["two"]), 0, 0)
+    assert isinstance(decide(RunFault.FAILED, Tried(["one"], policy, ["two"]), 0, 0), Again)
+    last = decide(RunFault.FAILED, Tried(["one", "one"], policy, ["two"]), 0, 0)
     assert last == Elsewhere("two", "failed")

@@ -4,7 +4,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from passerelle.gateway.settings.source import Shape, render_schema
+from passerelle.gateway.settings.source import SchemaPlace, render_schema
 
 
 def test_shipped_schema_is_the_generated_one() -> None:
@@ -24,7 +24,7 @@ def test_defaults_stand_in_the_form_in_which_they_are_written() -> None:
 
 
 def test_shape_finds_names_through_lists_and_optional_sections() -> None:
-    auth = Shape.root().descend(("agents", 3, "auth"))
+    auth = SchemaPlace.root().descend(("agents", 3, "auth"))
     assert auth is not None
     assert auth.names() == ("bearer_env", "bearer_file", "api_key", "basic", "oauth2")
-    assert Shape.root().descend(("agents", 0, "nothing")) is None
+    assert SchemaPlace.root().descend(("agents", 0, "nothing")) is None

@@ -7,7 +7,7 @@ import pytest
 
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown
 from passerelle.core.wire.json import JsonObject
-from passerelle.peers.call import Call, Operation, Reply
+from passerelle.peers.call import AgentReply, Operation, PeerCall
 from passerelle.peers.http_json import HttpJson
 from passerelle.peers.interface import Interface
 
@@ -42,19 +42,19 @@ TENANT = Interface("HTTP+JSON", "1.0", "https://a.example", "https://a.example",
 def test_each_operation_has_its_verb_and_path(
     operation: Operation, params: JsonObject, verb: str, path: str
 ) -> None:
-    request = WIRE.write(PLAIN, Call(operation, params, 1), 1)
+    request = WIRE.write(PLAIN, PeerCall(operation, params, 1), 1)
     assert (request.method, request.url) == (verb, "https://a.example/base" + path)
     assert (request.body is None) == (verb == "GET")
 
 
 def test_tenant_is_the_first_part_of_the_path() -> None:
-    request = WIRE.write(TENANT, Call("GetTask", {"id": "t"}, 1), 1)
+    request = WIRE.write(TENANT, PeerCall("GetTask", {"id": "t"}, 1), 1)
     assert request.url == "https://a.example/blue%20team/tasks/t"
 
 
 def refuse(body: object, status: int = 400, operation: Operation = "GetTask") -> object:
-    reply = Reply(status, "7", orjson.dumps(body))
-    return WIRE.read(Call(operation, {"id": "t"}, 1), 1, reply)
+    reply = AgentReply(status, "7", orjson.dumps(body))
+    return WIRE.read(PeerCall(operation, {"id": "t"}, 1), 1, reply)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_body_without_an_error_says_no_more_than_its_status(body: object) -> Non
 
 
 def test_success_is_the_document_itself_and_nothing_else() -> None:
-    call = Call("GetTask", {"id": "t"}, 1)
-    assert WIRE.read(call, 1, Reply(200, None, b'{"id":"t"}')) == Answered({"id": "t"})
+    call = PeerCall("GetTask", {"id": "t"}, 1)
+    assert WIRE.read(call, 1, AgentReply(200, None, b'{"id":"t"}')) == Answered({"id": "t"})
     for raw in (b"[]", b"{", b""):
-        assert isinstance(WIRE.read(call, 1, Reply(200, None, raw)), Malformed)
+        assert isinstance(WIRE.read(call, 1, AgentReply(200, None, raw)), Malformed)
 
 
 def test_events_are_documents_and_an_error_is_the_last_of_them() -> None:

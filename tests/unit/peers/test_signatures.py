@@ -19,7 +19,7 @@ from jwt import PyJWK
 from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.peers.signatures import CardJudge, CardTrust, SignaturePolicy, Verdict
+from passerelle.peers.signatures import CardJudge, CardTrust, SignaturePolicy, SignatureVerdict
 from passerelle.runtime.common.signatures import (
     Signer,
     SigningKey,
@@ -75,7 +75,7 @@ def pin(*keys: SigningKey, policy: SignaturePolicy = "require", revoked: str = "
     return CardTrust(policy, texts, revoked=frozenset({revoked}))
 
 
-async def judge(trust: CardTrust, card: JsonObject, world: World | None = None) -> Verdict:
+async def judge(trust: CardTrust, card: JsonObject, world: World | None = None) -> SignatureVerdict:
     world = world or World([ONE])
     return await CardJudge(trust, world.fetch, world).judge(card)
 

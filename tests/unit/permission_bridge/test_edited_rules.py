@@ -24,7 +24,7 @@ from passerelle.permission_bridge.edited_rules import lay, read_rules
 from passerelle.permission_bridge.governing.rulebook import Rulebook
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.policy_view import show_policy
-from passerelle.permission_bridge.rules import DEFAULT_POLICY, Effect, Mode, Rule, make_policy
+from passerelle.permission_bridge.rules import DEFAULT_POLICY, Effect, PolicyMode, Rule, make_policy
 from tests.support.approvals import NOW_MS, make_id
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.rules import Policy
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES: tuple[PolicyMode, ...] = get_args(PolicyMode)
 STRICTNESS = ("allow", "ask", "deny")
 PAY = PeerAsks("payments", "tool_call", caller="ada", tool="pay")
 CASES: tuple[Case, ...] = (
@@ -56,7 +56,7 @@ def record(*rules: StatedRule, revision: int = 2) -> EditedRules:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("there", list(product((True, False), repeat=6)))
 def test_edited_rules_never_weaken_what_the_configuration_denies_or_asks(
-    there: tuple[bool, ...], mode: Mode
+    there: tuple[bool, ...], mode: PolicyMode
 ) -> None:
     own: list[Effect] = [
         effect for effect, is_there in zip(EFFECTS, there[:3], strict=True) if is_there

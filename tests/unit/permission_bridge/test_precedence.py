@@ -22,7 +22,7 @@ from passerelle.permission_bridge.cases import (
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.grants import Where, find_grant
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, Said, evaluate
-from passerelle.permission_bridge.rules import Mode, Rule, make_policy
+from passerelle.permission_bridge.rules import PolicyMode, Rule, make_policy
 from tests.support.approvals import HOUR_MS, NOW_MS, make_id
 
 PAY: Final = PeerAsks("payments", "tool_call", tool="pay", args={"amount": 40.0}, card_hash="c1")
@@ -56,7 +56,7 @@ class Sources:
     grant: bool
     allows: bool
     hook: Hook
-    mode: Mode
+    mode: PolicyMode
     bypass: bool
     classifier: Doubt
     can_ask: bool
@@ -129,7 +129,7 @@ YES_NO: Final = (False, True)
 @pytest.mark.requirement("PRS-3", "EXT-1")
 @pytest.mark.parametrize("mode", ["normal", "no_ask", "plan", "auto"])
 @pytest.mark.parametrize("hook", ["none", "allow", "ask", "deny"])
-def test_every_combination_of_sources_follows_the_order(mode: Mode, hook: Hook) -> None:
+def test_every_combination_of_sources_follows_the_order(mode: PolicyMode, hook: Hook) -> None:
     asks: tuple[Asking, ...] = ("no", "yes", "grantable")
     doubts: tuple[Doubt, ...] = ("none", "safe", "doubts")
     for denies, ask, grant, allows, bypass, doubt, can_ask in product(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from passerelle.a2a_mapping.dialects.pause import Reply
+from passerelle.a2a_mapping.dialects.pause import DecidedQuestion
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.approval.commands import Expire
@@ -48,7 +48,7 @@ def ask(task: JsonObject) -> tuple[Stream, PeerPrompt]:
 
 def answer_peer(record: ActionRecord, prompt: PeerPrompt) -> JsonObject | None:
     assert record.decision is not None
-    reply = Reply(prompt, read_answer(record.decision), record.decision.decision_id)
+    reply = DecidedQuestion(prompt, read_answer(record.decision), record.decision.decision_id)
     return encode([reply], "T", "C")
 
 

@@ -10,11 +10,11 @@ from passerelle.core.payloads.approval import Risk
 from passerelle.permission_bridge.cases import PeerAsks, read_command
 from passerelle.permission_bridge.conditions import FIELDS, read_condition
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
-from passerelle.permission_bridge.rules import Effect, Mode, Rule, make_policy
+from passerelle.permission_bridge.rules import Effect, PolicyMode, Rule, make_policy
 from tests.support.approvals import NOW_MS, make_id
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES: tuple[PolicyMode, ...] = get_args(PolicyMode)
 PAY = PeerAsks(
     "payments",
     "tool_call",
@@ -26,7 +26,7 @@ PAY = PeerAsks(
 )
 
 
-def judge(case: PeerAsks, *rules: Rule, mode: Mode = "normal") -> Evaluation:
+def judge(case: PeerAsks, *rules: Rule, mode: PolicyMode = "normal") -> Evaluation:
     return evaluate(case, PolicyFacts(make_id("eval")), NOW_MS, make_policy(rules, mode))
 
 
@@ -39,7 +39,7 @@ def when(text: str, effect: Effect = "allow") -> Rule:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("risk", get_args(Risk))
 def test_deny_beats_ask_beats_allow_whatever_the_order(
-    effects: tuple[bool, bool, bool], mode: Mode, risk: Risk
+    effects: tuple[bool, bool, bool], mode: PolicyMode, risk: Risk
 ) -> None:
     said: list[Effect] = [effect for effect, there in zip(EFFECTS, effects, strict=True) if there]
     case = PeerAsks("payments", "tool_call", declared=risk)
@@ -76,7 +76,7 @@ def test_every_source_that_spoke_stands_in_the_trail() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_cannot_be_seen_whole_or_wants_words_is_never_allowed(mode: Mode) -> None:
+def test_what_cannot_be_seen_whole_or_wants_words_is_never_allowed(mode: PolicyMode) -> None:
     blind = PeerAsks("payments", "tool_call", is_allowable=False)
     assert judge(blind, Rule("yes", "allow"), mode=mode).decision != "allow"
 

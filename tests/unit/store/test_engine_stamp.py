@@ -18,12 +18,12 @@ from passerelle.store.data_directory import (
 )
 from passerelle.store.engine_binary import EngineBinary
 from passerelle.store.keys import SCHEMA
-from passerelle.store.server_version import EngineName, Version
+from passerelle.store.server_version import EngineName, ServerVersion
 
 STAMP = EngineStamp("valkey", "8.1.8", 11, SCHEMA, "0a1b2c3d")
 
 
-def engine(name: EngineName, version: Version) -> EngineBinary:
+def engine(name: EngineName, version: ServerVersion) -> EngineBinary:
     return EngineBinary(Path("/x"), name, version)
 
 
@@ -41,7 +41,7 @@ def engine(name: EngineName, version: Version) -> EngineBinary:
     ],
 )
 def test_directory_opens_forward_only(
-    before: tuple[str, str], name: EngineName, version: Version, *, opens: bool
+    before: tuple[str, str], name: EngineName, version: ServerVersion, *, opens: bool
 ) -> None:
     stamp = replace(STAMP, engine=before[0], version=before[1])
     if opens:

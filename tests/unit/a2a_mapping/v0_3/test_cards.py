@@ -8,7 +8,14 @@ from a2a.compat.v0_3.conversions import to_core_agent_card
 from google.protobuf.json_format import MessageToDict
 
 from passerelle.a2a_mapping.card_payload import render_payload
-from passerelle.a2a_mapping.cards import Edge, Place, Shape, choose_shape, rewrite_card, shape_card
+from passerelle.a2a_mapping.cards import (
+    AgentAddress,
+    CardShape,
+    Edge,
+    choose_shape,
+    rewrite_card,
+    shape_card,
+)
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.v0_3.cards import is_legacy, lift_card, lower_card
 from passerelle.core.wire.json import JsonObject
@@ -40,7 +47,7 @@ OLD: JsonObject = {
     ],
     "future": 1,
 }
-PLACE = Place(
+PLACE = AgentAddress(
     "old", "http://old.internal:7000/.well-known/agent-card.json", "https://gw/agents/old"
 )
 BEARER: JsonObject = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
@@ -136,7 +143,7 @@ def test_merged_card_has_the_addresses_of_the_older_version_and_no_signature() -
 
 
 @pytest.mark.parametrize("shape", ["v1", "v0.3", "merged"])
-def test_where_the_older_version_is_not_served_every_shape_is_the_newer(shape: Shape) -> None:
+def test_where_the_older_version_is_not_served_every_shape_is_the_newer(shape: CardShape) -> None:
     card = rewrite_card(OLD, PLACE, Edge(versions=("1.0",)))
     assert shape_card(card, shape) == card
 
@@ -156,6 +163,6 @@ def test_where_the_older_version_is_not_served_every_shape_is_the_newer(shape: S
     ],
 )
 def test_reader_gets_the_shape_of_the_version_that_it_names(
-    version: str | None, shape: Shape
+    version: str | None, shape: CardShape
 ) -> None:
     assert choose_shape(version, "merged") == shape

@@ -9,18 +9,18 @@ from a2a.utils.signing import InvalidSignaturesError, create_signature_verifier
 from jwt import PyJWK
 from structlog.testing import capture_logs
 
-from passerelle.a2a_mapping.cards import Edge, Place
+from passerelle.a2a_mapping.cards import AgentAddress, Edge
 from passerelle.core.peer import PeerCard
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.cards import (
     KEY_EDGE,
     OPEN_EDGE,
     CardOptions,
-    Cards,
+    ServedCards,
     make_card_options,
     shorten,
 )
-from passerelle.gateway.a2a.reply import Reply
+from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.signatures import Signer, mint_signing_key, read_signing_key
 
@@ -48,22 +48,22 @@ class HandClock:
         return self.ms
 
 
-def place(host: str = "a") -> Place:
-    return Place("echo", "http://peer:1/card", f"http://{host}/agents/echo")
+def place(host: str = "a") -> AgentAddress:
+    return AgentAddress("echo", "http://peer:1/card", f"http://{host}/agents/echo")
 
 
-def render(options: CardOptions, version: str | None = None, peer: PeerCard = PEER) -> Reply:
-    return Cards(options, HandClock()).render(peer, place(), version)
+def render(options: CardOptions, version: str | None = None, peer: PeerCard = PEER) -> HttpReply:
+    return ServedCards(options, HandClock()).render(peer, place(), version)
 
 
-def read(reply: Reply) -> JsonObject:
+def read(reply: HttpReply) -> JsonObject:
     card: JsonObject = orjson.loads(reply.body)
     return card
 
 
 def test_card_changed_when_the_card_of_the_peer_did_whatever_host_is_asked() -> None:
     clock = HandClock()
-    cards = Cards(CardOptions(OPEN_EDGE), clock)
+    cards = ServedCards(CardOptions(OPEN_EDGE), clock)
 
     def ask(peer: PeerCard, host: str) -> dict[str, str]:
         return dict(cards.render(peer, place(host), None).headers)

@@ -12,10 +12,10 @@ from passerelle.core.errors import InstanceFull, Limited
 from passerelle.runtime.memory.budget import Budget, Lack
 from passerelle.runtime.memory.machine import LEAST, choose_budget
 from passerelle.runtime.memory.room import (
-    Kind,
     MemoryRoom,
-    Outcome,
+    MemoryUse,
     Reservation,
+    RoomOutcome,
 )
 
 _STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 80), st.booleans()), max_size=40)
@@ -69,9 +69,9 @@ def test_all_who_wait_are_served_in_the_end(total: int, steps: list[tuple[str, i
 
 
 def test_who_cannot_wait_is_told_whose_the_room_is() -> None:
-    told: list[tuple[Kind, str, Lack, Outcome]] = []
+    told: list[tuple[MemoryUse, str, Lack, RoomOutcome]] = []
 
-    def hear(*said: *tuple[Kind, str, Lack, Outcome]) -> None:
+    def hear(*said: *tuple[MemoryUse, str, Lack, RoomOutcome]) -> None:
         told.append(said)
 
     room = MemoryRoom(Budget(10), hear)
