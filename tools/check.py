@@ -53,6 +53,7 @@ STEPS = (
     Step("generated", _module("tools.generate", "--check")),
     Step("links", _module("tools.links")),
     Step("unused", _module("tools.unused")),
+    Step("names", _module("tools.names")),
     Step("lua", _module("tools.lua")),
     Step("ledger", _module("tools.ledger")),
 )
