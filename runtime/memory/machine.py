@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import time
 from pathlib import Path
@@ -81,11 +82,16 @@ def read_resident() -> int:
 
 
 async def give_back() -> None:
-    """Gives back what is free whenever the process is larger than it is now, without an end."""
+    """Gives back what is free whenever the process is larger than it is now, without an end.
+
+    Where that does not do, the collector looks at all objects: what is garbage in a circle is found late otherwise, and
+    whatever it holds on to with it.
+    """
     trim = find_trim()
     if trim is None:
         return
-    large = read_resident() + _SLACK_BYTES
+    least = read_resident()
+    large = least + _SLACK_BYTES
     pause_s = _EVERY_S
     while True:
         await asyncio.sleep(pause_s)
@@ -93,4 +99,9 @@ async def give_back() -> None:
         if read_resident() > large:
             began_s = time.monotonic()
             trim(0)
+            if read_resident() > least + _SLACK_BYTES and gc.isenabled():
+                gc.collect()
+                trim(0)
+                least = read_resident()
             pause_s = max(_EVERY_S, _REST * (time.monotonic() - began_s))
+        least = min(least, read_resident())
