@@ -46,6 +46,13 @@ def test_what_only_tests_use_is_found(root: Path) -> None:
     assert [one.name for one in unused.find_unused(("core",), ("tools",))] == ["only_tested"]
 
 
+def test_an_environment_among_the_tests_is_no_test(root: Path) -> None:
+    (root / "tests/.venv").mkdir()
+    (root / "tests/.venv/library.py").write_text("caller", "utf-8")
+    found = unused.find_unused(("core",), ())
+    assert "caller" not in [one.name for one in found]
+
+
 def test_no_reason_is_left_for_what_is_used(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
