@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 from urllib.parse import urlsplit
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.settings.source import Sources, read_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEFAULT_PORT: Final = 8080
 _HEAD: Final = """\
@@ -78,17 +76,15 @@ def write_config(file: Path, agent: str | None, name: str, port: int) -> None:
             nothing is written then.
     """
     text = compose_config(file.name, agent, name, port)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    with TemporaryDirectory() as folder:
+        tried = Path(folder) / file.name
+        tried.write_text(text, "utf-8")
+        for fault in read_settings(Sources({}, tried.parent, tried)).faults:
+            # Its line is one of a file that is not there.
+            raise ConfigInvalid(fault.key, fault.reason)
     try:
-        beside.write_text(text, "utf-8")
-        try:
-            reading = read_settings(Sources({}, file.parent, beside))
-            for fault in reading.faults:
-                # Its line is one of a file that is not there.
-                raise ConfigInvalid(fault.key, fault.reason)
-            os.link(beside, file)
-        finally:
-            beside.unlink()
+        with file.open("x", encoding="utf-8") as written:
+            written.write(text)
     except FileExistsError:
         raise ConfigInvalid(str(file), "is there already; nothing was changed") from None
     except OSError as error:

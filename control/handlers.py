@@ -37,7 +37,7 @@ class Handlers:
         self, kind: type[C], handle: Callable[[Principal, C], Awaitable[Result]]
     ) -> None:
         """The same for a command that needs no key: carried out twice it changes nothing more."""
-        self.commands[kind] = lambda principal, command, _idem: handle(principal, command)
+        self.commands[kind] = without_key(handle)
 
     def on_query(
         self, kind: type[Q], read: Callable[[Principal, Q], Awaitable[JsonObject]]
@@ -54,3 +54,10 @@ class Handlers:
     def read(self, principal: Principal, query: Query) -> Awaitable[JsonObject]:
         """Has the handler of a query answer it."""
         return self.queries[type(query)](principal, query)
+
+
+def without_key(
+    handle: Callable[[Principal, C], Awaitable[Result]],
+) -> Callable[[Principal, C, str | None], Awaitable[Result]]:
+    """A handler that leaves the idempotency key out."""
+    return lambda principal, command, _idem: handle(principal, command)

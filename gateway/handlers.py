@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from passerelle.control.handlers import Handlers
+from passerelle.control.handlers import Handlers, without_key
 from passerelle.core.approval.requests import (
     GetAudit,
     ListMutes,
@@ -217,7 +217,7 @@ class PermissionHandlers:
         handlers.on_repeatable(AskPermission, self.workers.ask)
         handlers.on_repeatable(UsePermission, self.workers.use)
         handlers.on_repeatable(WithdrawPermission, self.workers.withdraw)
-        handlers.on_command(ResolvePermission, _for_people(_without_key(self.workers.resolve)))
+        handlers.on_command(ResolvePermission, _for_people(without_key(self.workers.resolve)))
         handlers.on_command(RevokeGrant, _for_people(self.granting.revoke))
         handlers.on_command(SetBypass, _for_people(self.granting.set_bypass))
         handlers.on_command(SetPolicy, _for_people(self.editing.edit))
@@ -294,12 +294,6 @@ class LinkHandlers:
     ) -> PushConfigDeleted:
         await self.push_configs.delete(principal, command)
         return PushConfigDeleted()
-
-
-def _without_key(
-    handle: Callable[[Principal, C], Awaitable[Result]],
-) -> Callable[[Principal, C, str | None], Awaitable[Result]]:
-    return lambda principal, command, _idem: handle(principal, command)
 
 
 def _for_people(

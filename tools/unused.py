@@ -19,22 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS: Final = (
-    "a2a_mapping",
-    "channels",
-    "cli",
-    "control",
-    "core",
-    "delegation",
-    "demo",
-    "gateway",
-    "peers",
-    "permission_bridge",
-    "protocol",
-    "runtime",
-    "store",
-    "webhooks",
+ROOMS: Final = tuple(
+    sorted(
+        one.name
+        for one in (ROOT / "src/passerelle").iterdir()
+        if one.is_symlink() and one.name != "client"
+    )
 )
+"""The packages, which are links there; the client is looked at by its own path."""
 USERS: Final = ("bench", "tools", "clients/python")
 KEPT: Final = {
     "PERMANENT": "which keys may live for ever is said beside the keys, and held by the suites of the store",
