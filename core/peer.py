@@ -52,12 +52,12 @@ class Unreached:
     """It is certain that the peer did not take the request: the connection was never made, or not tried.
 
     ``why`` says whether we held the call back ourselves; then ``retry_after_s`` is known. ``absent``: the agent dials
-    in, and is not linked to this instance.
+    in, and is not linked to this instance. ``lease``: whoever sends may not do so any more, or not now.
     """
 
     reason: str
     retry_after_s: int | None = None
-    why: Literal["connection", "breaker", "limit", "absent"] = "connection"
+    why: Literal["connection", "breaker", "limit", "absent", "lease"] = "connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,13 @@ class Malformed:
     reason: str
     raw: bytes
     too_long: bool = False
+
+
+MayLeave: TypeAlias = "Callable[[], bool]"
+"""Asked when there is a connection, right before the first byte: between a send and its bytes lie waits of any length.
+
+Where it says no, nothing is written, and the outcome is ``Unreached`` for ``lease``. What it raises goes to the caller.
+"""
 
 
 PeerOutcome: TypeAlias = Answered | Refused | Unreached | Unknown | Malformed
@@ -146,12 +153,18 @@ class Peer(Protocol):
         ...
 
     def send(
-        self, params: JsonObject, *, timeout_s: float | None = None
+        self,
+        params: JsonObject,
+        *,
+        timeout_s: float | None = None,
+        may_leave: MayLeave | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
         """SendMessage: waits for the answer."""
         ...
 
-    def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
+    def stream(
+        self, params: JsonObject, *, may_leave: MayLeave | None = None
+    ) -> AsyncGenerator[StreamOutcome, None]:
         """SendStreamingMessage: one outcome per frame; anything but Answered is the last one."""
         ...
 

@@ -23,7 +23,7 @@ from passerelle.runtime.observability.spans import end_call
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
-    from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
+    from passerelle.core.peer import MayLeave, PeerCard, PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import JsonObject
     from passerelle.peers.breaker import BreakerMode
@@ -117,19 +117,27 @@ class AgentPeer:
         return known.card if known is not None else None
 
     def send(
-        self, params: JsonObject, *, timeout_s: float | None = None
+        self,
+        params: JsonObject,
+        *,
+        timeout_s: float | None = None,
+        may_leave: MayLeave | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        return self._call(PeerCall("SendMessage", params, total_s), self._limit)
+        return self._call(PeerCall("SendMessage", params, total_s, may_leave), self._limit)
 
-    async def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
+    async def stream(
+        self, params: JsonObject, *, may_leave: MayLeave | None = None
+    ) -> AsyncGenerator[StreamOutcome, None]:
         held_back = await self._limit.enter()
         if held_back is not None:
             self._count(self.name, name_outcome(held_back))
             yield held_back
             return
         try:
-            async with aclosing(self._follow("SendStreamingMessage", params)) as outcomes:
+            async with aclosing(
+                self._follow("SendStreamingMessage", params, may_leave)
+            ) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
                     del outcome  # a stream that waits would keep it
@@ -209,9 +217,9 @@ class AgentPeer:
         return outcome
 
     async def _follow(
-        self, operation: Operation, params: JsonObject
+        self, operation: Operation, params: JsonObject, may_leave: MayLeave | None = None
     ) -> AsyncGenerator[StreamOutcome, None]:
-        call = PeerCall(operation, params, self._config.total_timeout_s)
+        call = PeerCall(operation, params, self._config.total_timeout_s, may_leave)
         last: StreamOutcome | None = None
         span = self._spans.begin_call(self.name, operation) if self._spans else None
         try:
@@ -281,6 +289,8 @@ class AgentPeer:
     def _goes_elsewhere(self, line: Line, call: PeerCall, outcome: StreamOutcome) -> bool:
         """Whether the outcome proves that nothing was accepted, and is the interface's own fault."""
         match outcome:
+            case Unreached(why="lease"):
+                return False
             case Unreached():
                 return True
             case Refused(code=answers.VERSION_NOT_SUPPORTED):

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
+from passerelle.core.peer import Unreached
 from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.core.peer import MayLeave, PeerOutcome, StreamOutcome
     from passerelle.core.wire.json import JsonObject
     from passerelle.peers.interface import Interface
 
@@ -32,15 +33,25 @@ Operation: TypeAlias = Literal[
 
 STREAMS: Final = frozenset[Operation]({"SendStreamingMessage", "SubscribeToTask"})
 SENDS: Final = frozenset[Operation]({"SendMessage", "SendStreamingMessage"})
+LEASE_OVER: Final = Unreached("the lease of whoever sends it is over", why="lease")
 
 
 @value
 class PeerCall:
-    """An operation of A2A 1.0 with its canonical params, and the time that all of it may take."""
+    """An operation of A2A 1.0 with its canonical params, and the time that all of it may take.
+
+    ``may_leave`` is asked right before the first byte of a send, with the connection at hand.
+    """
 
     operation: Operation
     params: JsonObject
     timeout_s: float
+    may_leave: MayLeave | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it must not be sent any more, or not now."""
+        return self.may_leave is not None and not self.may_leave()
 
 
 class Transport(Protocol):

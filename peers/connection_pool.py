@@ -16,11 +16,12 @@ from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVa
 from yarl import URL
 
 from passerelle.core.errors import Draining
-from passerelle.peers.whole_answer import Broken, Connection, NotConnected
+from passerelle.peers.whole_answer import Broken, Connection, HeldBack, NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from passerelle.core.peer import MayLeave
     from passerelle.peers.call import AgentReply
     from passerelle.peers.sessions import AddressInfo
     from passerelle.runtime.memory.room import Account
@@ -69,7 +70,14 @@ class ConnectionPool:
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    async def ask(self, asked: bytes, *, connect_s: float, total_s: float) -> AgentReply:
+    async def ask(
+        self,
+        asked: bytes,
+        *,
+        connect_s: float,
+        total_s: float,
+        may_leave: MayLeave | None = None,
+    ) -> AgentReply:
         """The answer to a whole request, within ``total_s`` of the first step.
 
         Connecting gets at most half of that, so that a failure to connect is known as one.
@@ -77,6 +85,7 @@ class ConnectionPool:
         Raises:
             NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``. Only the first one proves that
                 nothing was taken.
+            HeldBack: ``may_leave`` said no.
             Draining: after ``close``.
         """
         if self._is_closed:
@@ -85,6 +94,8 @@ class ConnectionPool:
         now_s = loop.time()
         connection = self._take(now_s) or await self._connect(min(connect_s, total_s / 2))
         try:
+            if may_leave is not None and not may_leave():
+                raise HeldBack
             reply = await connection.ask(asked, now_s + total_s)
         except BaseException:
             connection.close()

@@ -16,12 +16,13 @@ from passerelle.peers import exchange
 from passerelle.peers.credential import HEADER_VALUE, ShownCredential
 from passerelle.peers.origin import origin_of
 from passerelle.peers.request_head import close_head, write_head, write_headers
+from passerelle.peers.sessions import asking
 from passerelle.runtime.common.carried import AUTHORIZATION, find_wanted, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
-    from contextlib import AbstractAsyncContextManager
 
+    from passerelle.core.peer import MayLeave
     from passerelle.peers.call import AgentReply, Request
     from passerelle.peers.config import PeerConfig, Tls
     from passerelle.peers.connection_pool import ConnectionPool
@@ -77,17 +78,20 @@ class HttpClient:
         origin: str,
         headers: Mapping[str, str],
         timeout_s: float,
+        may_leave: MayLeave | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         """The response to a request. One that was refused with 401 is made once more where that can help.
 
         Raises:
+            HeldBack: ``may_leave`` said no.
             aiohttp.ClientError, TimeoutError: see ``exchange.explain_failure``.
             PeerUnavailable: no credential is to be had; nothing was sent.
             Draining: no more requests are made.
         """
         for is_last in (False, True):
             shown = await self._credential.show()
-            async with self._send(request, origin, headers, timeout_s, shown) as response:
+            response = await self._send(request, origin, headers, timeout_s, shown, may_leave)
+            async with response:
                 refused = response.status == _UNAUTHORIZED
                 if is_last or not refused or not self._credential.renew(shown):
                     yield response
@@ -98,33 +102,42 @@ class HttpClient:
         return self._sessions.bind(origin)
 
     def fetch(
-        self, request: Request, interface: Interface, timeout_s: float
+        self,
+        request: Request,
+        interface: Interface,
+        timeout_s: float,
+        may_leave: MayLeave | None = None,
     ) -> Awaitable[AgentReply]:
         """The whole answer to a request, of at most 24 MiB. One refused with 401 is made once more where that can help.
 
         Raises:
-            NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``.
+            NotConnected, HeldBack, Broken, NotReadable, TimeoutError: see ``whole_answer``.
             PeerUnavailable: no credential is to be had; nothing was sent.
             Draining: no more requests are made.
         """
         shown = self._credential.shown
         if shown is None or self._credential.renews:
-            return self._fetch_renewing(request, interface, timeout_s)
-        return self._ask(request, interface, timeout_s, shown)
+            return self._fetch_renewing(request, interface, timeout_s, may_leave)
+        return self._ask(request, interface, timeout_s, shown, may_leave)
 
     async def _fetch_renewing(
-        self, request: Request, interface: Interface, timeout_s: float
+        self, request: Request, interface: Interface, timeout_s: float, may_leave: MayLeave | None
     ) -> AgentReply:
         is_last = False
         while True:
             shown = self._credential.shown or await self._credential.show()
-            reply = await self._ask(request, interface, timeout_s, shown)
+            reply = await self._ask(request, interface, timeout_s, shown, may_leave)
             if is_last or reply.status != _UNAUTHORIZED or not self._credential.renew(shown):
                 return reply
             is_last = True
 
     def _ask(
-        self, request: Request, interface: Interface, timeout_s: float, shown: ShownCredential
+        self,
+        request: Request,
+        interface: Interface,
+        timeout_s: float,
+        shown: ShownCredential,
+        may_leave: MayLeave | None,
     ) -> Awaitable[AgentReply]:
         # One is mostly made like the one before it.
         kind = (
@@ -146,6 +159,7 @@ class HttpClient:
             close_head(head, request.body),
             connect_s=self._config.connect_timeout_s,
             total_s=timeout_s,
+            may_leave=may_leave,
         )
 
     def _write_head(self, request: Request, interface: Interface, shown: ShownCredential) -> bytes:
@@ -174,24 +188,26 @@ class HttpClient:
         except exchange.TooLong as fault:
             raise PeerUnavailable(f"{url}: {fault}", url=url) from None
 
-    def _send(
+    async def _send(
         self,
         request: Request,
         origin: str,
         headers: Mapping[str, str],
         timeout_s: float,
         shown: ShownCredential,
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        may_leave: MayLeave | None,
+    ) -> aiohttp.ClientResponse:
         dressed = add_credential(request, shown)
-        return self._sessions.open(origin).request(
-            dressed.method,
-            dressed.url,
-            data=exchange.wrap_body(dressed.body),
-            headers={**headers, **write_carried(self._config, shown)},
-            timeout=exchange.limit_time(self._config, timeout_s),
-            allow_redirects=False,
-            ssl=self._tls or True,
-        )
+        with asking(may_leave):
+            return await self._sessions.open(origin).request(
+                dressed.method,
+                dressed.url,
+                data=exchange.wrap_body(dressed.body),
+                headers={**headers, **write_carried(self._config, shown)},
+                timeout=exchange.limit_time(self._config, timeout_s),
+                allow_redirects=False,
+                ssl=self._tls or True,
+            )
 
 
 def add_credential(request: Request, shown: ShownCredential) -> Request:

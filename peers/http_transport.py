@@ -28,7 +28,7 @@ from passerelle.core.peer import (
 )
 from passerelle.core.wire.sse import SseParser
 from passerelle.peers import answers, exchange
-from passerelle.peers.call import STREAMS, AgentReply
+from passerelle.peers.call import LEASE_OVER, STREAMS, AgentReply
 from passerelle.peers.http_client import EXTENSIONS_HEADER, write_call
 from passerelle.peers.sessions import MAX_BODY_BYTES
 from passerelle.peers.stream_room import StreamRoom
@@ -36,6 +36,7 @@ from passerelle.peers.whole_answer import (
     GAVE_WAY,
     Broken,
     GaveWay,
+    HeldBack,
     NotConnected,
     NotReadable,
 )
@@ -65,7 +66,9 @@ class HttpTransport:
         call_id = next(self._ids)
         request = self._wire.write(interface, call, call_id)
         try:
-            reply = await self._client.fetch(request, interface, call.timeout_s)
+            reply = await self._client.fetch(request, interface, call.timeout_s, call.may_leave)
+        except HeldBack:
+            return LEASE_OVER
         except (RemoteError, NotConnected) as error:
             # Draining, no credential, no connection: nothing was sent.
             return Unreached(error.message if isinstance(error, RemoteError) else str(error))
@@ -91,6 +94,8 @@ class HttpTransport:
                 async for outcome in outcomes:
                     yield outcome
                     del outcome  # a stream that waits would keep it
+        except HeldBack:
+            yield LEASE_OVER
         except RemoteError as error:
             yield Unreached(error.message)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -104,7 +109,7 @@ class HttpTransport:
         headers = write_call(interface, request, streams=call.operation in STREAMS)
         headers["Accept-Encoding"] = "identity"  # a compressor would hold frames back
         async with self._client.request(
-            request, interface.origin, headers, call.timeout_s
+            request, interface.origin, headers, call.timeout_s, call.may_leave
         ) as response:
             for name in EXTENSIONS_HEADER.values():
                 note_confirmed(response.headers.get(name))

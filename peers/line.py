@@ -106,7 +106,7 @@ class Line:
 def _is_failure(outcome: StreamOutcome) -> bool:
     """Whether the way to the agent failed; an agent that answers with an error of A2A is there."""
     match outcome:
-        case Unreached(why="absent") | Unknown(gave_way=True):
+        case Unreached(why="absent" | "lease") | Unknown(gave_way=True):
             return False
         case Unreached() | Unknown():
             return True

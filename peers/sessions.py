@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import socket
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, cast
 
-from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+from aiohttp import ClientRequest, ClientSession, DummyCookieJar, TCPConnector
 
 from passerelle.core.errors import Draining
 from passerelle.peers.connection_pool import ConnectionPool
-from passerelle.peers.whole_answer import MAX_HEADER_BYTES
+from passerelle.peers.whole_answer import MAX_HEADER_BYTES, HeldBack
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Generator
 
+    from aiohttp import ClientResponse
     from aiohttp.abc import AbstractResolver
+    from aiohttp.connector import Connection
 
+    from passerelle.core.peer import MayLeave
     from passerelle.runtime.common.address_screen import Screen
     from passerelle.runtime.memory.room import Account, MemoryRoom
 
@@ -27,6 +33,34 @@ MAX_BODY_BYTES: Final = 24 * 1024 * 1024
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
+
+
+_MAY_LEAVE: Final[ContextVar[MayLeave | None]] = ContextVar("may_leave", default=None)
+"""aiohttp has no other way to carry it to the request."""
+
+
+@contextmanager
+def asking(may_leave: MayLeave | None) -> Generator[None]:
+    """A request that is made inside asks whether it may leave.
+
+    Raises:
+        HeldBack: it must not; there is a connection, and nothing was written.
+    """
+    token = _MAY_LEAVE.set(may_leave)
+    try:
+        yield
+    finally:
+        _MAY_LEAVE.reset(token)
+
+
+class _HeldRequest(ClientRequest):
+    """A request that asks whether it may leave, once aiohttp has a connection for it."""
+
+    async def send(self, conn: Connection) -> ClientResponse:
+        may_leave = _MAY_LEAVE.get()
+        if may_leave is not None and not may_leave():
+            raise HeldBack
+        return await super().send(conn)
 
 
 class PeerSessions:
@@ -113,6 +147,7 @@ class PeerSessions:
             cookie_jar=DummyCookieJar(),
             trust_env=False,
             headers={"User-Agent": "passerelle"},
+            request_class=_HeldRequest,
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
         )

@@ -89,6 +89,13 @@ class NotConnected(Exception):
     """There is no connection: nothing was sent."""
 
 
+class HeldBack(NotConnected):
+    """There is one, and the request must not be sent any more, or not now: see ``core.peer.MayLeave``."""
+
+    def __init__(self) -> None:
+        super().__init__("the request must not be sent any more")
+
+
 class Broken(Exception):
     """The connection ended between a request and the end of its answer: nobody knows whether it was taken."""
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -26,13 +26,13 @@ from passerelle.delegation.runs.run import Run, RunMovedError
 from passerelle.delegation.runs.volume import ReadRate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.events import AnyPayload
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import Peer, PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
@@ -291,6 +291,21 @@ class ActiveRun:
             if self.run.moved:
                 raise RunMovedError
             await asyncio.sleep(self.timeouts.lease_s)
+
+    def send(self, sent: JsonObject) -> Coroutine[Any, Any, PeerOutcome]:
+        """SendMessage, unless the lease is over by the time of its first byte.
+
+        Raises:
+            RunMovedError: the lease was lost by then, and the present one is another one.
+        """
+        return self.peer.send(sent, may_leave=self._has_lease)
+
+    def stream(self, sent: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
+        """SendStreamingMessage in the same way."""
+        return self.peer.stream(sent, may_leave=self._has_lease)
+
+    def _has_lease(self) -> bool:
+        return self.deps.may_send(self.run)
 
     async def append(
         self,

@@ -71,7 +71,8 @@ class Deferred:
     """The agent dials in, and not here: the run is for the instance that it is linked to."""
 
 
-SendResult: TypeAlias = "Literal['settled', 'unknown'] | Deferred"
+SendResult: TypeAlias = "Literal['settled', 'unknown', 'unsent'] | Deferred"
+"""``unsent``: the lease was over by the time when there was a connection."""
 
 
 def is_kept_back(record: TaskRecord) -> bool:
@@ -111,7 +112,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
         if active.run.is_streamed():
             standing: SendResult = await _stream(active, sent, tries)
         else:
-            outcome = await active.peer.send(sent)
+            outcome = await active.send(sent)
             if (
                 isinstance(outcome, Answered)
                 and (turn := active.run.templated) is not None
@@ -125,6 +126,8 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
                 return True
             standing = await _settle(active, outcome, tries)
         active.run.has_all = False
+        if standing == "unsent":
+            continue
         if not isinstance(standing, Deferred):
             active.learn()
             return standing == "settled"
@@ -170,7 +173,7 @@ def _is_moment(active: ActiveRun, since_ms: int) -> bool:
 
 
 async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult:
-    last = await follow_stream(active, active.peer.stream(sent))
+    last = await follow_stream(active, active.stream(sent))
     knows = await judge_end(active, last)
     if isinstance(last, Unknown | Malformed):
         await tell_broken(active, last)
@@ -181,6 +184,8 @@ async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult
 
 async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendResult:
     """What an outcome leads to that ends no templated turn."""
+    if isinstance(outcome, Unreached) and outcome.why == "lease":
+        return "unsent"
     if isinstance(outcome, Refused | Unreached) and active.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         why = outcome.why if isinstance(outcome, Unreached) else ""

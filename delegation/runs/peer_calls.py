@@ -110,4 +110,4 @@ async def send_input(
     to = RemoteAddress(run.remote_context_id, run.remote_task_id, references=referred.ids)
     sent = address_send({**params, "message": message}, to)
     await active.await_leave()
-    return await active.peer.send(sent)
+    return await active.send(sent)

@@ -353,7 +353,7 @@ class PauseAnswers:
     ) -> tuple[PeerOutcome, str | None]:
         """Sends, and takes what comes; the outcome with the state in it."""
         if not streams:
-            outcome = await self.active.peer.send(params)
+            outcome = await self.active.send(params)
             if isinstance(outcome, Answered):
                 await apply_results(self.active, [outcome.result])
             return outcome, _native_status(outcome)
@@ -366,7 +366,7 @@ class PauseAnswers:
         """
         first: tuple[PeerOutcome, str | None] | None = None
         last: StreamOutcome = Closed()
-        async with aclosing(self.active.peer.stream(params)) as stream:
+        async with aclosing(self.active.stream(params)) as stream:
             async for said in stream:
                 if not isinstance(said, Answered):
                     last = said

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from passerelle.core.errors import PasserelleError, RemoteError
 from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
 from passerelle.peers import answers
-from passerelle.peers.call import STREAMS
+from passerelle.peers.call import LEASE_OVER, STREAMS
 from passerelle.peers.grpc.channels import GrpcChannels, connect
 from passerelle.peers.grpc.forms import FORMS, find_row
 from passerelle.peers.grpc.status import DETAILS_KEY, parse_status, read_end
@@ -119,6 +119,9 @@ class GrpcTransport:
         headers = write_version(interface.version, find_wanted(interface.extensions))
         headers |= write_carried(self._config, shown)
         metadata = tuple((name.lower(), value) for name, value in headers.items())
+        if call.is_held_back:
+            yield LEASE_OVER
+            return
         pending = _start(channel, form, call, request, metadata)
         try:
             read = partial(_read, form, row, call, self._bind(interface.origin))

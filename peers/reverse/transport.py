@@ -14,7 +14,7 @@ from passerelle.channels.reverse_link import AskRefused as AgentRefused
 from passerelle.channels.reverse_link import Broken, Cut, Ended, ItemCame
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.peers import answers
-from passerelle.peers.call import SENDS, STREAMS
+from passerelle.peers.call import LEASE_OVER, SENDS, STREAMS
 from passerelle.peers.credential import show_fixed
 from passerelle.peers.http_client import write_carried, write_version
 from passerelle.runtime.common.carried import find_wanted
@@ -100,7 +100,7 @@ class ChannelTransport:
         if call.operation in _WORK and served.working >= served.most:
             reason = f"it takes {served.most} calls at once, and has them"
             return Unreached(reason, _LOOK_S, "limit")
-        return served
+        return LEASE_OVER if call.is_held_back else served
 
     @contextmanager
     def _open(self, served: Served, interface: Interface, call: PeerCall) -> Generator[OpenCall]:

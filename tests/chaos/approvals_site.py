@@ -22,6 +22,7 @@ from tests.chaos.approvals_plan import Death, Errand
 from tests.chaos.approvals_snares import GATEWAYS, AgentSnares, Snare, StoreSnares, Trapper
 from tests.chaos.records import open_records
 from tests.support.engine import answers, end_process, redis_on_path, start_process
+from tests.support.ports import find_free_port
 from tests.support.scripted_peer import make_card
 from tests.support.tcp_proxy import Cut, fault_proxy
 from tests.support.waiting import wait_until
@@ -204,7 +205,9 @@ async def run_approval_site(
             config.write_text(text, encoding="utf-8")
             environ = {_TOKEN: f"gateway-{number}"}
             site.gateways.append(
-                GatewayProcess(place, config, environ=environ, begin=nursery.start)
+                GatewayProcess(
+                    place, config, environ=environ, begin=nursery.start, port=find_free_port()
+                )
             )
             stack.push_async_callback(site.gateways[-1].stop)
         await asyncio.gather(*(site.start_gateway(number) for number in range(GATEWAYS)))

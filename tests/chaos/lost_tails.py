@@ -33,8 +33,8 @@ from passerelle.demo.processes import GatewayProcess
 from tests.chaos.plan import GATEWAYS, LASTING
 from tests.chaos.site import KEY, AgentProcess
 from tests.chaos.store_view import StoreView
-from tests.support.engine import free_port
 from tests.support.failover import run_pair
+from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ async def open_scene(
     async with AsyncExitStack() as stack:
         agents: dict[str, AgentProcess] = {}
         for name in LASTING:
-            port = free_port()
+            port = find_free_port()
             agent = AgentProcess(name, folder, port, f"http://127.0.0.1:{port}")
             stack.callback(_end, agent)
             await agent.start()
@@ -324,7 +324,9 @@ async def open_scene(
             home.mkdir()
             config = home / "passerelle.yaml"
             config.write_text(_write_config(folder, store_url, agents), encoding="utf-8")
-            gateway = GatewayProcess(home, config, environ={"PASSERELLE_LOG_FORMAT": "json"})
+            gateway = GatewayProcess(
+                home, config, environ={"PASSERELLE_LOG_FORMAT": "json"}, port=find_free_port()
+            )
             stack.push_async_callback(gateway.stop)
             scene.gateways.append(gateway)
             await gateway.start()

@@ -20,6 +20,7 @@ import yaml
 
 from passerelle.demo.processes import GatewayProcess, start
 from tests.chaos.site import ROOT
+from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ async def _open_scene(folder: Path) -> AsyncGenerator[Scene]:
         config = folder / "passerelle.yaml"
         agents = [{"name": AGENT, "url": url, "limits": {"concurrency": LIMIT}}]
         config.write_text(yaml.safe_dump({"agents": agents}), encoding="utf-8")
-        gateway = GatewayProcess(folder, config, environ={"PASSERELLE_LOG_FORMAT": "json"})
+        gateway = GatewayProcess(
+            folder, config, environ={"PASSERELLE_LOG_FORMAT": "json"}, port=find_free_port()
+        )
         async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             try:
                 await gateway.start()

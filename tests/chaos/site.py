@@ -29,8 +29,9 @@ from tests.chaos.plan import GATEWAYS, LASTING, SDK
 from tests.chaos.store_view import StoreView
 from tests.chaos.traps import Hands, Trap, Traps
 from tests.chaos.wire import AgentTap, StoreTap
-from tests.support.engine import free_port, redis_on_path, run_server
+from tests.support.engine import redis_on_path, run_server
 from tests.support.nursery import run_nursery
+from tests.support.ports import find_free_port
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
 
@@ -227,7 +228,9 @@ async def run_site(folder: Path) -> AsyncGenerator[Site]:
             (home / "passerelle.yaml").write_text(write_config(site, proxy.url), encoding="utf-8")
             environ = {_TOKEN: name, "PASSERELLE_LOG_FORMAT": "json"}
             config = home / "passerelle.yaml"
-            gateway = GatewayProcess(home, config, environ=environ, begin=nursery.start)
+            gateway = GatewayProcess(
+                home, config, environ=environ, begin=nursery.start, port=find_free_port()
+            )
             site.gateways.append(gateway)
             stack.push_async_callback(gateway.stop)
             await site.start_gateway(place)
@@ -236,7 +239,7 @@ async def run_site(folder: Path) -> AsyncGenerator[Site]:
 
 
 async def _start_agent(site: Site, name: str, stack: AsyncExitStack) -> None:
-    agent = AgentProcess(name, site.folder, free_port())
+    agent = AgentProcess(name, site.folder, find_free_port())
     tap = partial(AgentTap, site.traps, name)
 
     async def hear(reader: asyncio.StreamReader) -> None:

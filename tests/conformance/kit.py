@@ -32,7 +32,8 @@ from xml.etree import ElementTree as ET
 import orjson
 
 from tests.conformance.registry import HERE, read_requirements
-from tests.conformance.site import AGENT, find_free_port, make_settings, open_http, run_agent
+from tests.conformance.site import AGENT, make_settings, open_http, run_agent
+from tests.support.ports import find_free_port
 from tests.support.processes import run_gateway
 
 SKIPS: Final = HERE / "expected-skips.txt"

@@ -7,7 +7,6 @@ call another agent only.
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,6 +35,7 @@ from tests.conformance.callers import (
 )
 from tests.conformance.grpc_caller import GrpcCaller
 from tests.conformance.socket_caller import open_socket
+from tests.support.ports import find_free_port
 from tests.support.processes import run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 
@@ -167,12 +167,6 @@ async def make_leaky() -> ScriptedPeer:
     peer.card |= {"name": "Leaky", "skills": [_SKILL]}
     await peer.stop()
     return peer
-
-
-def find_free_port() -> int:
-    """A port that nobody has now. One that the gateway chose itself could not stand on its cards."""
-    with socket.create_server((_HOST, 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def make_settings(grpc_port: int) -> Json:

@@ -16,7 +16,7 @@ from passerelle.core.ports.log import StreamRef
 from passerelle.store import nodes as store_nodes
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
-from tests.support.engine import free_port
+from tests.support.ports import find_free_port
 from tests.support.sentinel import Watched, ask_port, run_watched
 from tests.support.waiting import block_until, wait_until
 
@@ -111,7 +111,7 @@ async def test_switch_under_load_is_followed_and_loses_no_more_than_replicas_lac
 async def test_dead_sentinels_are_passed_over_and_others_are_remembered(
     watched: Watched, tmp_path: Path
 ) -> None:
-    dead = [free_port(), free_port()]
+    dead = [find_free_port(), find_free_port()]
     url = watched.url_of(*dead, watched.sentinels[0])
     async with await Store.open(StoreSettings(url, tmp_path)) as store:
         known = getattr(store.nodes, "_topology")._known  # noqa: B009  private to its class

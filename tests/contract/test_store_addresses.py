@@ -16,8 +16,9 @@ from passerelle.store.connection import Endpoint, pack
 from passerelle.store.store import Store, StoreSettings
 from passerelle.store.topology import Servers
 from tests.support.batches import EPOCH, Place, event, make_place, operation
-from tests.support.engine import Server, ask, empty, end_process, free_port
+from tests.support.engine import Server, ask, empty, end_process
 from tests.support.failover import run_pair
+from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +44,7 @@ async def write(store: Store, at: Place) -> None:
 
 
 async def test_dead_first_node_of_a_cluster_is_passed_over(cluster: Server, tmp_path: Path) -> None:
-    dead = f"redis://127.0.0.1:{free_port()}"
+    dead = f"redis://127.0.0.1:{find_free_port()}"
     async with await Store.open(StoreSettings(f"{dead},{cluster.url}", tmp_path)) as store:
         assert len(store.nodes.all) == len(cluster.nodes)
         await write(store, make_place())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tests.conversations.plain_agent import run_plain_agent
 from tests.conversations.sdk_agent import SdkAgents, run_sdk_agents
 from tests.conversations.tap import Log, Tap, make_card, run_tap
 from tests.interop.puppets import run_agent
+from tests.support.ports import find_free_port
 
 _FOREIGN: Final = {"javascript_talker": JAVASCRIPT, "python_0_3_talker": SDK_0_3}
 _TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -110,9 +110,8 @@ async def run_site(folder: Path, cases: Sequence[Case]) -> AsyncGenerator[Site]:
                 tap.cards[name] = make_card(name, address, interface, streams=streams)
                 settings["allowed_origins"] = [f"http://{address}"]
             agents.append(settings)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            grpc_port = int(listener.getsockname()[1])
         config = folder / "passerelle.yaml"
+        grpc_port = find_free_port()
         dialled: dict[str, object] = {"port": grpc_port}
         if any(case.is_older_grpc for case in cases):
             dialled["default_agent"] = name_agent(SDK_1, ("GRPC", "0.3"), streams=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from tests.support.draining import Numbers, play_drain
+from tests.support.ports import find_free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,4 @@ async def test_devices_of_an_instance_that_ends_go_on_at_the_other_with_nothing_
 async def test_devices_that_take_nothing_hold_up_neither_the_end_nor_the_others(
     tmp_path: Path,
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    await play_drain(tmp_path, Numbers(following=20, lagging=20), port)
+    await play_drain(tmp_path, Numbers(following=20, lagging=20), find_free_port())

@@ -18,7 +18,8 @@ from passerelle.client.tasks import RedisVersionedTaskStore
 from passerelle.demo.processes import Child, start
 from passerelle.store.engine_binary import find_engine
 from tests.support.client_package import write_client
-from tests.support.engine import free_port, run_server
+from tests.support.engine import run_server
+from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guide" / "share-tasks-between-replicas.md"
@@ -120,7 +121,7 @@ async def run_replicas(folder: Path, *names: str) -> AsyncGenerator[list[Replica
         server = stack.enter_context(run_server(find_engine(None)))
         replicas: list[Replica] = []
         for name in names:
-            port = free_port()
+            port = find_free_port()
             http = await stack.enter_async_context(
                 httpx.AsyncClient(
                     base_url=f"http://127.0.0.1:{port}",

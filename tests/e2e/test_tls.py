@@ -27,6 +27,7 @@ from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.demo.processes import Child, read_port, start
 from passerelle.peers.grpc.methods import V1
 from passerelle.protocol.frames import SUBPROTOCOL
+from tests.support.ports import find_free_port
 from tests.support.processes import AGENT
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.tls import Authority, weaken
@@ -34,13 +35,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 HOST: Final = "localhost"
-
-
-def find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def write_config(folder: Path, peer: ScriptedPeer, authority: Authority, grpc_port: int) -> Path:

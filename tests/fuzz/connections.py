@@ -19,12 +19,12 @@ import httpx
 import orjson
 
 from tests.conformance.grpc_caller import GrpcCaller
-from tests.conformance.site import find_free_port
 from tests.fuzz import pipelines, slow_readers
 from tests.fuzz.crowds import CROWDS, GRPC, Crowd, stand
 from tests.fuzz.remains import Remains
 from tests.memory.site import MB, QUIET, Site, run_site, write_message
 from tests.support.beside import Beside
+from tests.support.ports import find_free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,8 +19,9 @@ from passerelle.gateway.store_setup import LOSSES, open_store
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.engine_process import EngineSettings, build_command
 from passerelle.store.store import Store
-from tests.support.engine import ask, end_process, free_port, run_server, start_process
+from tests.support.engine import ask, end_process, run_server, start_process
 from tests.support.failover import run_pair
+from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +67,7 @@ async def test_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> Non
 async def test_server_that_does_not_come_in_time_is_given_up(tmp_path: Path, wait: str) -> None:
     began_s = monotonic()
     with pytest.raises(StoreUnavailable):
-        await begin(read_settings(f"redis://127.0.0.1:{free_port()}", tmp_path, wait=wait))
+        await begin(read_settings(f"redis://127.0.0.1:{find_free_port()}", tmp_path, wait=wait))
     assert monotonic() - began_s < 30, "and not after the default"
 
 

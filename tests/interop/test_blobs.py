@@ -25,11 +25,11 @@ from tests.support.engine import (
     Server,
     end_process,
     engine_server,
-    free_port,
     start_process,
     started_legs,
 )
 from tests.support.house import open_house
+from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 __all__ = ["engine_server", "started_legs"]
@@ -51,7 +51,7 @@ def server() -> Generator[str]:
     require(S3)
     # Its threads are started once for the process, and are no leak of the test that comes first.
     obstore.put(MemoryStore(), "first", b"")
-    port = free_port()
+    port = find_free_port()
     python = str(S3 / ".venv/bin/python")
     process = start_process([python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
     try:
@@ -145,7 +145,7 @@ async def test_bucket_that_does_not_exist_is_a_fault_of_the_configuration(bucket
 async def test_server_that_is_away_is_said_without_secrets(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{find_free_port()}")
     with pytest.raises(StoreUnavailable) as caught:
         await open_blobs(bucket).put(HERE, b"x")
     assert caught.value.wrote == "no"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from tests.memory.cases import CASES
 from tests.memory.site import MB, QUIET, run_site, write_message
 from tests.support.beside import Beside
-from tests.support.engine import free_port
+from tests.support.ports import find_free_port
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -55,7 +55,7 @@ async def _ask_beside(site: Site) -> str:
 async def play(case: Case) -> Outcome:
     """One case, to the end of its rounds."""
     outcome = Outcome()
-    settings: JsonObject = {"grpc": {"port": free_port()}} if case.grpc else {}
+    settings: JsonObject = {"grpc": {"port": find_free_port()}} if case.grpc else {}
     with tempfile.TemporaryDirectory(prefix="psr-memory-") as name:
         running = run_site(Path(name), case.timeout, case.outputs, **settings)
         async with running as site:

@@ -19,6 +19,7 @@ from passerelle.store.engine_binary import find_engine
 from tests.races.agent import NAME, Cashier
 from tests.races.plan import GATEWAYS, RACERS
 from tests.support.engine import redis_on_path, run_server
+from tests.support.ports import find_free_port
 
 PERSON: Final = "ada"
 HOST: Final = "desk"
@@ -78,7 +79,9 @@ async def run_site(folder: Path) -> AsyncGenerator[Site]:
             home = folder / f"gateway-{number}"
             home.mkdir()
             (home / "passerelle.yaml").write_text(_write_config(site, folder), encoding="utf-8")
-            site.gateways.append(GatewayProcess(home, home / "passerelle.yaml"))
+            site.gateways.append(
+                GatewayProcess(home, home / "passerelle.yaml", port=find_free_port())
+            )
             stack.push_async_callback(site.gateways[-1].stop)
         await asyncio.gather(*(gateway.start() for gateway in site.gateways))
         for owner in (PERSON, HOST):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-import socket
 import tempfile
 import time
 from collections import Counter
@@ -41,6 +40,7 @@ from tests.stress.reader import Reader
 from tests.support.draining import Numbers, play_drain
 from tests.support.engine import ask
 from tests.support.failover import Pair, run_pair
+from tests.support.ports import find_free_port
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
 from tests.support.waiting import wait_until
 
@@ -374,12 +374,9 @@ async def run(plan: Plan) -> list[str]:
 
 async def end_instance(numbers: Numbers) -> list[str]:
     """A whole instance ends under many devices, half of which take nothing any more."""
-    with tempfile.TemporaryDirectory(prefix="psr-stress-") as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    with tempfile.TemporaryDirectory(prefix="psr-stress-") as folder:
         try:
-            await play_drain(Path(folder), numbers, port)
+            await play_drain(Path(folder), numbers, find_free_port())
         except AssertionError as error:
             return [
                 f"{numbers.following} and {numbers.lagging} devices, one instance ends: {error}"

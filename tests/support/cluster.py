@@ -24,10 +24,10 @@ from tests.support.engine import (
     answers,
     ask,
     end_process,
-    free_port,
     run_cluster,
     start_process,
 )
+from tests.support.ports import find_free_port
 from tests.support.waiting import block_until, wait_until
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def run_replicated_cluster(binary: EngineBinary, size: int = 3) -> Generator[Clu
             ask(url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
             account = ("on", f">{_PASSWORD}", "+psync", "+replconf", "+ping")
             ask(url, "ACL", "SETUSER", _ACCOUNT, *account)
-            port, bus_port = free_port(), free_port()
+            port, bus_port = find_free_port(), find_free_port()
             home = directory / str(port)
             home.mkdir()
             settings = EngineSettings(

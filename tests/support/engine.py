@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -26,6 +25,7 @@ from passerelle.store import keys
 from passerelle.store.engine_binary import EngineBinary, find_engine
 from passerelle.store.engine_process import EngineSettings, build_command, die_with_parent
 from passerelle.store.store import Store, StoreSettings
+from tests.support.ports import find_free_port
 from tests.support.waiting import block_until
 
 SLOTS = 16_384
@@ -70,7 +70,7 @@ def run_cluster(binary: EngineBinary, size: int = 3) -> Generator[Server]:
     """A cluster on loopback: slots, config epochs and meetings are given by client commands."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-t-")))
-        ports = [(free_port(), free_port()) for _ in range(size)]
+        ports = [(find_free_port(), find_free_port()) for _ in range(size)]
         server = Server("", node_urls=tuple(f"redis://127.0.0.1:{port}" for port, _ in ports))
         server.url = server.node_urls[0]
         for port, bus_port in ports:
@@ -138,13 +138,6 @@ def answers(url: str) -> bool:
         return ask(url, "PING") is True
     except redis.RedisError:
         return False
-
-
-def free_port() -> int:
-    """A port on loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return cast("tuple[str, int]", probe.getsockname())[1]
 
 
 def redis_on_path() -> EngineBinary | None:
@@ -251,7 +244,7 @@ def _serves_all(url: str, size: int) -> bool:
 
 def link(primary: Server, replica: Server) -> None:
     """Makes one server the replica of the other; replication needs a TCP port."""
-    port = free_port()
+    port = find_free_port()
     ask(primary.url, "CONFIG", "SET", "bind", "127.0.0.1")
     ask(primary.url, "CONFIG", "SET", "port", port)
     ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)

@@ -15,11 +15,11 @@ from tests.support.engine import (
     answers,
     ask,
     end_process,
-    free_port,
     redis_on_path,
     restart_server,
     run_server,
 )
+from tests.support.ports import find_free_port
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
 from tests.support.waiting import wait_until
 
@@ -77,7 +77,7 @@ async def run_pair() -> AsyncGenerator[Pair]:
     """Two servers, level with each other."""
     binary = redis_on_path()
     assert binary is not None, "redis-server is not on PATH"
-    port = free_port()
+    port = find_free_port()
     listens = ("--port", str(port), "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
     with (
         run_server(binary, *listens) as primary,

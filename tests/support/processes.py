@@ -23,6 +23,7 @@ from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.runtime.common.clock import SystemIds
 from tests.support.engine import ask
+from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 # A whole answer, as a test reads it: members that are missing fail the test by themselves.
@@ -51,7 +52,10 @@ async def run_gateway(
     config = folder / "passerelle.yaml"
     config.write_text(yaml.safe_dump({"agents": listed, **settings}), encoding="utf-8")
     gateway = GatewayProcess(
-        folder, config, environ={"PASSERELLE_LOG_FORMAT": "json", **(environ or {})}
+        folder,
+        config,
+        environ={"PASSERELLE_LOG_FORMAT": "json", **(environ or {})},
+        port=find_free_port(),
     )
     try:
         await gateway.start()

@@ -39,6 +39,7 @@ from aiohttp import web
 
 from passerelle.core.wire.json import Json, JsonObject
 from tests.support.loopback_server import end_runner
+from tests.support.ports import find_free_port
 from tests.support.scripted_answers import answer_stream, answer_unary, send_error, send_result
 from tests.support.scripted_behaviours import BEHAVIOURS, echo, go_on
 from tests.support.scripted_queries import QueryError, list_tasks, show_task
@@ -122,7 +123,7 @@ class ScriptedPeer:
         self._turns: dict[asyncio.Task[None], Turn] = {}
         self._connections: set[asyncio.Transport] = set()
         self._runner: web.AppRunner | None = None
-        self._port = 0
+        self._port = find_free_port()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -149,7 +150,6 @@ class ScriptedPeer:
             self._runner, "127.0.0.1", self._port, reuse_address=True, ssl_context=self._tls
         )
         await site.start()
-        self._port = cast("tuple[str, int]", self._runner.addresses[0])[1]
         if not self.card:
             self.card = make_card(self.name, self.url + "/")
 

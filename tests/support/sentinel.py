@@ -18,11 +18,11 @@ from tests.support.engine import (
     answers,
     ask,
     end_process,
-    free_port,
     redis_on_path,
     run_server,
     start_process,
 )
+from tests.support.ports import find_free_port
 from tests.support.waiting import block_until
 
 SERVICE = "store"
@@ -81,7 +81,7 @@ def run_watched(*options: str, replicas: int = 2) -> Generator[Watched]:
     assert program is not None, "redis-sentinel is not on PATH"
     watched = Watched()
     with ExitStack() as stack:
-        ports = [free_port() for _ in range(replicas + 1)]
+        ports = [find_free_port() for _ in range(replicas + 1)]
         for port in ports:
             follows = () if port == ports[0] else ("--replicaof", "127.0.0.1", str(ports[0]))
             listens = (
@@ -99,7 +99,7 @@ def run_watched(*options: str, replicas: int = 2) -> Generator[Watched]:
             block_until(partial(_is_linked, port), 20, "a replica is linked")
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-t-")))
         for place in range(3):
-            port = free_port()
+            port = find_free_port()
             watched.sentinels.append(port)
             file = directory / f"sentinel-{place}.conf"
             file.write_text(_write_config(port, ports[0], directory))

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.peer import Answered, Closed, Peer, Refused, StreamOutcome, Unknown
+from passerelle.core.peer import Answered, Closed, Peer, Refused, StreamOutcome, Unknown, Unreached
 from passerelle.core.wire.json import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -194,3 +194,28 @@ async def test_invalid_params_are_refused_with_the_peers_code(peer: Peer) -> Non
     wrong = await peer.send(say("x", taskId=str(task["id"]), contextId="another-context"))
     assert isinstance(wrong, Refused)
     assert wrong.code in {-32602, -32600}
+
+
+@pytest.mark.requirement("I2")
+async def test_send_that_may_not_leave_by_its_first_byte_is_not_sent(peer: Peer) -> None:
+    asked: list[str] = []
+
+    def forbid() -> bool:
+        asked.append("asked")
+        return False
+
+    held = say("hello", contextId="held-back")
+    outcomes = [
+        await peer.send(held, may_leave=forbid),
+        *await read_all(peer.stream(held, may_leave=forbid)),
+    ]
+    assert [getattr(outcome, "why", outcome) for outcome in outcomes] == ["lease", "lease"]
+    assert all(isinstance(outcome, Unreached) for outcome in outcomes)
+    assert asked == ["asked"] * 2, "no other interface is tried"
+    # The way to the agent is as good as before: neither connection nor breaker has suffered.
+    for _ in range(6):
+        await peer.send(held, may_leave=forbid)
+    assert state_of(task_of(await peer.send(say("hello"), may_leave=lambda: True))) == (
+        "TASK_STATE_COMPLETED"
+    )
+    assert (await read_all(peer.stream(say("hello"), may_leave=lambda: True)))[-1] == Closed()

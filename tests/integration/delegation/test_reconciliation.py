@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 
 from passerelle.a2a_mapping.extensions import CORRELATION
-from passerelle.core.commands import TurnAccepted
+from passerelle.core.batch import Incarnation
+from passerelle.core.commands import TurnAccepted, Wait
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
@@ -363,6 +364,37 @@ async def test_a_newer_lease_sends_nothing_for_a_run_of_the_one_before(house: Ho
     await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "the run is let go")
     assert driver.run.moved
     assert house.peer.texts == []
+
+
+@pytest.mark.requirement("I2")
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+@pytest.mark.parametrize("end", ["again", "moved"])
+async def test_a_process_that_stands_still_behind_its_intent_sends_nothing(
+    house: House, end: Literal["again", "moved"], wait: Wait
+) -> None:
+    dispatch, asked, leave = house.parts.dispatch, list[str](), asyncio.Event()
+    present, drives = dispatch.drives(Shard(0)), dispatch.drives
+
+    def stand_still(shard: Shard) -> Incarnation | None:
+        # The send is begun in time; by its first byte the lease is over.
+        asked.append("asked")
+        return dispatch.drives(shard) if len(asked) == 1 or leave.is_set() else None
+
+    dispatch.find_sender = stand_still
+    accepted = await house.send("hello", wait=wait)
+    await wait_until(lambda: len(asked) > 2, 15, "it is asked for again")
+    assert house.peer.texts == []
+    if end == "moved":
+        dispatch.drives = lambda _shard: replace(present, number=present.number + 1)
+    leave.set()
+    if end == "moved":
+        await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "it is let go")
+        assert house.peer.texts == []
+        dispatch.drives = drives
+        return
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["hello"]
+    assert (await house.types(accepted)).count("model.requested") == 1
 
 
 async def work_on(turn: Turn) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from passerelle.core.ports.agents import AgentServed
+from passerelle.peers.call import LEASE_OVER
 from tests.integration.reverse.rig import NAME, Caller, Rig, read_texts
 from tests.support.waiting import wait_until
 
@@ -20,6 +21,20 @@ async def test_a_message_reaches_an_agent_that_has_no_port(rig: Rig) -> None:
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert read_texts(task) == ["book it"]
     assert rig.agent.executor.executed == {"m-1": 1}
+
+
+@pytest.mark.requirement("I2")
+async def test_a_message_that_may_not_leave_any_more_is_in_no_frame(rig: Rig) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    async with rig.link(instance):
+        peer = instance.gateway.peers.find(NAME)
+        held = caller.write("book it")
+        assert await peer.send(held, may_leave=lambda: False) == LEASE_OVER
+        streamed = peer.stream(held, may_leave=lambda: False)
+        assert [outcome async for outcome in streamed] == [LEASE_OVER]
+        await caller.send("book another")
+    assert rig.agent.executor.executed == {"m-2": 1}
 
 
 async def test_a_bare_message_comes_back_as_one(rig: Rig) -> None:
