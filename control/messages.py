@@ -11,6 +11,7 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
+from passerelle.delegation.runs.turns import TurnRequest
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.limits.costs import FREE
 from passerelle.runtime.records.references import MEMBER, NOTHING
@@ -114,7 +115,7 @@ class Messages:
         referred: Referred,
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and makes its driver."""
-        plan = await self.planning.plan(principal, command, peer)
+        plan = await self.planning.plan(command, peer)
         if referred.tasks:
             plan = replace(
                 plan,
@@ -129,9 +130,10 @@ class Messages:
             if self.planning.charges:
                 charge = await self.planning.charge(principal, command)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
-            opened = None if idem else await self.templated_turns.open(principal, command, plan)
+            request = TurnRequest(principal, command, plan, idem)
+            opened = await self.templated_turns.open(request)
             if opened is None:
-                opened = await self.turns.open(principal, command, idem, plan)
+                opened = await self.turns.open(request)
         except BaseException:
             charge.refund()
             raise

@@ -84,6 +84,8 @@ class TaskStart:
     remote_context: str
     facts: tuple[LimitPayload, ...]
     once: Once
+    caller: str
+    """The id of whoever starts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,12 @@ class Starting:
         version: int | None,
         once: Once,
     ) -> TaskChanged:
-        plan = await self.planning.plan(principal, turn, peer)
+        plan = await self.planning.plan(turn, peer)
         plan = change(plan, policy=bound_policy(owned.record, plan.policy), ground=object())
         charge = await self.planning.charge(principal, turn)
         try:
             _check_constraints(owned.record, turn.agent, plan, charge.facts)
-            start = await self._prepare(owned, version, turn, plan, charge.facts, once)
+            start = await self._prepare(principal, owned, version, turn, plan, charge.facts, once)
             written = await self._append(start)
         except BaseException:
             charge.refund()
@@ -183,6 +185,7 @@ class Starting:
 
     async def _prepare(
         self,
+        principal: Principal,
         owned: Owned,
         version: int | None,
         turn: SubmitTurn,
@@ -208,6 +211,7 @@ class Starting:
             remote_context=ids.mint(REMOTE_CONTEXT, shard),
             facts=facts,
             once=once,
+            caller=principal.id,
         )
 
     async def _append(self, start: TaskStart) -> Written:
@@ -273,7 +277,7 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     if not isinstance(thread, ThreadRecord):
         raise NotFound("context", record.scope.context_id)
     decision.add(threads.decide(thread, start.submitting))
-    decision.add([Fact(start.scope, start.plan.judge(ids, start.task.shard))])
+    decision.add([Fact(start.scope, start.plan.judge(start.caller, ids, start.task.shard))])
     decision.add(Fact(start.scope, payload) for payload in start.facts)
     ready = decision.state(start.task)
     if isinstance(ready, TaskRecord):

@@ -94,7 +94,7 @@ def render_answer(
     packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call, pace.within_s)
     row = template.row
     if row is not None:
-        row = IndexRow(row.owner, row.agent, context.task.id, now_ms, row.part)
+        row = IndexRow(turn.owner, row.agent, context.task.id, now_ms, row.part)
     return run.append_rendered(turn, template, packed, answer, row)
 
 

@@ -57,8 +57,8 @@ class Delegation:
     card: PeerCard
     mechanism: Literal["unary", "streaming"]
     policy: RetryPolicy
-    judge: Callable[[Ids, Shard], PermissionEvaluated]
-    """How policy judges the call, under an id that is minted in a shard."""
+    judge: Callable[[str, Ids, Shard], PermissionEvaluated]
+    """How policy judges the call of a caller, named by its id, under an id that is minted in a shard."""
     drives: Callable[[Shard], Incarnation]
     facts: tuple[LimitPayload | WarningRaised, ...] = ()
     """What is to be said on the turn beside it: its price, a quota that is low, a reference that is unknown."""
@@ -81,7 +81,10 @@ class Delegation:
     gated: bool = False
     """Whether anybody but the defaults has a say in what is sent."""
     ground: object = field(default_factory=object, compare=False)
-    """The same one for all plans that differ in ``facts``, references, ``acceptance``, wishes and ``trace`` alone."""
+    """The same one for all plans that differ in ``facts``, references, ``acceptance``, wishes and ``trace`` alone.
+
+    Whose message it is makes no difference to a plan.
+    """
 
     def list_edges(self) -> list[TaskDependencyUpdated]:
         """The edges to the tasks that the new one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""
@@ -170,12 +173,12 @@ class Planner:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
-    _kept: OrderedDict[tuple[str, str, Wait], Delegation] = field(
-        default_factory=OrderedDict[tuple[str, str, "Wait"], "Delegation"]
+    _kept: OrderedDict[tuple[str, Wait], Delegation] = field(
+        default_factory=OrderedDict[tuple[str, "Wait"], "Delegation"]
     )
-    """By caller, agent and how the caller waits: the plan of a message without further wishes."""
+    """By agent and how the caller waits: the plan of a message without further wishes."""
 
-    async def plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
+    async def plan(self, command: SubmitTurn, peer: Peer) -> Delegation:
         """What must be known before the first append.
 
         Raises:
@@ -185,7 +188,7 @@ class Planner:
         terms = self.find_terms(command.agent)
         card = peer.fresh or await _describe(peer, terms.policy)
         gated = self.find_rules().judges_sends
-        key = (principal.id, command.agent, command.wait)
+        key = (command.agent, command.wait)
         known = self._kept.get(key)
         if (
             known is None
@@ -194,7 +197,7 @@ class Planner:
             or known.shows_at_once is not terms.always_task
             or known.gated is not gated
         ):
-            known = self._compose(principal, command, card, terms, gated=gated)
+            known = self._compose(command, card, terms, gated=gated)
             if key not in self._kept and len(self._kept) >= _KEPT:
                 self._kept.popitem(last=False)
             self._kept[key] = known
@@ -209,16 +212,15 @@ class Planner:
 
     def _compose(
         self,
-        principal: Principal,
         command: SubmitTurn,
         card: PeerCard,
         terms: PeerTerms,
         *,
         gated: bool,
     ) -> Delegation:
-        who, agent = principal.id, command.agent
+        agent = command.agent
 
-        def judge(ids: Ids, shard: Shard) -> PermissionEvaluated:
+        def judge(who: str, ids: Ids, shard: Shard) -> PermissionEvaluated:
             evaluation = evaluate(
                 InboundCall(who, agent),
                 PolicyFacts(ids.mint("eval", shard), may_call=True),

@@ -44,6 +44,7 @@ class SampleTurn:
     """A templated turn that was decided and not stored."""
 
     place: Place
+    owner: str
     driver: Incarnation
     message: JsonObject
     decision: Decision
@@ -61,7 +62,13 @@ class SampleTurn:
         """The turn as if it had been rendered."""
         values = self.example.values
         return TemplatedTurn(
-            template, values, self.place, self.task, self.turn_id, self.remote_context_id
+            template,
+            values,
+            self.place,
+            self.owner,
+            self.task,
+            self.turn_id,
+            self.remote_context_id,
         )
 
 
@@ -104,6 +111,8 @@ class TemplatedTurn:
     template: TurnTemplate
     values: tuple[bytes, ...]
     place: Place
+    owner: str
+    """The key of its caller."""
     task: EntityRef
     turn_id: str
     remote_context_id: str
@@ -136,5 +145,5 @@ class AnswerTemplate:
     """The ordinal of its id."""
     feed: bool
     row: IndexRow | None
-    """The sample row of the owner's list: another task, another time."""
+    """The sample row of the owner's list: another owner, another task, another time."""
     seen: SeenBehaviour | None

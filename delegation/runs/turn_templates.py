@@ -1,9 +1,10 @@
 """Turns that differ in ids, times and words alone: their first append is rendered from a template.
 
-A turn is templated when it opens a new context and nothing is asked for beside the message. Two such turns of one
-caller at one agent store the same but for ids, times and words. So two samples of a shape are rendered by the code that
-decides every other turn, and a wire template is made of what they would store; from then on the ids, times and words of
-a turn are filled in. Where there is no template, or a turn is not templated, it is decided like any other.
+A turn is templated when it opens a new context and nothing is asked for beside the message, but that it is taken once
+under its key. Two such turns at one agent store the same but for ids, times, words and names of callers. So two samples
+of a shape are rendered by the code that decides every other turn, and a wire template is made of what they would
+store; from then on the ids, times, words and names of a turn are filled in. Where there is no template, or a turn is
+not templated, it is decided like any other.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.plan import Delegation
 from passerelle.delegation.runs.templates import Ordinals, SampleTurn, TemplatedTurn, TurnTemplate
-from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt
+from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt, TurnRequest, read_task
 from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.blob_overflow import CAP
-from passerelle.runtime.records.message_summary import describe
-from passerelle.runtime.records.places import draw_shard, place_context
+from passerelle.runtime.records.message_summary import describe, digest_request
+from passerelle.runtime.records.places import choose_shard, draw_shard, hash_key, place_context
 from passerelle.runtime.records.shape_memory import ShapeMemory
 from passerelle.runtime.records.writes import Unread, compose
 from passerelle.store.connection import unpack
@@ -52,14 +53,13 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.ports.chance import Ids
-    from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.core.wire.trace import Trace
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.places import Place
 
 SHAPES: Final = 512
-"""Shapes that are remembered: each caller has its own at each agent."""
+"""Shapes that are remembered: each agent has its own, with and without a key."""
 FEW: Final = 16
 """Shapes that are learnt when they come first."""
 TRIES: Final = 4
@@ -71,8 +71,8 @@ _MORE_BITS: Final = 9
 _SHORT: Final = 24
 _FROM_MS: Final = 1_000_000_000_000
 _FROM_BITS: Final = 38
-FREE: Final = frozenset({0, *range(9, 14)})
-"""Where the message and the words of the caller stand among the values, which have any length."""
+FREE: Final = frozenset({0, *range(9, 15)})
+"""Where the message, the words and the name of the caller stand among the values, which have any length."""
 _TOUCHED: Final = (EntityKind.SESSION, EntityKind.THREAD, EntityKind.TASK)
 """What a turn may open; no question, and no change of devices, grants or rules."""
 
@@ -86,15 +86,13 @@ class TemplatedTurns:
         default_factory=lambda: ShapeMemory(SHAPES, FEW)
     )
 
-    async def open(
-        self, principal: Principal, command: SubmitTurn, plan: Delegation
-    ) -> OpenedTurn | None:
+    async def open(self, request: TurnRequest) -> OpenedTurn | None:
         """The stored turn; None where nothing is stored and the turn has to be decided.
 
         Raises:
             StoreUnavailable: nothing is known to be written, and no peer was called.
         """
-        rendered = self._fill(principal, command, plan)
+        rendered = self._fill(request)
         if rendered is None:
             return None
         turn, packed = rendered
@@ -112,6 +110,8 @@ class TemplatedTurns:
                 unread = Unread(writes.log, packed, first, held)
                 templated = turn if first == 1 else None
                 return OpenedTurn(place, task, turn_id, unread, driver, templated=templated)
+            case Again(result=bytes(stored)) if read_task(stored) != task.id:
+                return await self.turns.repeat(stored, request.plan)
             case Again():
                 return OpenedTurn(place, task, turn_id, await writes.load(held), driver)
             case Conflict() | StaleEpoch() | Early():
@@ -123,20 +123,19 @@ class TemplatedTurns:
             case _:
                 assert_never(result)
 
-    def _fill(
-        self, principal: Principal, command: SubmitTurn, plan: Delegation
-    ) -> tuple[TemplatedTurn, PackedBatch] | None:
+    def _fill(self, request: TurnRequest) -> tuple[TemplatedTurn, PackedBatch] | None:
         """A turn, and what is stored of it; None where it has to be decided."""
+        principal, command, plan = request.principal, request.command, request.plan
         if not is_templated(command, plan):
             return None
         message = orjson.dumps(command.message)
         writes = self.turns.writes
-        shard = draw_shard(writes.ids)
+        shard = choose_shard(principal, writes.ids, request.idem)
         try:
             driver = plan.drives(shard)
         except StoreUnavailable:
             return None  # whoever decides has the lease extended first
-        template = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
+        template = self._find(request, (driver, writes.log.shard_epoch(shard)))
         if template is None or len(message) > CAP:
             return None
         now_ms, ordinals = writes.read_ms(shard), template.ordinals
@@ -144,7 +143,7 @@ class TemplatedTurns:
         minted = mint_together(writes.ids, shard, now_ms, template.numbers)
         stem = minted[0]
         place = place_context(principal, f"ctx{stem}{ordinals.context}", shard)
-        values = list_values(place, command, message, now_ms, plan, remote, minted)
+        values = list_values(request, place, message, now_ms, remote, minted)
         call = template.wire.render(values)
         if call is None:
             return None
@@ -153,21 +152,17 @@ class TemplatedTurns:
         first_event = f"ev{stem}{ordinals.first_event}"
         packed = PackedBatch(place.session.id, shard, touched, first_event, call)
         turn_id = f"turn{stem}{ordinals.turn}"
-        return TemplatedTurn(template, values, place, task, turn_id, remote), packed
+        owner = principal.key
+        return TemplatedTurn(template, values, place, owner, task, turn_id, remote), packed
 
-    def _find(
-        self,
-        principal: Principal,
-        command: SubmitTurn,
-        plan: Delegation,
-        under: tuple[Incarnation, int],
-    ) -> TurnTemplate | None:
+    def _find(self, request: TurnRequest, under: tuple[Incarnation, int]) -> TurnTemplate | None:
         """The template of a shape: what may differ and is no value of ``list_values``."""
-        (driver, epoch), trace, templates = under, plan.trace, self._templates
+        (driver, epoch), trace, templates = under, request.plan.trace, self._templates
         shape = (
-            plan.ground,
-            principal.tenant,
-            command.source,
+            request.plan.ground,
+            request.idem is None,
+            request.principal.tenant,
+            request.command.source,
             driver.instance,
             driver.number,
             epoch,
@@ -178,7 +173,7 @@ class TemplatedTurns:
         except KeyError:
             if not templates.is_worth(shape):
                 return None
-        template = make_template(self.turns, principal, command, plan, under)
+        template = make_template(self.turns, request, under)
         templates.keep(shape, template)
         return template
 
@@ -203,15 +198,20 @@ def is_templated(command: SubmitTurn, plan: Delegation) -> bool:
 
 
 def list_values(
+    request: TurnRequest,
     place: Place,
-    command: SubmitTurn,
     message: bytes,
     now_ms: int,
-    plan: Delegation,
     remote_context_id: str,
     minted: Sequence[str],
 ) -> tuple[bytes, ...]:
     """In what turns of a shape differ, as it stands in what is written; what is minted comes last."""
+    principal, command, plan, idem = (
+        request.principal,
+        request.command,
+        request.plan,
+        request.idem,
+    )
     words, trace, idle_ms = describe(command), plan.trace, plan.policy.idle_timeout_ms
     texts = (
         place.thread.id,
@@ -227,6 +227,10 @@ def list_values(
         words.preview,
         str(command.message["messageId"]),
         (trace.state or "") if trace else "",
+        principal.id,
+        principal.key,
+        "" if idem is None else hash_key(principal, idem),
+        "" if idem is None else digest_request(command),
         remote_context_id,
         *minted,
     )
@@ -234,25 +238,12 @@ def list_values(
 
 
 def make_template(
-    turns: Turns,
-    principal: Principal,
-    command: SubmitTurn,
-    plan: Delegation,
-    under: tuple[Incarnation, int],
+    turns: Turns, request: TurnRequest, under: tuple[Incarnation, int]
 ) -> TurnTemplate | None:
     """The template of a shape, out of two samples; ``under`` which incarnation and shard epoch."""
     ids = turns.writes.ids
     for _ in range(TRIES):
-        one, other = (
-            render_sample(
-                turns,
-                principal,
-                sample_command(command, ids),
-                change(plan, trace=sample_trace(plan.trace, ids)),
-                under,
-            )
-            for _ in range(2)
-        )
+        one, other = (render_sample(turns, sample_request(request, ids), under) for _ in range(2))
         wire = make_wire_template(one.example, other.example, FREE)
         if wire is None or one.asked != other.asked or one.spill.blobs:
             continue
@@ -263,45 +254,38 @@ def make_template(
             ordinals=Ordinals(*map(one.asked.find, ("ctx", "task", "turn", "ev"))),
             pick_touched=make_picker(touched),
             feed=one.feed,
-            mechanism=plan.mechanism,
+            mechanism=request.plan.mechanism,
             driver=one.driver,
             samples=(one, other),
         )
     return None
 
 
-def render_sample(
-    turns: Turns,
-    principal: Principal,
-    command: SubmitTurn,
-    plan: Delegation,
-    under: tuple[Incarnation, int],
-) -> SampleTurn:
+def render_sample(turns: Turns, request: TurnRequest, under: tuple[Incarnation, int]) -> SampleTurn:
     """Decides a turn by the code that decides every turn, and stores nothing."""
     chance = turns.writes.ids
     shard = draw_shard(chance)
     now_ms = sample_ms(chance)
     ids = RecordedIds(chance, shard, now_ms)
-    place = place_context(principal, ids.mint("ctx", shard), shard)
-    message = command.message
+    place = place_context(request.principal, ids.mint("ctx", shard), shard)
+    message = request.command.message
     driver, epoch = under
 
     def drives(_shard: Shard) -> Incarnation:
         return driver
 
-    plan = change(plan, drives=drives)
+    request = change(request, plan=change(request.plan, drives=drives))
     writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
-    draft = TurnAttempt(replace(turns, writes=writes), principal, command, plan, place, {}).draft(
-        None
-    )
+    draft = TurnAttempt(replace(turns, writes=writes), request, place, {}).draft()
     op = ids.mint("op", shard)
     batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
     call = writes.log.pack(batch).call
     asked, minted = ids.find_in(call)
     packed, remote_context_id = orjson.dumps(message), ids.contexts[0]
-    values = list_values(place, command, packed, now_ms, plan, remote_context_id, minted)
+    values = list_values(request, place, packed, now_ms, remote_context_id, minted)
     return SampleTurn(
         place=place,
+        owner=request.principal.key,
         driver=driver,
         message=message,
         decision=draft.decision,
@@ -313,6 +297,17 @@ def render_sample(
         example=Example(unpack(call), values),
         feed=standing.feed,
         remote_context_id=remote_context_id,
+    )
+
+
+def sample_request(request: TurnRequest, ids: Ids) -> TurnRequest:
+    """A request of the same shape, in which every text stands for itself."""
+    return change(
+        request,
+        principal=change(request.principal, id=sample_text(ids, _SHORT)),
+        command=sample_command(request.command, ids),
+        plan=change(request.plan, trace=sample_trace(request.plan.trace, ids)),
+        idem=None if request.idem is None else sample_text(ids, _SHORT),
     )
 
 

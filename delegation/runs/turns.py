@@ -69,6 +69,26 @@ if TYPE_CHECKING:
     from passerelle.webhooks.push_configs import PushConfigs
 
 
+@value
+class TurnRequest:
+    """A message that opens a task, as it came in, and how it is taken.
+
+    ``idem`` is the key of its caller under which it is taken once.
+    """
+
+    principal: Principal
+    command: SubmitTurn
+    plan: Delegation
+    idem: str | None = None
+
+    def remember(self, place: Place, turn_id: str, task_id: str) -> IdempotencyRow | None:
+        """What a repeat finds under its key; None without one."""
+        if self.idem is None:
+            return None
+        receipt = TurnReceipt(place.session.id, place.thread.id, turn_id, task_id, place.context_id)
+        return remember(self.principal, self.idem, digest_request(self.command), receipt)
+
+
 async def hold_for_ever(_shard: Shard) -> None:
     """The lease of a shard does not run out: nobody extends it."""
 
@@ -127,9 +147,7 @@ class Turns:
         session = EntityRef(EntityKind.SESSION, thread.session_id)
         return Place(place.shard, place.context_id, place.thread, session), held
 
-    async def open(
-        self, principal: Principal, command: SubmitTurn, idem: str | None, plan: Delegation
-    ) -> OpenedTurn:
+    async def open(self, request: TurnRequest) -> OpenedTurn:
         """Accepts the message as a new task, in one append.
 
         Raises:
@@ -137,13 +155,23 @@ class Turns:
             IdempotencyConflict: the key came with another request before.
         """
         for tries in range(MAX_TRIES):
-            place, held = await self.locate(principal, command, idem)
-            opening = TurnAttempt(self, principal, command, plan, place, held)
-            outcome = await opening.append(idem)
+            place, held = await self.locate(request.principal, request.command, request.idem)
+            outcome = await TurnAttempt(self, request, place, held).append()
             if isinstance(outcome, OpenedTurn):
                 return outcome
             await self.writes.step_back(tries)
         raise ConflictError("the context was changed by others again and again; try once more")
+
+    async def repeat(self, stored: bytes, plan: Delegation) -> OpenedTurn:
+        """What a key has led to before, by its stored receipt."""
+        receipt = from_bytes(TurnReceipt, stored)
+        task = EntityRef(EntityKind.TASK, receipt.task_id)
+        thread = EntityRef(EntityKind.THREAD, receipt.thread_id)
+        session = EntityRef(EntityKind.SESSION, receipt.session_id)
+        held = await self.writes.load([task, thread])
+        place = Place(thread.shard, receipt.context_id, thread, session)
+        driver = plan.drives(task.shard)
+        return OpenedTurn(place, task, receipt.turn_id, held, driver, repeated=True)
 
 
 def _check_session(held: Held, principal: Principal, session_id: str) -> None:
@@ -198,23 +226,21 @@ class TurnAttempt:
     """One try to open a turn with a task."""
 
     turns: Turns
-    principal: Principal
-    command: SubmitTurn
-    plan: Delegation
+    request: TurnRequest
     place: Place
     held: dict[EntityRef, Held]
 
-    async def append(self, idem: str | None) -> OpenedTurn | None:
+    async def append(self) -> OpenedTurn | None:
         """Stores it; None when somebody else changed the context meanwhile."""
         await self.turns.regain(self.place.shard)
-        draft = self.draft(idem)
+        draft = self.draft()
         for blob in draft.spill.blobs:
             await self.turns.blobs.put(self.place.shard, blob)
         task = draft.task
         outcome = await self._commit(draft.decision, task, draft.terms)
         match outcome:
-            case Written(repeated=bytes(stored)) if _read_task(stored) != task.id:
-                return await self._repeat(stored)
+            case Written(repeated=bytes(stored)) if read_task(stored) != task.id:
+                return await self.turns.repeat(stored, self.request.plan)
             case Written():
                 # Its own receipt may come back as well: the reply to the first try of this very append was lost.
                 await self._list(draft, outcome.held)
@@ -233,7 +259,7 @@ class TurnAttempt:
             case _:
                 raise UnsupportedOperation("the turn could not be stored; try again")
 
-    def draft(self, idem: str | None) -> TurnDraft:
+    def draft(self) -> TurnDraft:
         """Decides; nothing is stored yet."""
         writes = self.turns.writes
         shard = self.place.shard
@@ -248,9 +274,9 @@ class TurnAttempt:
             decision.introduce(self.place.session)
         self._decide(decision, task.id, turn_id, spill)
         shown = self._start(decision, task.id, run_id, spill)
-        driver = self.plan.drives(shard)
+        driver = self.request.plan.drives(shard)
         decision.set_field(task, OWNER, str(driver).encode())
-        terms = self._terms(decision, task, turn_id, run_id, idem, driver)
+        terms = self._terms(decision, task, turn_id, run_id, driver)
         return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
 
     async def _list(self, draft: TurnDraft, held: Mapping[EntityRef, Held]) -> None:
@@ -276,49 +302,25 @@ class TurnAttempt:
         task: EntityRef,
         turn_id: str,
         run_id: str,
-        idem: str | None,
         driver: Incarnation,
     ) -> Terms:
         return Terms(
             runs=(RunMove(run_id, task.id, driver, enters=True),),
-            due=list_limits(task.id, self.plan.policy, decision.now_ms),
+            due=list_limits(task.id, self.request.plan.policy, decision.now_ms),
             targets=self._attach_push(decision, task),
-            idem=self._remember(task.id, turn_id, idem),
+            idem=self.request.remember(self.place, turn_id, task.id),
         )
 
-    def _remember(self, task_id: str, turn_id: str, idem: str | None) -> IdempotencyRow | None:
-        if idem is None:
-            return None
-        place = self.place
-        receipt = TurnReceipt(place.session.id, place.thread.id, turn_id, task_id, place.context_id)
-        return remember(self.principal, idem, digest_request(self.command), receipt)
-
     def _attach_push(self, decision: Decision, task: EntityRef) -> tuple[TargetChange, ...]:
-        push = self.command.push
+        push = self.request.command.push
         if push is None:
             return ()
         facade = expose(TaskId(task.id), 1)
-        return self.turns.push_configs.attach(decision, task, facade, self.principal, push)
-
-    async def _repeat(self, stored: bytes) -> OpenedTurn:
-        receipt = from_bytes(TurnReceipt, stored)
-        task = EntityRef(EntityKind.TASK, receipt.task_id)
-        thread = EntityRef(EntityKind.THREAD, receipt.thread_id)
-        session = EntityRef(EntityKind.SESSION, receipt.session_id)
-        held = await self.turns.writes.load([task, thread])
-        place = Place(thread.shard, receipt.context_id, thread, session)
-        return OpenedTurn(
-            place,
-            task,
-            receipt.turn_id,
-            held,
-            self.plan.drives(task.shard),
-            repeated=True,
-        )
+        return self.turns.push_configs.attach(decision, task, facade, self.request.principal, push)
 
     def _decide(self, decision: Decision, task_id: str, turn_id: str, spill: Spill) -> None:
-        who, place = self.principal, self.place
-        decision.belong(self.plan.trace)
+        who, place = self.request.principal, self.place
+        decision.belong(self.request.plan.trace)
         session = decision.state(place.session)
         if place.session in decision.states and session is None:
             created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
@@ -337,33 +339,35 @@ class TurnAttempt:
             thread = decision.state(place.thread)
         scope = Scope(place.session.id, place.thread.id, turn_id, task_id)
         decision.add(tasks.decide(None, CreateTask(scope, self._created(task_id))))
-        for edge in self.plan.list_edges():
+        for edge in self.request.plan.list_edges():
             state = decision.state(EntityRef(EntityKind.TASK, task_id))
             if isinstance(state, TaskRecord):
                 decision.add(tasks.decide(state, LinkTask(edge)))
         if isinstance(thread, ThreadRecord):
-            decision.add(threads.decide(thread, submit(self.command, scope, spill)))
-        decision.add([Fact(scope, self.plan.judge(self.turns.writes.ids, place.shard))])
-        if self.plan.facts:
-            decision.add(Fact(scope, payload) for payload in self.plan.facts)
+            decision.add(threads.decide(thread, submit(self.request.command, scope, spill)))
+        decision.add(
+            [Fact(scope, self.request.plan.judge(who.id, self.turns.writes.ids, place.shard))]
+        )
+        if self.request.plan.facts:
+            decision.add(Fact(scope, payload) for payload in self.request.plan.facts)
 
     def _created(self, task_id: str) -> TaskCreated:
-        words, who = describe(self.command), self.principal
+        words, who = describe(self.request.command), self.request.principal
         return TaskCreated(
             objective=words.objective,
             title=words.title,
-            kind=self.command.agent,
+            kind=self.request.command.agent,
             family="delegation",
             requested_by=who.id,
             owner=who.key,
             tenant=who.tenant,
             context_id=self.place.context_id,
-            assignee=self.command.agent,
+            assignee=self.request.command.agent,
             visibility=Visibility.BACKGROUND
-            if self.command.wait == "none"
+            if self.request.command.wait == "none"
             else Visibility.FOREGROUND,
             root_task_id=task_id,
-            acceptance=self.plan.acceptance,
+            acceptance=self.request.plan.acceptance,
         )
 
     def _start(
@@ -374,21 +378,22 @@ class TurnAttempt:
         record = decision.state(EntityRef(EntityKind.TASK, task_id))
         if not (isinstance(thread, ThreadRecord) and isinstance(record, TaskRecord)):
             return None
-        context = thread.remotes.get(self.command.agent) or self.turns.writes.ids.mint(
+        context = thread.remotes.get(self.request.command.agent) or self.turns.writes.ids.mint(
             REMOTE_CONTEXT, self.place.shard
         )
-        started = begin_attempt(record, self.command, self.plan, context)
+        started = begin_attempt(record, self.request.command, self.request.plan, context)
         facts = tasks.decide(record, StartRun(run_id, started))
-        if not self.plan.shows_at_once:
+        if not self.request.plan.shows_at_once:
             decision.add(facts)
             return None
         facade = expose(TaskId(task_id), 1)
         status = make_status(SUBMITTED, format_ms(decision.now_ms))
         task: JsonObject = {"id": facade, "contextId": self.place.context_id, "status": status}
-        shown = complete_history(task, [self.command.message])
+        shown = complete_history(task, [self.request.command.message])
         decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
         return shown
 
 
-def _read_task(stored: bytes) -> str:
+def read_task(stored: bytes) -> str:
+    """The task of a stored receipt."""
     return from_bytes(TurnReceipt, stored).task_id

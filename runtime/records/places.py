@@ -72,16 +72,18 @@ def mint_place(principal: Principal, ids: Ids, idem: str | None, session_id: str
     Raises:
         ValueError: ``session_id`` is not an id.
     """
-    if session_id is not None:
-        shard = shard_of(session_id)
-    elif idem is not None:
-        shard = derive_shard("idem", principal.tenant, principal.id, idem)
-    else:
-        shard = draw_shard(ids)
+    shard = choose_shard(principal, ids, idem) if session_id is None else shard_of(session_id)
     place = place_context(principal, ids.mint("ctx", shard), shard)
     if session_id is None:
         return place
     return Place(shard, place.context_id, place.thread, EntityRef(EntityKind.SESSION, session_id))
+
+
+def choose_shard(principal: Principal, ids: Ids, idem: str | None) -> Shard:
+    """Where a new context lives, which may live anywhere: by the idempotency key, if there is one."""
+    if idem is None:
+        return draw_shard(ids)
+    return derive_shard("idem", principal.tenant, principal.id, idem)
 
 
 def draw_shard(ids: Ids) -> Shard:

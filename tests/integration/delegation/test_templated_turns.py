@@ -12,10 +12,10 @@ import pytest
 
 from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import SubmitTurn, TurnAccepted
+from passerelle.core.errors import IdempotencyConflict
 from passerelle.core.ids import ORDINALS
 from passerelle.core.peer import PeerCard
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.principal import Principal
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
@@ -38,13 +38,13 @@ from passerelle.delegation.runs.turn_templates import (
     make_template,
     render_sample,
 )
-from passerelle.delegation.runs.turns import OpenedTurn, Turns
+from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest, Turns
 from passerelle.peers.agent import AgentPeer
 from passerelle.runtime.records.places import list_places
 from passerelle.store.connection import pack, unpack
 from tests.support import drawn
 from tests.support.faults import FaultyLog
-from tests.support.house import ADA, House
+from tests.support.house import ADA, BOB, House
 
 pytestmark = pytest.mark.anyio
 
@@ -134,11 +134,9 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
         assert filling is not None, "the plainest answer of all is not plain"
         return filling
 
-    async def see_open(
-        turns: TemplatedTurns, who: Principal, command: SubmitTurn, plan: Delegation
-    ) -> OpenedTurn | None:
-        learnt.plans.append(plan)
-        return await open_turn(turns, who, command, plan)
+    async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
+        learnt.plans.append(request.plan)
+        return await open_turn(turns, request)
 
     monkeypatch.setattr("passerelle.delegation.runs.delivery.render_answer", see_take)
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
@@ -188,15 +186,32 @@ async def test_task_that_has_the_name_of_its_context_is_not_plain(
     assert answer_templates.read_templated(context, turn, answer(remote)) is None
 
 
-@pytest.mark.parametrize("callers", [3, 30])
-async def test_more_callers_than_shapes_have_no_form_made_for_each_message(
-    house: House, monkeypatch: pytest.MonkeyPatch, callers: int
+async def test_all_callers_of_an_agent_share_a_form(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    for name in ("bob", 'quote"d', "ada" * 40):
+        who = replace(ADA, id=name)
+        command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
+        accepted = await house.service.execute(who, command, None)
+        assert isinstance(accepted, TurnAccepted)
+        assert "task" in await house.hear(accepted, who=who)
+        listed = await house.store.projections.read_index(who.key, "echo", None, 10)
+        assert [facade for facade, _ in listed] == [accepted.facade]
+        record = await house.record(accepted)
+        assert (record.owner, record.requested_by) == (who.key, name)
+    assert [template is learnt.forms[0] for template in learnt.forms] == [True] * 4
+
+
+@pytest.mark.parametrize("wanted", [3, 30])
+async def test_more_tenants_than_shapes_have_no_form_made_for_each_message(
+    house: House, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
     made: list[str] = []
 
-    def see_make(turns: Turns, who: Principal, *given: Any) -> TurnTemplate | None:  # noqa: ANN401  whatever it takes
-        made.append(who.id)
-        return make_template(turns, who, *given)
+    def see_make(turns: Turns, request: TurnRequest, *given: Any) -> TurnTemplate | None:  # noqa: ANN401  whatever it takes
+        made.append(request.principal.tenant)
+        return make_template(turns, request, *given)
 
     monkeypatch.setattr(turn_templates, "make_template", see_make)
     monkeypatch.setattr(turn_templates, "SHAPES", 8)
@@ -206,13 +221,38 @@ async def test_more_callers_than_shapes_have_no_form_made_for_each_message(
         house.service, messages=replace(messages, templated_turns=TemplatedTurns(messages.turns))
     )
     for _ in range(3):
-        for number in range(callers):
-            who = replace(ADA, id=f"ada-{number}")
+        for number in range(wanted):
+            who = replace(ADA, tenant=f"house-{number}")
             command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
             accepted = await service.execute(who, command, None)
             assert isinstance(accepted, TurnAccepted)
             assert "task" in await house.hear(accepted, who=who)
-    assert len(made) == min(callers, 4)
+    assert len(made) == min(wanted, 4)
+
+
+@pytest.mark.requirement("CMD-30", "I2")
+async def test_a_filled_turn_under_a_key_is_taken_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
+    first = await house.service.execute(ADA, command, "k-1")
+    assert isinstance(first, TurnAccepted)
+    answer = await house.hear(first)
+    again = await house.service.execute(ADA, command, "k-1")
+    assert isinstance(again, TurnAccepted)
+    assert again == replace(first, repeated=True)
+    assert await house.hear(again) == answer
+    other = await house.service.execute(ADA, command, "k-2")
+    assert isinstance(other, TurnAccepted)
+    assert other.task_id != first.task_id
+    await house.hear(other)
+    assert house.peer.texts == ["echo hi"] * 3, "learnt, the first and the other"
+    changed = replace(command, message=house.message("echo ho"))
+    with pytest.raises(IdempotencyConflict):
+        await house.service.execute(ADA, changed, "k-1")
+    assert isinstance(await house.service.execute(BOB, changed, "k-1"), TurnAccepted)
+    assert len(set(map(id, learnt.forms))) == 2, "one without a key, one for all keys and callers"
 
 
 def make_trace(chance: random.Random, state: str | None) -> Trace:
@@ -222,8 +262,9 @@ def make_trace(chance: random.Random, state: str | None) -> Trace:
 
 @pytest.mark.requirement("I4", "ENV-8")
 @pytest.mark.parametrize("state", [None, 'vendor="%b"'])
+@pytest.mark.parametrize("idem", [None, "a key"])
 async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decided(
-    house: House, monkeypatch: pytest.MonkeyPatch, state: str | None
+    house: House, monkeypatch: pytest.MonkeyPatch, state: str | None, idem: str | None
 ) -> None:
     learnt = await learn(house, monkeypatch)
     (run,), (plan,) = learnt.runs, learnt.plans
@@ -235,12 +276,14 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     plan = replace(plan, policy=replace(plan.policy, idle_timeout_ms=90_000))
     traced = replace(plan, trace=trace)
     assert is_templated(command, traced)
-    template = make_template(turns, ADA, command, traced, under)
+    template = make_template(turns, TurnRequest(ADA, command, traced, idem), under)
     assert template is not None
     answered: set[AnswerShape] = set()
     for _ in range(10):
         again = replace(plan, trace=make_trace(chance, state))
-        decided = render_sample(turns, ADA, command, again, under)
+        key = None if idem is None else f"{idem}{chance.random()}"
+        who = replace(ADA, id=chance.choice(TEXTS[1:]))
+        decided = render_sample(turns, TurnRequest(who, command, again, key), under)
         assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, template, decided, answer)
@@ -254,10 +297,8 @@ async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(
     filled = list[bool]()
     open_turn = TemplatedTurns.open
 
-    async def see_open(
-        turns: TemplatedTurns, who: Principal, command: SubmitTurn, plan: Delegation
-    ) -> OpenedTurn | None:
-        opened = await open_turn(turns, who, command, plan)
+    async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
+        opened = await open_turn(turns, request)
         filled.append(opened is not None)
         return opened
 
@@ -331,7 +372,8 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     answered: set[AnswerShape] = set()
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
-        decided = render_sample(turns, ADA, command, plan, (driver, 0))
+        who = replace(ADA, id=f"{chance.choice(TEXTS)}a")
+        decided = render_sample(turns, TurnRequest(who, command, plan), (driver, 0))
         assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, template, decided, answer)
@@ -354,9 +396,9 @@ async def test_a_setting_that_has_the_digits_of_a_length_is_filled_in_as_it_is(
     policy, under = replace(plan.policy, backoff_ms=length * 10 + 9), (sample.driver, 0)
     slower = replace(plan, policy=policy)
     command = SubmitTurn("echo", make_message(random.Random(1)), "a2a", "unary")  # noqa: S311  always the same
-    slower_form = make_template(turns, ADA, command, slower, under)
+    slower_form = make_template(turns, TurnRequest(ADA, command, slower), under)
     assert slower_form is not None
-    turn = render_sample(turns, ADA, command, slower, under)
+    turn = render_sample(turns, TurnRequest(ADA, command, slower), under)
     wordless = sample_result(shape, run.writes.ids, turn.remote_context_id)
     assert compare_answer(run, slower_form, turn, wordless) == {shape}
 
