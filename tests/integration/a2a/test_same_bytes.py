@@ -1,8 +1,9 @@
 """With every shortcut off, the same is stored and answered, byte for byte.
 
 A message can be stored by a template, be begun in the callback that read it, and come under a head that is known: all
-of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way; ids and
-times aside, what the store is sent for them and what their callers get is compared as bytes.
+of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way, some of
+them under an idempotency key; ids, times and names of keys aside, what the store is sent for them and what their
+callers get is compared as bytes.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 MESSAGES: Final = 2_000
+KEYED_FROM: Final = 1_400
+"""From this message on they come under keys: a head that is known has none."""
 SEED: Final = 20
 _ROUND: Final = 2_048
 ENDS: Final = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "REJECTED", "CANCELED")
@@ -52,6 +55,7 @@ _VARIES: Final = re.compile(
     rb"|20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"  # times
     rb"|\b1[6-9]\d{11}\b"  # the same in ms
     rb'|"mint":"[0-9a-f]{8}"'  # what ids are minted from
+    rb"|(?<=idem:)[0-9a-f]{32}"  # names of keys
     rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # digests of what has ids in it
 )
 
@@ -80,15 +84,16 @@ class Caller:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def send(self, message: JsonObject) -> bytes:
-        """The body of the answer."""
+    async def send(self, message: JsonObject, key: str) -> bytes:
+        """The body of the answer; an empty ``key`` is none."""
+        named = b"Idempotency-Key: %b\r\n" % key.encode() if key else b""
         call = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage"}
         body = orjson.dumps({**call, "params": {"message": message}})
         body += b" " * (-len(body) % _ROUND)
         self.writer.write(
             b"POST /agents/echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"A2A-Version: 1.0\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
-            % (OWNER.encode(), len(body), body)
+            b"A2A-Version: 1.0\r\nAuthorization: Bearer %b\r\n%bContent-Length: %d\r\n\r\n%b"
+            % (OWNER.encode(), named, len(body), body)
         )
         head = await self.reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 "), head
@@ -137,8 +142,8 @@ def make_script(peer: ScriptedPeer, number: int) -> Script:
     return answer
 
 
-async def play(rig: Rig, patch: pytest.MonkeyPatch) -> list[Seen]:
-    """Each message in its turn, over one connection."""
+async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str) -> list[Seen]:
+    """Each message in its turn, over one connection; the last ones under keys, others each ``way``."""
     seen: list[Seen] = []
     append = RedisEventLog.append
 
@@ -152,7 +157,8 @@ async def play(rig: Rig, patch: pytest.MonkeyPatch) -> list[Seen]:
         for number in range(MESSAGES):
             seen.append(Seen())
             rig.peer.next(make_script(rig.peer, number))
-            seen[-1].answer = await caller.send(make_message(number))
+            key = "" if number < KEYED_FROM else f"{way}-{number}"
+            seen[-1].answer = await caller.send(make_message(number), key)
     return seen
 
 
@@ -179,11 +185,11 @@ async def test_the_same_is_stored_and_answered_with_every_shortcut_off(
     with monkeypatch.context() as patch:
         count(patch, TemplatedTurns, "_fill", taken)
         count(patch, UnaryCalls, "begin", taken)
-        short = await play(rig, patch)
+        short = await play(rig, patch, "short")
     with monkeypatch.context() as patch:
         patch.setattr(TemplatedTurns, "_fill", _refuse)
         patch.setattr(UnaryCalls, "begin", _refuse)
-        long = await play(rig, patch)
+        long = await play(rig, patch, "long")
     for number, (one, other) in enumerate(zip(short, long, strict=True)):
         assert one.even_out() == other.even_out(), number
     assert min(taken["_fill"], taken["begin"]) > MESSAGES / 3, taken
