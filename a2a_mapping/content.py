@@ -68,8 +68,10 @@ def settle_status(task: JsonObject) -> JsonObject:
 def find_warning(task: JsonObject | None, frame: JsonObject) -> str | None:
     """What is odd about ``frame`` coming after ``task``: a sentence for ``runtime.warning``, or None."""
     event = object_at(frame, "artifactUpdate")
+    if event.get("append") is not True:
+        return None
     name = text_at(object_at(event, "artifact"), "artifactId")
-    if event.get("append") is True and find_artifact(task or {}, name) is None:
+    if find_artifact(task or {}, name) is None:
         return "the agent appended to an artifact that it had not opened; it was opened"
     return None
 
@@ -146,8 +148,10 @@ def _fold_artifact(known: JsonObject | None, event: JsonObject) -> JsonObject:
 
 
 def _append(artifact: JsonObject, piece: JsonObject) -> JsonObject:
-    parts = objects_at(artifact, "parts") + objects_at(piece, "parts")
-    return _merge_metadata({**artifact, "parts": as_list(parts)}, piece)
+    # Those that are there may be many, and each piece comes this way.
+    known, given = artifact.get("parts"), objects_at(piece, "parts")
+    parts: list[Json] = [*known, *given] if isinstance(known, list) else as_list(given)
+    return _merge_metadata({**artifact, "parts": parts}, piece)
 
 
 def _merge_metadata(holder: JsonObject, addition: JsonObject) -> JsonObject:

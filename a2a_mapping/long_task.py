@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 def measure_artifact(artifact: JsonObject) -> int:
     """Bytes of what the parts of an artifact hold; ids, names and the JSON around them do not count."""
     parts = artifact.get("parts")
-    return sum(map(_measure_part, parts)) if isinstance(parts, list) else 0
+    return sum(map(measure_part, parts)) if isinstance(parts, list) else 0
 
 
-def _measure_part(part: Json) -> int:
+def measure_part(part: Json) -> int:
+    """Bytes of what a part holds."""
     if not isinstance(part, dict):
         return 0
     size = 0

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from passerelle.a2a_mapping.resume import ResumeWish
-    from passerelle.channels.cursor_check import Linked
     from passerelle.channels.hub import Hub
     from passerelle.channels.position import Item, Position
     from passerelle.channels.stream_ends import StreamEnd
@@ -73,6 +72,10 @@ _PIECE: Final = b'{"artifactUpdate"'
 _TASK: Final = b'{"task":'
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
+# As texts: the value of a member is read anew each time, and these are compared with each entry.
+_TASK_UPDATED: Final = str(EventType.TASK_UPDATED.value)
+_TURN_FAILED: Final = str(EventType.TURN_FAILED.value)
+_RUN_STATUS: Final = str(EventType.RUN_STATUS.value)
 _STALLED: Final = b'"stalled":true'
 _ASKING: Final = frozenset({EventType.ACTION_REQUIRED.value, EventType.PERMISSION_REQUESTED.value})
 LAST: Final = frozenset(
@@ -356,7 +359,13 @@ class Following:
             entry, epoch = linked.entry, page.cursor.epoch
             if until is not None:
                 until.note(entry)
-            frame = await self._read_frame(linked, epoch, shard) if entry.facade == facade else None
+            frame: StreamFrame | None = None
+            if entry.facade == facade:
+                cursor = str(Cursor(epoch, entry.sequence, linked.chain))
+                if entry.frame is not None:
+                    frame = StreamFrame(entry.cut_frame(), cursor, entry.data, forms=linked.memo)
+                else:
+                    frame = await self._read_long(entry, cursor, shard)
             if opening is not None and not opening.is_shown:
                 frame = await frame.load() if frame is not None else None
                 cursor = str(Cursor(epoch, entry.sequence, linked.chain))
@@ -372,13 +381,8 @@ class Following:
         if frames:
             yield frames
 
-    async def _read_frame(self, linked: Linked, epoch: str, shard: Shard) -> StreamFrame:
-        entry = linked.entry
-        cursor = str(Cursor(epoch, entry.sequence, linked.chain))
-        if entry.frame is not None:
-            offset, length = entry.frame
-            data = entry.data[offset : offset + length]
-            return StreamFrame(data, cursor, entry.data, forms=linked.memo)
+    async def _read_long(self, entry: Entry, cursor: str, shard: Shard) -> StreamFrame:
+        """A frame that stands elsewhere."""
         # Forms of what was too large for its entry are not kept beside it: all of them would be in memory together.
         long = self.contents.find_frame(entry, shard)
         if long is not None and long.json.size > _LONG_BYTES:
@@ -406,11 +410,11 @@ def _cut_page(
         reason: PasserelleError | None = None
         if awaits and _is_told(entry):
             return replace(page, entries=page.entries[: number + 1]), "told"
-        if entry.type == EventType.TASK_UPDATED.value and entry.sequence > since:
+        if entry.type == _TASK_UPDATED and entry.sequence > since:
             payload = decode_event(entry.data).fact.payload
             if isinstance(payload, TaskUpdated) and payload.new_owner:
                 reason = NotFound("task", facade)
-        elif awaits and entry.type == EventType.TURN_FAILED.value:
+        elif awaits and entry.type == _TURN_FAILED:
             reason = _read_refusal(entry, awaits)
         if reason is not None:
             return replace(page, entries=page.entries[:number]), reason
@@ -427,7 +431,7 @@ def _has_end(page: Page, facade: str) -> bool:
 
 def _is_told(entry: Entry) -> bool:
     """Whether whoever waits learns here that the task does not move."""
-    if entry.type != EventType.RUN_STATUS.value or _STALLED not in entry.data:
+    if entry.type != _RUN_STATUS or _STALLED not in entry.data:
         return False
     payload = decode_event(entry.data).fact.payload
     return isinstance(payload, RunStatus) and payload.stalled is True

@@ -180,7 +180,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(parts.dispatch.drain)
         stack.push_async_callback(notices.drain)
         host = await stack.enter_async_context(open_host(peers, routing, duties.keeper.instance))
-        gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
+        bounds, note_caller = list_bounds(settings), parts.dispatch.note_caller
+        gate = Gate(limiter, bounds, notices.tell_refused, note_caller)
         yield Gateway(
             parts,
             store,

@@ -58,6 +58,13 @@ class Entry:
     frame: tuple[int, int] | None = None
     facade: str | None = None
 
+    def cut_frame(self) -> bytes:
+        """The A2A frame; empty where it has none."""
+        if self.frame is None:
+            return b""
+        offset, length = self.frame
+        return self.data[offset : offset + length]
+
 
 class FactReader(Protocol):
     """Reads records and pages of facts. Raises StoreUnavailable where the store does not answer."""

@@ -23,7 +23,7 @@ from passerelle.delegation.runs.draft import DecisionDraft, find_first
 from passerelle.delegation.runs.follow_strategy import FollowStrategy
 from passerelle.delegation.runs.peer_profile import read_behaviour
 from passerelle.delegation.runs.run import Run, RunMovedError
-from passerelle.delegation.runs.volume import ReadRate
+from passerelle.delegation.runs.volume import ReadRate, name_caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -136,6 +136,7 @@ class ActiveRun:
     _strategy: FollowStrategy | None = field(default=None, init=False)
     _rate: ReadRate | None = field(default=None, init=False)
     _content: HeldContent | None = field(default=None, init=False)
+    _owner: str = field(default="", init=False)
     _is_held: bool = field(default=False, init=False)
     _attention: asyncio.Event | None = field(default=None, init=False)
     _activity: asyncio.Event | None = field(default=None, init=False)
@@ -167,19 +168,25 @@ class ActiveRun:
 
     @property
     def owner(self) -> str:
-        """The caller whose share of memory and of reading is used up."""
-        scope = self.run.record.scope
-        return f"{scope.tenant}/{scope.principal}"
+        """The caller whose share of memory and of reading is used up: whose task it was when its driver began."""
+        if not self._owner:
+            scope = self.run.record.scope
+            self._owner = name_caller(scope.tenant, scope.principal)
+        return self._owner
+
+    def counts_content(self, ahead: int) -> bool:
+        """Whether what is held of the task is so much that it counts, with ``ahead`` bytes that are not stored yet."""
+        return self._content is not None or self._measure_content(ahead) > SMALL_BYTES
+
+    def _measure_content(self, ahead: int) -> int:
+        volume = self.run.context.volume
+        return ahead if volume is None else ahead + volume.total.held
 
     async def hold_content(self, ahead: int) -> None:
         """Counts what is held of the task, ``ahead`` bytes of it not stored yet; returns when more may be read."""
-        volume = self.run.context.volume
-        size = ahead + (volume.total.held if volume is not None else 0)
         if self._content is None:
-            if size <= SMALL_BYTES:
-                return
             self._content = HeldContent(self.owner)
-        self.deps.contents.grow(self._content, size)
+        self.deps.contents.grow(self._content, self._measure_content(ahead))
         await self.deps.contents.wait(self._content)
 
     def let_go_of_content(self) -> None:

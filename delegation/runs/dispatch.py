@@ -23,7 +23,7 @@ from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.run import Run, RunMovedError
 from passerelle.delegation.runs.run_factory import RunFactory
-from passerelle.delegation.runs.volume import ReadScheduler
+from passerelle.delegation.runs.volume import ReadScheduler, name_caller
 from passerelle.runtime.common.carried import TRACE, keep_wishes
 from passerelle.runtime.records.references import NOTHING
 from passerelle.runtime.records.task_fields import read_driver
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.ports.projections import IndexRow, Projections
+    from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
     from passerelle.delegation.runs.callbacks import Callbacks
@@ -344,6 +345,11 @@ class Dispatch:
         ref = EntityRef(EntityKind.TASK, task_id)
         record = (await self.writes.load([ref]))[ref].record
         return record if isinstance(record, TaskRecord) else None
+
+    def note_caller(self, principal: Principal) -> None:
+        """A caller is there with a request: runs that bring much give way to one that brings little."""
+        caller = name_caller(principal.tenant, principal.id)
+        self.scheduler.sums.note(caller, asyncio.get_running_loop().time())
 
     def find_doubt_ms(self, agent: str) -> int:
         """For how long a message to an agent may still be on its way once it was to be sent."""

@@ -204,7 +204,8 @@ class DecisionDraft:
     @property
     def facade(self) -> str:
         """The id that callers see."""
-        return expose(TaskId(self.record.task_id), self.record.exposure)
+        record = self.record
+        return expose(TaskId(record.task_id), record.exposure)
 
     def is_full(self) -> bool:
         """Whether the append may have no room for what one more frame can lead to."""
@@ -215,12 +216,13 @@ class DecisionDraft:
 
         Where the peer has given its answer, or never will, that is the first of them (EVC-6).
         """
-        facts = tasks.decide(self.record, command)
+        record = self.record
+        facts = tasks.decide(record, command)
         if not facts:
             return facts
-        answer = judge_exchange(command, self.record, self.context.peer)
+        answer = judge_exchange(command, record, self.context.peer)
         if answer is not None and not self.turned_down:
-            facts.insert(0, Fact(tasks.scope_of(self.record, self.step_id or None), answer))
+            facts.insert(0, Fact(tasks.scope_of(record, self.step_id or None), answer))
         if isinstance(command, EndRun | FailRun):
             facts += self._bill(command)
         return facts

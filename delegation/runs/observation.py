@@ -92,18 +92,21 @@ def observe(draft: DecisionDraft, result: JsonObject) -> None:
         case TaskReply() | StatusReply() | ArtifactReply():
             if _is_late(draft):
                 return
-            _judge_task(draft, reply)
-            _learn_context(draft, reply)
+            native_task, native_context = read_native_ids(reply)
+            if not isinstance(reply, TaskReply):
+                _judge_task(draft, native_task)
+            _learn_context(draft, native_context)
             if draft.record.status in HELD:
                 _note(draft, reply)
             else:
-                _observe_frame(draft, reply)
+                _observe_frame(draft, reply, relabel_for(draft, native_task, native_context))
                 _measure(draft)
         case MessageReply(message=message):
             if _is_late(draft):
                 return
             if _is_awaited(draft):
-                _observe_frame(draft, _wrap_message(draft, message))
+                wrapped = _wrap_message(draft, message)
+                _observe_frame(draft, wrapped, relabel_for(draft, *read_native_ids(wrapped)))
             else:
                 _observe_message(draft, message)
         case _:
@@ -119,16 +122,18 @@ def _is_awaited(draft: DecisionDraft) -> bool:
 
 
 def _measure(draft: DecisionDraft) -> None:
-    if draft.record.withheld is None and draft.record.status not in UNDRIVEN:
+    record = draft.record
+    if record.acceptance and record.withheld is None and record.status not in UNDRIVEN:
         measure(draft, is_done=False)
 
 
 def _is_late(draft: DecisionDraft) -> bool:
-    if draft.record.status in UNDRIVEN:
+    record = draft.record
+    if record.status in UNDRIVEN:
         _warn(draft, "late_frame", "the peer went on after the end; nothing changes")
         return True
     # Its last word is kept already; only a wish to cancel wants to hear it again.
-    return draft.record.withheld is not None and draft.record.status is not Status.CANCELLING
+    return record.withheld is not None and record.status is not Status.CANCELLING
 
 
 def _note(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
@@ -152,25 +157,24 @@ def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
 
 def relabel_for(draft: DecisionDraft, native_task: str, native_context: str) -> Relabel:
     """What the peer's ids are called here: those of every run of the task, and the two that it just named."""
-    record, context = draft.record, draft.context
+    facade, context_id = draft.facade, draft.context.context_id
     known: dict[str, str] = {}
-    for attempt in record.attempts:
+    for attempt in draft.record.attempts:
         if attempt.remote_task_id:
-            known[attempt.remote_task_id] = draft.facade
+            known[attempt.remote_task_id] = facade
         if attempt.remote_context_id:
-            known[attempt.remote_context_id] = context.context_id
+            known[attempt.remote_context_id] = context_id
     if native_task:
-        known[native_task] = draft.facade
+        known[native_task] = facade
     if native_context:
-        known[native_context] = context.context_id
-    return make_relabel(draft.facade, context.context_id, known)
+        known[native_context] = context_id
+    return make_relabel(facade, context_id, known)
 
 
-def _judge_task(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+def _judge_task(draft: DecisionDraft, native: str) -> None:
     """An update of another task than the one whose stream it comes in is taken as of this one, and noted once."""
-    run, native = draft.record.run, read_native_ids(reply)[0]
-    is_noted = draft.names_foreign or draft.context.names_foreign
-    if isinstance(reply, TaskReply) or run is None or is_noted:
+    run = draft.record.run
+    if run is None or draft.names_foreign or draft.context.names_foreign:
         return
     if run.remote_task_id is not None and native != run.remote_task_id:
         draft.names_foreign = True
@@ -181,10 +185,9 @@ def _judge_task(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactR
         )
 
 
-def _learn_context(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+def _learn_context(draft: DecisionDraft, native: str) -> None:
     """A peer that uses another context than the one we minted: that one counts from now on (A2A-4)."""
     run = draft.record.run
-    native = read_native_ids(reply)[1]
     if run is None or not native or native == run.remote_context_id:
         return
     scope = tasks.scope_of(draft.record, draft.step_id)
@@ -193,8 +196,9 @@ def _learn_context(draft: DecisionDraft, reply: TaskReply | StatusReply | Artifa
     draft.add([Fact(scope, updated)])
 
 
-def _observe_frame(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
-    ids = relabel_for(draft, *read_native_ids(reply))
+def _observe_frame(
+    draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply, ids: Relabel
+) -> None:
     context = draft.context
     match reply:
         case TaskReply(task=task):
@@ -300,18 +304,22 @@ def _take(
     ``answer`` is what the peer sent it in, ``state`` is the one that the peer said, where the frame shows another.
     """
     context = draft.context
-    if warning := find_warning(context.content, frame):
+    before, frames, is_chunk = context.content, draft.frames, "artifactUpdate" in frame
+    if is_chunk and (warning := find_warning(before, frame)):
         _warn(draft, "unopened_artifact", warning)
-    before = context.content
-    folded = fold(context.content, frame)
+    folded = fold(before, frame)
     if folded is None or ("statusUpdate" in frame and is_dropped(draft, before, folded, state)):
         return
-    if _ends(frame, state) and not settle_artifacts(draft, objects_at(folded, "artifacts"), answer):
+    if (
+        not is_chunk
+        and _ends(frame, state)
+        and not settle_artifacts(draft, objects_at(folded, "artifacts"), answer)
+    ):
         return
-    context.content, frames = complete_history(folded, context.accepted), draft.frames
-    if count_left_out(folded) and not count_left_out(before):
+    context.content = complete_history(folded, context.accepted)
+    if not is_chunk and count_left_out(folded) and not count_left_out(before):
         _warn(draft, "history_shortened", _SHORTENED)
-    if "artifactUpdate" in frame:
+    if is_chunk:
         _take_chunk(draft, frame)
     else:
         _take_metadata(draft, object_at(frame, "statusUpdate"), folded)
@@ -336,11 +344,12 @@ def _ends(frame: JsonObject, state: str) -> bool:
 
 def _take_chunk(draft: DecisionDraft, frame: JsonObject) -> None:
     event = object_at(frame, "artifactUpdate")
-    draft.growth.take(object_at(event, "artifact"), appends=event.get("append") is True)
+    piece = object_at(event, "artifact")
+    draft.growth.take(piece, appends=event.get("append") is True)
     chunk = read_chunk(event)
     if chunk is not None:
         draft.chunks.append(chunk)
-    name = text_at(object_at(event, "artifact"), "artifactId")
+    name = text_at(piece, "artifactId")
     if event.get("lastChunk") is True:
         artifact = find_artifact(draft.context.content or {}, name)
         facts = settle_artifact(draft, artifact) if artifact is not None else []

@@ -173,10 +173,10 @@ async def _await_turn(active: ActiveRun, *, is_behind: bool) -> tuple[int, int]:
     turns = active.deps.scheduler
     if active.is_woken:
         return _AT_ONCE
-    if not is_behind:
-        now_s = asyncio.get_running_loop().time()
-        if not turns.sums.are_loud(active.owner, now_s):
-            return _AT_ONCE
+    now_s = asyncio.get_running_loop().time()
+    is_loud = is_behind or turns.sums.are_loud(active.owner, now_s)
+    if not is_loud or turns.sums.is_among_its_like(active.owner, now_s):
+        return _AT_ONCE
     await turns.take(active.owner, active.peer.name)
     return _IN_TURN if turns.waiting else _AT_ONCE
 
@@ -209,7 +209,8 @@ async def _read(
     outcomes: AsyncGenerator[StreamOutcome, None],
     frames: FrameBuffer,
 ) -> None:
-    is_over = False
+    is_over, activity, rate = False, active.activity, active.rate
+    loop = asyncio.get_running_loop()
     try:
         async with aclosing(outcomes) as open_stream:
             async for outcome in open_stream:
@@ -217,8 +218,14 @@ async def _read(
                 size = measure_frame(outcome.result) if isinstance(outcome, Answered) else 0
                 await frames.put(outcome, size)
                 del outcome
-                active.activity.set()
-                await _rest(active, size, frames.size)
+                activity.set()
+                if active.counts_content(frames.size):
+                    await _hold_content(active, frames.size)
+                now_s = loop.time()
+                rate.count(1, size, now_s)
+                wait_s = rate.find_wait_s(now_s)
+                if wait_s >= _SHORTEST_REST_S:
+                    await _rest(active, wait_s)
     except Exception:
         # The follower waits for a last outcome, and has to get one.
         active.deps.log.exception("stream.broken", task=active.run.record.task_id)
@@ -228,19 +235,17 @@ async def _read(
         active.activity.set()
 
 
-async def _rest(active: ActiveRun, size: int, ahead: int) -> None:
-    """After a frame: until the run may bring more. Nothing is read meanwhile, so no time without news passes either."""
+async def _hold_content(active: ActiveRun, ahead: int) -> None:
+    """After a frame: until more may be held. Nothing is read meanwhile, so no time without news passes either."""
     active.is_throttled = True
     try:
         await active.hold_content(ahead)
     finally:
         active.is_throttled = False
-    loop = asyncio.get_running_loop()
-    now_s = loop.time()
-    active.rate.count(1, size, now_s)
-    wait_s = active.rate.find_wait_s(now_s)
-    if wait_s < _SHORTEST_REST_S:
-        return
+
+
+async def _rest(active: ActiveRun, wait_s: float) -> None:
+    """The same until the run may bring more."""
     if not active.was_throttled:
         limits = active.run.context.limits
         active.deps.log.warning(

@@ -11,20 +11,21 @@ agent feels it.
 callers, then the agents of a caller, then the runs at an agent: twenty runs of one caller have together what one run of
 another caller has. A run that brings little never waits here. Events per run do not tell what brings much: many runs,
 each of them slow, take the process together. So a run takes turns when more has come than its last batch has taken, or
-when the runs of its caller together bring more than a fixed amount.
+when the runs of its caller together bring more than a fixed amount; and only while somebody is there who brings little:
+turns keep appends apart that would share an exchange with the store, and are of no use among those who all bring much.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import orjson
 
-from passerelle.a2a_mapping.long_task import measure_artifact
+from passerelle.a2a_mapping.long_task import measure_artifact, measure_part
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.errors import ArtifactTooLarge
 from passerelle.core.wire.record import value
@@ -40,12 +41,15 @@ _OBJECT_BYTES: Final = 256
 _JSON_TIMES: Final = 4
 """As objects, JSON takes so many times its length."""
 _SAYING: Final = ("text", "raw", "url")
+_HOLDING: Final = ("data", "metadata")
 _BURST_S: Final = 1.0
 QUIET_EVENTS: Final = 64
 QUIET_BYTES: Final = 1024 * 1024
 """What the runs of a caller may bring within a second before each of them waits for its turn."""
 _MOST_CALLERS: Final = 1024
 """Callers whose sums are kept; those that are loud are kept beyond it."""
+_NEAR_S: Final = 10.0
+"""For so long somebody is taken to be there after a request, or after an event of a run."""
 _APART: Final = 8
 """Turns of the loop from one batch to the next. Others need some twenty for one answer; where nobody has anything to do
 they take some µs each."""
@@ -120,14 +124,14 @@ class Growth:
             ArtifactTooLarge: it, or all of them together, is beyond the limit.
         """
         name = text_at(artifact, "artifactId")
-        extent = measure_extent(artifact)
+        extent, known = measure_extent(artifact), self._find(name)
         if appends:
-            extent = extent.exchange(_NOTHING, self._find(name))
+            extent = Extent(known.said + extent.said, known.held + extent.held)
         if extent.said > self.limits.artifact_bytes:
             raise ArtifactTooLarge(
                 f"artifact {name[:60]!r} (artifact_bytes)", self.limits.artifact_bytes
             )
-        self._set(name, extent)
+        self._set(name, known, extent)
 
     def take_metadata(self, brought: JsonObject, task: JsonObject) -> None:
         """Counts what an update brings to the metadata of ``task``, which has it already.
@@ -135,12 +139,12 @@ class Growth:
         Raises:
             ArtifactTooLarge: what is held of the task is beyond the limit.
         """
-        known = self._find(_METADATA).held
-        held = known + _measure_json(brought)
+        known = self._find(_METADATA)
+        held = known.held + _measure_json(brought)
         # Most of it takes the place of what was there. That costs a look at all of it, each time the sum has doubled.
         if held > 2 * self.volume.metadata_bytes:
             held = self.volume.metadata_bytes = _measure_json(object_at(task, "metadata"))
-        self._set(_METADATA, Extent(0, held))
+        self._set(_METADATA, known, Extent(0, held))
 
     def settle(self) -> None:
         """It is stored."""
@@ -152,8 +156,8 @@ class Growth:
         known = self.extents.get(name)
         return known if known is not None else self.volume.extents.get(name, _NOTHING)
 
-    def _set(self, name: str | None, extent: Extent) -> None:
-        total = self.total.exchange(self._find(name), extent)
+    def _set(self, name: str | None, known: Extent, extent: Extent) -> None:
+        total = self.total.exchange(known, extent)
         if total.said > self.limits.task_bytes:
             raise ArtifactTooLarge("all artifacts of the task (task_bytes)", self.limits.task_bytes)
         if total.held > self.limits.held_bytes:
@@ -176,13 +180,18 @@ def measure_task(task: JsonObject | None) -> Volume:
 
 def measure_extent(artifact: JsonObject) -> Extent:
     """What an artifact, or a piece of one, says, and what it takes as objects of this process."""
-    said = measure_artifact(artifact)
-    held = _OBJECT_BYTES + _measure_json(object_at(artifact, "metadata"))
+    said, held = 0, _OBJECT_BYTES
+    if "metadata" in artifact:
+        held += _measure_json(object_at(artifact, "metadata"))
     for part in objects_at(artifact, "parts"):
-        held += _OBJECT_BYTES + _measure_json(object_at(part, "metadata"))
-        held += sum(sys.getsizeof(part[name]) for name in _SAYING if name in part)
-        if "data" in part:
-            held += _measure_json(part["data"])
+        said += measure_part(part)
+        held += _OBJECT_BYTES
+        for name in _SAYING:
+            if name in part:
+                held += sys.getsizeof(part[name])
+        for name in _HOLDING:
+            if name in part:
+                held += _measure_json(part[name])
     return Extent(said, held)
 
 
@@ -193,9 +202,8 @@ def _measure_json(value: Json) -> int:
 
 def measure_frame(frame: JsonObject) -> int:
     """Bytes that a frame of an agent brings in artifacts and in its message, roughly."""
-    piece = object_at(object_at(frame, "artifactUpdate"), "artifact")
-    if piece:
-        return measure_artifact(piece)
+    if "artifactUpdate" in frame:
+        return measure_artifact(object_at(object_at(frame, "artifactUpdate"), "artifact"))
     task = object_at(frame, "task")
     status = object_at(task or object_at(frame, "statusUpdate"), "status")
     said = object_at(status, "message") or object_at(frame, "message")
@@ -222,11 +230,18 @@ class ReadRate:
         return max(self._events_at_s, self._bytes_at_s) - now_s
 
 
+def name_caller(tenant: str, principal: str) -> str:
+    """Under what name the share of a caller is counted."""
+    return f"{tenant}/{principal}"
+
+
 @dataclass(slots=True)
 class CallerLoads:
     """What the runs of each caller bring together."""
 
     _sums: dict[str, ReadRate] = field(default_factory=dict[str, ReadRate])
+    _quiet: OrderedDict[str, float] = field(default_factory=OrderedDict[str, float])
+    """When callers who bring little were there last, the newest last."""
 
     def __len__(self) -> int:
         """How many are kept."""
@@ -240,6 +255,31 @@ class CallerLoads:
                 self._forget(now_s)
             rate = self._sums[caller] = ReadRate(QUIET_EVENTS, QUIET_BYTES)
         rate.count(events, size, now_s)
+        if rate.find_wait_s(now_s) > 0:
+            self._quiet.pop(caller, None)
+        else:
+            self._note_quiet(caller, now_s)
+
+    def note(self, caller: str, now_s: float) -> None:
+        """A caller is there."""
+        if not self.are_loud(caller, now_s):
+            self._note_quiet(caller, now_s)
+
+    def _note_quiet(self, caller: str, now_s: float) -> None:
+        self._quiet[caller] = now_s
+        self._quiet.move_to_end(caller)
+        if len(self._quiet) > _MOST_CALLERS:
+            self._quiet.popitem(last=False)
+
+    def is_among_its_like(self, caller: str, now_s: float) -> bool:
+        """Whether nobody else is there who brings little."""
+        quiet = self._quiet
+        while quiet:
+            oldest = next(iter(quiet))
+            if now_s - quiet[oldest] <= _NEAR_S:
+                break
+            del quiet[oldest]
+        return not quiet or (len(quiet) == 1 and caller in quiet)
 
     def are_loud(self, caller: str, now_s: float) -> bool:
         """Whether it is so much that others notice it."""
@@ -300,7 +340,7 @@ class ReadScheduler:
         loop = asyncio.get_running_loop()
         if not self._is_taken:
             self._is_taken = True
-            loop.call_soon(self._pass_on, _APART)
+            loop.call_soon(self._pass_on, loop, _APART)
             return
         place: asyncio.Future[None] = loop.create_future()
         self._line.add(caller, agent, place)
@@ -310,10 +350,10 @@ class ReadScheduler:
         finally:
             self.waiting -= 1
 
-    def _pass_on(self, left: int) -> None:
+    def _pass_on(self, loop: asyncio.AbstractEventLoop, left: int) -> None:
         """Once in so many turns of the loop, as long as somebody waits."""
         if left > 1:
-            asyncio.get_running_loop().call_soon(self._pass_on, left - 1)
+            loop.call_soon(self._pass_on, loop, left - 1)
             return
         place = self._line.pop()
         while place is not None and place.done():
@@ -323,4 +363,4 @@ class ReadScheduler:
             self._is_taken = False
             return
         place.set_result(None)
-        asyncio.get_running_loop().call_soon(self._pass_on, _APART)
+        loop.call_soon(self._pass_on, loop, _APART)

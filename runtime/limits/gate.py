@@ -95,10 +95,13 @@ class Gate:
         limiter: Limiter,
         bounds: Mapping[str, Bounds],
         on_refused: Callable[[Principal, OverLimit], None] = lambda _who, _why: None,
+        on_seen: Callable[[Principal], None] = lambda _who: None,
     ) -> None:
+        """``on_seen`` hears of each request, before it is judged."""
         self._limiter = limiter
         self._bounds = dict(bounds)
         self._on_refused = on_refused
+        self._on_seen = on_seen
         self._open: OrderedDict[str, Limit] = OrderedDict()
         self._names: dict[str, str] = {}
         """Under which name the bounds of an open limit are known."""
@@ -110,6 +113,7 @@ class Gate:
             Limited: the caller is over its rate or has too many calls under way; nothing was taken.
             StoreUnavailable: nobody can tell.
         """
+        self._on_seen(principal)
         limit = self._find(principal) if self._bounds else None
         if limit is None:
             return UNBOUND
@@ -120,6 +124,7 @@ class Gate:
 
     def enter_now(self, principal: Principal) -> Entered | None:
         """``enter`` with a slot, without waiting for anything; None does not say that waiting would be in vain."""
+        self._on_seen(principal)
         limit = self._find(principal) if self._bounds else None
         if limit is None:
             return UNBOUND

@@ -193,7 +193,20 @@ async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does
     ordinary = await street.send("chunks 5", agent="other", who=BOB, wait="stream")
     await street.until(ordinary, Status.COMPLETED)
     assert taken == []
+    street.parts.dispatch.note_caller(BOB)
     street.peer.next(talk(300))
+    await street.until(await street.send("go", wait="stream", who=ADA), Status.COMPLETED)
+    assert set(taken) == {("default/ada", "echo")}
+
+
+async def test_turns_are_for_others_and_none_is_taken_where_there_are_none(
+    street: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = note_turns(street, monkeypatch)
+    street.peer.next(talk(300), talk(300))
+    await street.until(await street.send("go", wait="stream", who=ADA), Status.COMPLETED)
+    assert taken == []
+    street.parts.dispatch.note_caller(BOB)
     await street.until(await street.send("go", wait="stream", who=ADA), Status.COMPLETED)
     assert set(taken) == {("default/ada", "echo")}
 

@@ -214,6 +214,16 @@ async def test_call_that_its_rate_refuses_keeps_no_slot(store: Store) -> None:
         assert limit.used == 0
 
 
+async def test_each_request_is_told_of_whether_its_caller_is_bounded_or_not(store: Store) -> None:
+    seen: list[str] = []
+    async with Limiter(store.limits, operation(), SystemClock()) as limiter:
+        gate = Gate(limiter, {"jo": Bounds(concurrency=1)}, on_seen=lambda who: seen.append(who.id))
+        for name in ("jo", "flo"):
+            await gate.enter(Principal(name), slot=False)
+            gate.enter_now(Principal(name))
+    assert seen == ["jo", "jo", "flo", "flo"]
+
+
 async def test_each_caller_has_the_bounds_of_its_own_name_before_and_after_a_reload(
     store: Store,
 ) -> None:

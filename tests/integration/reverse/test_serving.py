@@ -160,3 +160,12 @@ async def test_a_card_that_expired_while_it_was_read_is_read_again(
         monkeypatch.undo()
         await cards.load()
         assert cards.fresh is not None
+
+
+async def test_runs_that_bring_much_hear_of_each_request(rig: Rig) -> None:
+    instance = await rig.start()
+    loads = instance.gateway.parts.dispatch.scheduler.sums
+    now_s = asyncio.get_running_loop().time
+    assert loads.is_among_its_like("default/talker", now_s())
+    await instance.http.get("/v1/agents", headers={"Authorization": "Bearer ada-key"})
+    assert not loads.is_among_its_like("default/talker", now_s())

@@ -65,3 +65,19 @@ def test_whoever_is_loud_is_so_however_many_others_there_are() -> None:
     assert sums.are_loud("alice", 7.0)
     assert not sums.are_loud("other 4999", 7.0)
     assert len(sums) <= 1_025
+
+
+def test_whoever_brings_little_is_there_for_a_while_after_a_request_or_an_event() -> None:
+    sums = CallerLoads()
+    sums.count("alice", QUIET_EVENTS * 20, 0, now_s=7.0)
+    assert sums.is_among_its_like("alice", 7.0)
+    sums.note("alice", 7.5)
+    assert sums.is_among_its_like("bob", 7.5), "a request of who brings much asks for nothing"
+    sums.note("bob", 8.0)
+    assert not sums.is_among_its_like("alice", 18.0)
+    assert sums.is_among_its_like("alice", 18.1)
+    sums.count("carol", 1, 10, now_s=18.1)
+    assert not sums.is_among_its_like("alice", 18.1)
+    assert sums.is_among_its_like("carol", 18.1), "there is nobody else"
+    sums.count("carol", QUIET_EVENTS * 2, 10, now_s=18.2)
+    assert sums.is_among_its_like("alice", 18.2), "carol brings much herself by now"
