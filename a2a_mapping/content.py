@@ -19,7 +19,7 @@ from passerelle.a2a_mapping.history import (
     same_message,
 )
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
-from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 
 _NAMES: Final = ("messageId", "role", "taskId", "contextId")
 _REMARK: Final = "remark"
