@@ -51,7 +51,10 @@ class TaskReads:
             task = await self.contents.read_task(owned.record, owned.held.fields)
         if task is None:
             raise NotFound("task", query.task)
-        return (await self._shape(owned.record, query))(task)
+        cut = cut_history(task, query.history_length)
+        if not query.marked:
+            return cut
+        return mark(cut, owned.record.generation, str(await self.following.locate(owned.record)))
 
     async def _shape(self, record: TaskRecord, query: GetTask) -> Shape:
         """What makes of a Task what a query asks for."""

@@ -200,10 +200,6 @@ class Calls:
         if method is Method.SEND_STREAMING_MESSAGE or method is Method.SUBSCRIBE_TO_TASK:
             await self._stream(visit, method, asked, call)
             return
-        if method is Method.GET_EXTENDED_CARD:
-            call = replace(call, own_url=visit.reading.incoming.own_url)
-        if method in MAY_BE_LONG:
-            call = replace(call, in_pieces=True)
         try:
             result = await self.operations.answer(method, call, visit.watch)
         except LongTaskError as found:
@@ -291,6 +287,8 @@ class Calls:
             traceparent=headers.get("traceparent"),
             tracestate=headers.get("tracestate"),
             wish=read_wish(headers, query, active) if active or query else None,
+            own_url=incoming.own_url if asked.method is Method.GET_EXTENDED_CARD else None,
+            in_pieces=asked.method in MAY_BE_LONG,
         )
         authorization = headers.get("authorization")
         return AuthorizedCall(asked.method, call, Secret(authorization) if authorization else None)

@@ -57,6 +57,7 @@ class AuthorizedCall:
             call.wish,
             call.judge,
             call.own_url,
+            call.in_pieces,
         )
 
 
