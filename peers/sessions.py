@@ -35,8 +35,9 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT"
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
 
 
-_MAY_LEAVE: Final[ContextVar[MayLeave | None]] = ContextVar("may_leave", default=None)
-"""aiohttp has no other way to carry it to the request."""
+_ASKED: Final[ContextVar[list[MayLeave] | None]] = ContextVar("asked", default=None)
+"""aiohttp has no other way to carry it to the request. Emptied once that is sent: a connection that was made meanwhile
+keeps the context as long as it lasts, and with it whatever stands there."""
 
 
 @contextmanager
@@ -46,19 +47,20 @@ def asking(may_leave: MayLeave | None) -> Generator[None]:
     Raises:
         HeldBack: it must not; there is a connection, and nothing was written.
     """
-    token = _MAY_LEAVE.set(may_leave)
+    asked = [] if may_leave is None else [may_leave]
+    token = _ASKED.set(asked)
     try:
         yield
     finally:
-        _MAY_LEAVE.reset(token)
+        _ASKED.reset(token)
+        asked.clear()
 
 
 class _HeldRequest(ClientRequest):
     """A request that asks whether it may leave, once aiohttp has a connection for it."""
 
     async def send(self, conn: Connection) -> ClientResponse:
-        may_leave = _MAY_LEAVE.get()
-        if may_leave is not None and not may_leave():
+        if not all(may_leave() for may_leave in _ASKED.get() or ()):
             raise HeldBack
         return await super().send(conn)
 

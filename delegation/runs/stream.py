@@ -98,7 +98,11 @@ async def follow_stream(
     try:
         while await _await_frame(active, frames) and not active.run.has_ended():
             batch, size = frames.collect(
-                *(await _await_turn(active, is_behind=is_behind) if began else _AT_ONCE)
+                *(
+                    await _await_turn(active, frames.size, is_behind=is_behind)
+                    if began
+                    else _AT_ONCE
+                )
             )
             is_behind = not frames.empty()
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
@@ -168,14 +172,19 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
                 await _look_around(active)
 
 
-async def _await_turn(active: ActiveRun, *, is_behind: bool) -> tuple[int, int]:
-    """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody."""
+async def _await_turn(active: ActiveRun, ahead: int, *, is_behind: bool) -> tuple[int, int]:
+    """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody.
+
+    ``ahead`` bytes are there. What is large goes one after the other, whoever is there: all of it would be in memory
+    several times over.
+    """
     turns = active.deps.scheduler
     if active.is_woken:
         return _AT_ONCE
     now_s = asyncio.get_running_loop().time()
     is_loud = is_behind or turns.sums.are_loud(active.owner, now_s)
-    if not is_loud or turns.sums.is_among_its_like(active.owner, now_s):
+    is_small = ahead <= _AT_ONCE[1]
+    if not is_loud or (is_small and turns.sums.is_among_its_like(active.owner, now_s)):
         return _AT_ONCE
     await turns.take(active.owner, active.peer.name)
     return _IN_TURN if turns.waiting else _AT_ONCE

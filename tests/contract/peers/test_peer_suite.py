@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -219,3 +221,20 @@ async def test_send_that_may_not_leave_by_its_first_byte_is_not_sent(peer: Peer)
         "TASK_STATE_COMPLETED"
     )
     assert (await read_all(peer.stream(say("hello"), may_leave=lambda: True)))[-1] == Closed()
+
+
+class _Asked:
+    """Who is asked whether a message may leave; there may be much behind it."""
+
+    def may_leave(self) -> bool:
+        return True
+
+
+async def test_connection_that_is_kept_keeps_nobody_who_was_asked(peer: Peer) -> None:
+    asked = _Asked()
+    gone = weakref.ref(asked)
+    await peer.send(say("hello"), may_leave=asked.may_leave)
+    await read_all(peer.stream(say("hello"), may_leave=asked.may_leave))
+    del asked
+    gc.collect()
+    assert gone() is None
