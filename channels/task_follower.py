@@ -72,7 +72,7 @@ _PIECE: Final = b'{"artifactUpdate"'
 _TASK: Final = b'{"task":'
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
-# As texts: the value of a member is read anew each time, and these are compared with each entry.
+# Constants, since each entry is compared with them: an enum computes the value of a member each time.
 _TASK_UPDATED: Final = str(EventType.TASK_UPDATED.value)
 _TURN_FAILED: Final = str(EventType.TURN_FAILED.value)
 _RUN_STATUS: Final = str(EventType.RUN_STATUS.value)

@@ -85,7 +85,7 @@ class TaskStart:
     facts: tuple[LimitPayload, ...]
     once: Once
     caller: str
-    """The id of whoever starts it."""
+    """The id of the principal that starts it."""
 
 
 @dataclass(frozen=True, slots=True)

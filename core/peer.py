@@ -52,7 +52,7 @@ class Unreached:
     """It is certain that the peer did not take the request: the connection was never made, or not tried.
 
     ``why`` says whether we held the call back ourselves; then ``retry_after_s`` is known. ``absent``: the agent dials
-    in, and is not linked to this instance. ``lease``: whoever sends may not do so any more, or not now.
+    in, and is not linked to this instance. ``lease``: that of this instance ended before anything was sent.
     """
 
     reason: str

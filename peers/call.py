@@ -33,7 +33,9 @@ Operation: TypeAlias = Literal[
 
 STREAMS: Final = frozenset[Operation]({"SendStreamingMessage", "SubscribeToTask"})
 SENDS: Final = frozenset[Operation]({"SendMessage", "SendStreamingMessage"})
-LEASE_OVER: Final = Unreached("the lease of whoever sends it is over", why="lease")
+LEASE_OVER: Final = Unreached(
+    "the lease of this instance ended before anything was sent", why="lease"
+)
 
 
 @value

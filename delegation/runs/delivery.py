@@ -72,7 +72,7 @@ class Deferred:
 
 
 SendResult: TypeAlias = "Literal['settled', 'unknown', 'unsent'] | Deferred"
-"""``unsent``: the lease was over by the time when there was a connection."""
+"""``unsent``: nothing has left, and the next try begins at once: the lease ended before there was a connection."""
 
 
 def is_kept_back(record: TaskRecord) -> bool:
@@ -126,17 +126,17 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
                 return True
             standing = await _settle(active, outcome, tries)
         active.run.has_all = False
-        if standing == "unsent":
-            continue
-        if not isinstance(standing, Deferred):
-            active.learn()
-            return standing == "settled"
-        if standing.is_ours and _is_moment(active, crowded_ms):
+        if isinstance(standing, Deferred) and standing.is_ours and _is_moment(active, crowded_ms):
             await active.rest(_CROWD_LOOK_S)
+            standing = "unsent"
+        if standing == "unsent":
             if active.run.has_ended() or active.run.record.status is Status.CANCELLING:
                 await _confirm(active)
                 return True
             continue
+        if not isinstance(standing, Deferred):
+            active.learn()
+            return standing == "settled"
         await _hold(active, sent, standing)
         if not await _go_on(active):
             return True

@@ -175,8 +175,8 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
 async def _await_turn(active: ActiveRun, ahead: int, *, is_behind: bool) -> tuple[int, int]:
     """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody.
 
-    ``ahead`` bytes are there. What is large goes one after the other, whoever is there: all of it would be in memory
-    several times over.
+    ``ahead`` bytes are buffered. A run with more of them than one append holds takes its turn even among its like:
+    several such runs at once would hold all of it in memory.
     """
     turns = active.deps.scheduler
     if active.is_woken:

@@ -8,10 +8,12 @@ from typing import cast
 
 import pytest
 
+from passerelle.core.batch import Incarnation
 from passerelle.core.commands import SubmitTurn, TurnAccepted, Wait
 from passerelle.core.decision import Decision
 from passerelle.core.errors import PeerBusy, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.ids import Shard
 from passerelle.core.payloads.limit import Limited, RateLimitHit
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.task.commands import RequestCancel
@@ -238,6 +240,33 @@ async def test_message_that_is_held_back_and_cancelled_never_leaves(house: House
     house.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "60"}))
     accepted = await house.send("hello")
     await until_held(house, accepted)
+    await wish_to_stop(house, accepted)
+    await house.until(accepted, Status.CANCELLED)
+    assert house.peer.count("SendMessage") == 1
+
+
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+async def test_message_that_is_cancelled_when_its_lease_ends_before_its_first_byte_never_leaves(
+    house: House, wait: Wait
+) -> None:
+    dispatch, asked, leave = house.parts.dispatch, list[str](), asyncio.Event()
+
+    def lose_it_behind_the_first_look(shard: Shard) -> Incarnation | None:
+        asked.append("asked")
+        is_first = len(asked) % 2 == 1
+        return dispatch.drives(shard) if leave.is_set() and is_first else None
+
+    dispatch.find_sender = lose_it_behind_the_first_look
+    accepted = await house.send("hello", wait=wait)
+    await wait_until(lambda: bool(asked), 15, "the driver waits for its lease")
+    await wish_to_stop(house, accepted)
+    leave.set()
+    await house.until(accepted, Status.CANCELLED)
+    assert house.peer.texts == []
+
+
+async def wish_to_stop(house: House, accepted: TurnAccepted) -> None:
+    """As a caller's CancelTask, also of a task that callers are not shown yet."""
     requested = TaskCancelRequested("ada", "user", "active_run")
 
     def wish(decision: Decision) -> Terms:
@@ -248,8 +277,6 @@ async def test_message_that_is_held_back_and_cancelled_never_leaves(house: House
 
     await house.parts.writes.decide(accepted.session_id, [task_of(accepted)], wish)
     await house.parts.dispatch.cancel(accepted.task_id)
-    await house.until(accepted, Status.CANCELLED)
-    assert house.peer.count("SendMessage") == 1
 
 
 async def test_wait_that_would_outlast_the_run_is_an_error_with_its_time(house: House) -> None:
