@@ -22,8 +22,8 @@ from passerelle.delegation.runs.content_room import SMALL_BYTES, HeldContent
 from passerelle.delegation.runs.draft import DecisionDraft, find_first
 from passerelle.delegation.runs.follow_strategy import FollowStrategy
 from passerelle.delegation.runs.peer_profile import read_behaviour
+from passerelle.delegation.runs.read_scheduler import ReadRate, name_caller
 from passerelle.delegation.runs.run import Run, RunMovedError
-from passerelle.delegation.runs.volume import ReadRate, name_caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.delegation.runs.peer_profile import PeerBehaviour
-    from passerelle.delegation.runs.volume import ReadScheduler
+    from passerelle.delegation.runs.read_scheduler import ReadScheduler
     from passerelle.permission_bridge.hooks.consultation import Consulting
     from passerelle.runtime.records.references import References, Referred
     from passerelle.runtime.records.writes import Terms, Written

@@ -21,9 +21,9 @@ from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
 from passerelle.delegation.runs.loop import drive
 from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_calls import cancel_task
+from passerelle.delegation.runs.read_scheduler import ReadScheduler, name_caller
 from passerelle.delegation.runs.run import Run, RunMovedError
 from passerelle.delegation.runs.run_factory import RunFactory
-from passerelle.delegation.runs.volume import ReadScheduler, name_caller
 from passerelle.runtime.common.carried import TRACE, keep_wishes
 from passerelle.runtime.records.references import NOTHING
 from passerelle.runtime.records.task_fields import read_driver

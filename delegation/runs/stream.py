@@ -7,7 +7,6 @@ fills up, and the agent waits. One that brings much takes turns with others that
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -15,6 +14,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.delegation.runs.agent_errors import end_raised
+from passerelle.delegation.runs.frame_buffer import FrameBuffer
 from passerelle.delegation.runs.liveness import note_break, probe
 from passerelle.delegation.runs.results import apply_results, revive_lost
 from passerelle.delegation.runs.volume import measure_frame
@@ -25,63 +25,12 @@ if TYPE_CHECKING:
     from passerelle.core.peer import StreamOutcome
     from passerelle.delegation.runs.active_run import ActiveRun
 
-_BUFFERED_FRAMES: Final = 256
-_BUFFERED_BYTES: Final = 8_388_608
-"""Frames read ahead of the store, or one; then reading stops, and the peer feels it."""
 _AT_ONCE: Final = (16, 262_144)
 """Frames of one append, so that it stays below the 64 events of a batch; and bytes of its content, or one frame."""
 _IN_TURN: Final = (8, 65_536)
 """The same of a run that brings much, while others that do wait for their turn: everybody else waits for these."""
 _SHORTEST_REST_S: Final = 0.02
 """What a run is over its rate before its reader rests: a timer for each event would cost more than the event."""
-
-
-class FrameBuffer:
-    """Frames that are read and not stored: so many, and so many bytes, and then their reader waits."""
-
-    def __init__(self) -> None:
-        self._frames: deque[tuple[StreamOutcome, int]] = deque()
-        self._bytes = 0
-        self._taken = asyncio.Event()
-        self.is_closed = False
-        """Whether no more are put: the stream is left once those that are there are taken."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of those that are there."""
-        return self._bytes
-
-    def empty(self) -> bool:
-        """Whether there is none."""
-        return not self._frames
-
-    async def put(self, outcome: StreamOutcome, size: int = 0) -> None:
-        """Adds one of so many bytes as soon as there is room; never, once they are closed."""
-        while self.is_closed or (self._frames and self._is_full(size)):
-            self._taken.clear()
-            await self._taken.wait()
-        self._frames.append((outcome, size))
-        self._bytes += size
-
-    def _is_full(self, size: int) -> bool:
-        return len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
-
-    def collect(self, most: int, most_bytes: int) -> tuple[list[StreamOutcome], int]:
-        """Those that are there, one to ``most``, and their bytes: what comes within one round trip shares an append."""
-        batch: list[StreamOutcome] = []
-        total = 0
-        while self._frames and len(batch) < most:
-            outcome, size = self._frames[0]
-            if batch and total + size > most_bytes:
-                break
-            self._frames.popleft()
-            batch.append(outcome)
-            total += size
-            if not isinstance(outcome, Answered):
-                break
-        self._bytes -= total
-        self._taken.set()
-        return batch, total
 
 
 async def follow_stream(
@@ -98,13 +47,9 @@ async def follow_stream(
     try:
         while await _await_frame(active, frames) and not active.run.has_ended():
             batch, size = frames.collect(
-                *(
-                    await _await_turn(active, frames.size, is_behind=is_behind)
-                    if began
-                    else _AT_ONCE
-                )
+                *(await _await_turn(active, frames, is_behind=is_behind) if began else _AT_ONCE)
             )
-            is_behind = not frames.empty()
+            is_behind = len(frames) > 0
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
                 await apply_results(active, results)
@@ -157,7 +102,7 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
         if active.is_woken and active.remote_task() is not None:
             # An agent that never stops talking would be heard out before a wish to cancel is.
             frames.is_closed = True
-        if not frames.empty():
+        if len(frames) > 0:
             return True
         active.activity.clear()
         if active.run.has_ended() or (active.is_woken and active.remote_task() is not None):
@@ -172,18 +117,20 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
                 await _look_around(active)
 
 
-async def _await_turn(active: ActiveRun, ahead: int, *, is_behind: bool) -> tuple[int, int]:
+async def _await_turn(
+    active: ActiveRun, frames: FrameBuffer, *, is_behind: bool
+) -> tuple[int, int]:
     """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody.
 
-    ``ahead`` bytes are buffered. A run with more of them than one append holds takes its turn even among its like:
-    several such runs at once would hold all of it in memory.
+    A run with more bytes than one append holds takes its turn even among its like: several such runs at once would
+    hold all of it in memory.
     """
     turns = active.deps.scheduler
     if active.is_woken:
         return _AT_ONCE
     now_s = asyncio.get_running_loop().time()
     is_loud = is_behind or turns.sums.are_loud(active.owner, now_s)
-    is_small = ahead <= _AT_ONCE[1]
+    is_small = frames.size <= _AT_ONCE[1]
     if not is_loud or (is_small and turns.sums.is_among_its_like(active.owner, now_s)):
         return _AT_ONCE
     await turns.take(active.owner, active.peer.name)

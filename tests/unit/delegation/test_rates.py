@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.delegation.runs.volume import QUIET_BYTES, QUIET_EVENTS, CallerLoads, ReadRate
+from passerelle.delegation.runs.read_scheduler import (
+    QUIET_BYTES,
+    QUIET_EVENTS,
+    CallerLoads,
+    ReadRate,
+)
 
 
 def test_a_run_may_bring_a_second_at_once_and_then_its_rate() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from passerelle.delegation.runs.volume import ReadScheduler, RoundRobin
+from passerelle.delegation.runs.read_scheduler import ReadScheduler, RoundRobin
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,64 @@
+"""Frames of a peer's stream between its reader and the store: so many, and so many bytes, and then the reader waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.peer import Answered
+
+if TYPE_CHECKING:
+    from passerelle.core.peer import StreamOutcome
+
+_BUFFERED_FRAMES: Final = 256
+_BUFFERED_BYTES: Final = 8_388_608
+"""Frames read ahead of the store, or one; then reading stops, and the peer feels it."""
+
+
+class FrameBuffer:
+    """Frames that are read and not stored: so many, and so many bytes, and then their reader waits."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[StreamOutcome, int]] = deque()
+        self._bytes = 0
+        self._taken = asyncio.Event()
+        self.is_closed = False
+        """Whether no more are put: the stream is left once those that are there are taken."""
+
+    def __len__(self) -> int:
+        """How many are there."""
+        return len(self._frames)
+
+    @property
+    def size(self) -> int:
+        """Bytes of those that are there."""
+        return self._bytes
+
+    async def put(self, outcome: StreamOutcome, size: int = 0) -> None:
+        """Adds one of so many bytes as soon as there is room; never, once they are closed."""
+        while self.is_closed or (self._frames and self._is_full(size)):
+            self._taken.clear()
+            await self._taken.wait()
+        self._frames.append((outcome, size))
+        self._bytes += size
+
+    def _is_full(self, size: int) -> bool:
+        return len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
+
+    def collect(self, most: int, most_bytes: int) -> tuple[list[StreamOutcome], int]:
+        """Those that are there, one to ``most``, and their bytes: what comes within one round trip shares an append."""
+        batch: list[StreamOutcome] = []
+        total = 0
+        while self._frames and len(batch) < most:
+            outcome, size = self._frames[0]
+            if batch and total + size > most_bytes:
+                break
+            self._frames.popleft()
+            batch.append(outcome)
+            total += size
+            if not isinstance(outcome, Answered):
+                break
+        self._bytes -= total
+        self._taken.set()
+        return batch, total
