@@ -78,7 +78,7 @@ _REPLACED: Final = LEGACY_MEMBERS | {
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class PublicEdge:
     """What our edge is, the same on every card.
 
     ``schemes`` are SecurityScheme objects of 1.0 by name, any one of which is enough, and ``scopes`` what a caller
@@ -113,7 +113,7 @@ class AgentAddress:
     base_url: str
 
 
-def rewrite_card(card: JsonObject, place: AgentAddress, edge: Edge) -> JsonObject:
+def rewrite_card(card: JsonObject, place: AgentAddress, edge: PublicEdge) -> JsonObject:
     """The peer's card, of 1.0 or 0.3, as ours in the form of 1.0, without signatures."""
     lifted = lift_card(card)
     rest: JsonObject = {name: value for name, value in lifted.items() if name not in _REPLACED}
@@ -142,7 +142,7 @@ def rewrite_card(card: JsonObject, place: AgentAddress, edge: Edge) -> JsonObjec
     return served
 
 
-def list_interfaces(place: AgentAddress, edge: Edge) -> list[Json]:
+def list_interfaces(place: AgentAddress, edge: PublicEdge) -> list[Json]:
     """Our interfaces of one agent. All of 1.0 stand before those of 0.3: clients take the first one per binding."""
     listed: list[Json] = []
     tenant = find_tenant(place.agent)
@@ -164,7 +164,7 @@ def list_interfaces(place: AgentAddress, edge: Edge) -> list[Json]:
     return listed
 
 
-def split_interfaces(place: AgentAddress, edge: Edge) -> tuple[list[Json], list[Json]]:
+def split_interfaces(place: AgentAddress, edge: PublicEdge) -> tuple[list[Json], list[Json]]:
     """Those of our interfaces that stand on the card of an agent, and the further ones."""
     shown: list[Json] = []
     further: list[Json] = []
@@ -174,7 +174,7 @@ def split_interfaces(place: AgentAddress, edge: Edge) -> tuple[list[Json], list[
     return shown, further
 
 
-def _is_listed(interface: JsonObject, place: AgentAddress, edge: Edge) -> bool:
+def _is_listed(interface: JsonObject, place: AgentAddress, edge: PublicEdge) -> bool:
     binding = text_at(interface, "protocolBinding")
     if edge.listed is not None:
         return binding in edge.listed
@@ -244,7 +244,7 @@ def _clean_skills(card: JsonObject) -> Iterator[JsonObject]:
 
 
 def _pass_extensions(
-    card: JsonObject, origins: set[str], place: AgentAddress, edge: Edge
+    card: JsonObject, origins: set[str], place: AgentAddress, edge: PublicEdge
 ) -> Iterator[JsonObject]:
     """The peer's extensions: what is asked for by these names is forwarded. Those that are ours end here.
 
@@ -261,7 +261,7 @@ def _pass_extensions(
             yield {**cleaned, "uri": uri, **known}
 
 
-def _demand(edge: Edge) -> JsonObject:
+def _demand(edge: PublicEdge) -> JsonObject:
     if not edge.schemes:
         return {}
     # Scopes are named for every kind of scheme: a requirement that is empty inside would be dropped by verifiers that

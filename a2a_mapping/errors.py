@@ -133,7 +133,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     ExtendedCardNotConfigured: ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED,
     PushNotificationNotSupported: ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED,
     errors.NotCancelable: ErrorKind.TASK_NOT_CANCELABLE,
-    errors.Conflict: ErrorKind.CONFLICT,
+    errors.WriteConflict: ErrorKind.CONFLICT,
     errors.VersionMismatch: ErrorKind.CONFLICT,
     errors.IdempotencyConflict: ErrorKind.CONFLICT,
     errors.ActionClosed: ErrorKind.UNSUPPORTED_OPERATION,

@@ -109,7 +109,7 @@ _TIES: Final = frozenset({"taskId", "contextId", "referenceTaskIds", "extensions
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRequest:
+class TaskReference:
     """GetTask, CancelTask or SubscribeToTask: one task, named by its facade id."""
 
     id: str
@@ -160,14 +160,14 @@ def read_send(params: JsonObject) -> SendRequest:
     )
 
 
-def read_task(params: JsonObject) -> TaskRequest:
+def read_task(params: JsonObject) -> TaskReference:
     """The params of GetTask, CancelTask and SubscribeToTask.
 
     Raises:
         InvalidInput: no id, or a field is malformed; it is named.
     """
     params = _rename(params, _TASK_NAMES, "")
-    return TaskRequest(
+    return TaskReference(
         id=require_text(params, "id"),
         history_length=read_whole(params, "historyLength"),
         metadata=_read_object(params, "metadata", ""),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.core.wire.long_json import Elsewhere, LongJson, Slice
+from passerelle.core.wire.long_json import LongJson, Slice, SlicedMembers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,14 +75,14 @@ def slim_frame(frame: JsonObject, content: bytes, blob: str) -> JsonObject:
         return frame
     # Wherever the same bytes stand they are the same parts.
     piece = Slice(blob, start, len(packed), hashlib.sha256(packed).hexdigest())
-    slim: JsonObject = {**artifact, "parts": [cast("JsonObject", Elsewhere(piece))]}
+    slim: JsonObject = {**artifact, "parts": [cast("JsonObject", SlicedMembers(piece))]}
     return {"artifactUpdate": {**event, "artifact": slim}}
 
 
 def is_slim(task: JsonObject) -> bool:
     """Whether parts of it are elsewhere."""
     return any(
-        isinstance(part, Elsewhere)
+        isinstance(part, SlicedMembers)
         for artifact in objects_at(task, "artifacts")
         for part in objects_at(artifact, "parts")
     )
@@ -113,7 +113,7 @@ def _write_each(values: Sequence[Json]) -> Iterator[Piece]:
     for number, value in enumerate(values):
         if number:
             yield b","
-        yield value.slice if isinstance(value, Elsewhere) else orjson.dumps(value)
+        yield value.slice if isinstance(value, SlicedMembers) else orjson.dumps(value)
 
 
 _Write: TypeAlias = "Callable[[Sequence[Json]], Iterator[Piece]]"

@@ -56,64 +56,64 @@ class ArtifactReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class MalformedReply:
     """Not A2A; ``reason`` names the field and holds no text of the peer."""
 
     reason: str
 
 
-Reply: TypeAlias = TaskReply | MessageReply | StatusReply | ArtifactReply | Malformed
+ParsedReply: TypeAlias = TaskReply | MessageReply | StatusReply | ArtifactReply | MalformedReply
 
 _MEMBERS: Final = ("task", "message", "statusUpdate", "artifactUpdate")
 _NOT_ONE: Final = f"the response must have exactly one of {', '.join(_MEMBERS)}"
 
 
-def read_reply(value: Json) -> Reply:
+def read_reply(value: Json) -> ParsedReply:
     """A SendMessageResponse or StreamResponse: an object with exactly one of four members."""
     if not isinstance(value, dict):
-        return Malformed("the response is not an object")
+        return MalformedReply("the response is not an object")
     given, member = "", None
     for name, said in value.items():
         if said is None or name not in _MEMBERS:
             continue
         if given:
-            return Malformed(_NOT_ONE)
+            return MalformedReply(_NOT_ONE)
         given, member = name, said
     if not given:
-        return Malformed(_NOT_ONE)
+        return MalformedReply(_NOT_ONE)
     if not isinstance(member, dict):
-        return Malformed(f"{given} is not an object")
+        return MalformedReply(f"{given} is not an object")
     match given:
         case "task":
             return read_task_reply(member)
         case "message":
             reason = _judge_message(member)
-            return MessageReply(member) if reason is None else Malformed(reason)
+            return MessageReply(member) if reason is None else MalformedReply(reason)
         case "statusUpdate":
             reason = _judge_status_update(member)
-            return StatusReply(member) if reason is None else Malformed(reason)
+            return StatusReply(member) if reason is None else MalformedReply(reason)
         case _:
             reason = _judge_artifact_update(member)
-            return ArtifactReply(member) if reason is None else Malformed(reason)
+            return ArtifactReply(member) if reason is None else MalformedReply(reason)
 
 
-def read_task_reply(value: Json) -> TaskReply | Malformed:
+def read_task_reply(value: Json) -> TaskReply | MalformedReply:
     """A bare Task, as GetTask and CancelTask answer."""
     if not isinstance(value, dict):
-        return Malformed("the task is not an object")
+        return MalformedReply("the task is not an object")
     if not text_at(value, "id"):
-        return Malformed("task.id is missing")
+        return MalformedReply("task.id is missing")
     if not _read_state(value):
-        return Malformed("task.status.state is missing")
+        return MalformedReply("task.status.state is missing")
     for name in ("artifacts", "history"):
         items = value.get(name)
         if items is None:
             continue
         if not isinstance(items, list):
-            return Malformed(f"task.{name} is not a list of objects")
+            return MalformedReply(f"task.{name} is not a list of objects")
         for item in items:
             if not isinstance(item, dict):
-                return Malformed(f"task.{name} is not a list of objects")
+                return MalformedReply(f"task.{name} is not a list of objects")
     return TaskReply(value)
 
 

@@ -33,7 +33,7 @@ from passerelle.core.batch import (
     IdempotencyRow,
 )
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ids import SHARDS, Shard, place
+from passerelle.core.ids import SHARDS, Shard, shard_of
 from passerelle.core.session.machine import SCHEMA, SessionRecord
 from passerelle.core.wire.codec import to_bytes
 from passerelle.demo.checks import wait_for
@@ -124,7 +124,7 @@ class Ours:
         await self._append(session, b"", write)
 
     async def _append(self, session: str, text: bytes, *entities: EntityWrite) -> None:
-        shard = place(session)
+        shard = shard_of(session)
         event, kind = mint("ev", shard), "task.progress"
         head = f'"eventId":"{event}","type":"{kind}","payload":{{"text":"'.encode()
         fill = b"e" * (EVENT_BYTES - len(head) - len(text) - 20)

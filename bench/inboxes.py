@@ -25,7 +25,7 @@ from passerelle.core.approval.commands import OpenAction
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.facts import Scope
 from passerelle.core.ids import ALL_SHARDS
-from passerelle.core.payloads.approval import Option, Origin, Request
+from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin
 from passerelle.core.principal import Principal
 from passerelle.demo.checks import wait_for
 from passerelle.demo.processes import GatewayProcess
@@ -33,7 +33,7 @@ from passerelle.gateway.auth.keys import hash_key
 from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.records.writes import Terms, Writes, Written
+from passerelle.runtime.records.writes import AppendOptions, Writes, Written
 from passerelle.store.store import Store
 
 _PEOPLE: Final = ("few", "many")
@@ -100,13 +100,13 @@ async def _fill(store: Store, who: Principal, count: int) -> None:
             )  # fmt: skip
             decision.introduce(EntityRef(EntityKind.ACTION, action))
             decision.add(approval.decide(None, OpenAction(request, scope), decision.now_ms))
-        outcome = await writes.commit(decision, {}, Terms())
+        outcome = await writes.commit(decision, {}, AppendOptions())
         if not isinstance(outcome, Written):
             raise BenchBroken(f"questions could not be stored: {outcome}")
 
 
-def _make_request(action: str, who: Principal, now_ms: int) -> Request:
-    return Request(
+def _make_request(action: str, who: Principal, now_ms: int) -> ApprovalRequest:
+    return ApprovalRequest(
         action_id=action,
         kind="permission",
         action_type="tool_call",

@@ -11,7 +11,7 @@ from passerelle.channels.link_record import LinkRecord, join_tab
 from passerelle.core.errors import Forbidden
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import PeerRole
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.times import format_ms
 from passerelle.protocol.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
@@ -71,8 +71,8 @@ async def identify(services: ChannelServices, shown: Credentials) -> Principal:
         Forbidden: the credential may not open channels.
     """
     principal = await services.authenticator.authenticate(shown)
-    if Scope.CONNECT not in principal.scopes:
-        raise Forbidden("the credential may not open channels", scope=Scope.CONNECT)
+    if AccessScope.CONNECT not in principal.scopes:
+        raise Forbidden("the credential may not open channels", scope=AccessScope.CONNECT)
     return principal
 
 

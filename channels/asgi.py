@@ -10,7 +10,7 @@ from starlette.websockets import WebSocketDisconnect
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Send
 
-    from passerelle.channels.transport import Receiver
+    from passerelle.channels.transport import SocketListener
 
 _LEFT: Final = frozenset({1000, 1001})
 _CLOSING_S: Final = 2.0
@@ -39,7 +39,7 @@ class AsgiSocket:
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self._receiver: Receiver | None = None
+        self._receiver: SocketListener | None = None
         self._messages: list[bytes] = []
         self._held = 0
         self._closing: Message | None = None
@@ -57,7 +57,7 @@ class AsgiSocket:
     def buffered(self) -> int:
         return self._held
 
-    async def serve(self, receiver: Receiver) -> None:
+    async def serve(self, receiver: SocketListener) -> None:
         """Reads until the socket is gone, in the task of the request."""
         self._receiver, self._reader = receiver, asyncio.current_task()
         left = False

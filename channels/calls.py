@@ -82,7 +82,7 @@ def _read_retry(error: PasserelleError) -> int | None:
     return error.retry_after_s if isinstance(error, RemoteError | Limited) else None
 
 
-async def carry_out(services: ChannelServices, known: Admission, call: Call) -> Answer | Failure:
+async def execute_call(services: ChannelServices, known: Admission, call: Call) -> Answer | Failure:
     """The answer, or why there is none. A fault of ours is one too: the streams beside the call go on."""
     try:
         data = await services.calls.call(known.principal, call.method, call.data, call.idem)

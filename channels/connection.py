@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final, assert_never
 import structlog
 
 from passerelle.channels.ack_writer import AckWriter
-from passerelle.channels.calls import carry_out, end_connection, refuse_call
-from passerelle.channels.holder import Standing
+from passerelle.channels.calls import end_connection, execute_call, refuse_call
+from passerelle.channels.holder import HolderRights
 from passerelle.channels.inputs import (
     Admitted,
-    Answered,
-    Delivered,
+    CallAnswered,
     DrainAsked,
-    Ended,
+    EndRequested,
+    EventsDelivered,
     Input,
-    Left,
+    NoticeDue,
     Received,
+    SocketGone,
     Ticked,
-    Told,
     Undecodable,
 )
 from passerelle.channels.intake import Intake
@@ -50,7 +50,7 @@ from passerelle.channels.reverse_asks import AskingSide
 from passerelle.channels.reverse_link import AgentLink
 from passerelle.channels.reverse_side import AgentSide
 from passerelle.channels.session import step
-from passerelle.channels.session_state import Phase, start
+from passerelle.channels.session_state import ConnectionPhase, start
 from passerelle.channels.session_time import next_tick_s
 from passerelle.channels.story import LinkStory, Telling
 from passerelle.channels.subscriptions import Subscriptions
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.protocol.cursor import Cursor
     from passerelle.protocol.frames import ClientFrame
-    from passerelle.protocol.reverse_frames import AskingFrame, Piece, ServingFrame
+    from passerelle.protocol.reverse_frames import AnswerPiece, AskingFrame, ServingFrame
 
 _DECIDES: Final = "respond_action"
 _DRAIN_FLUSH_S: Final = 1.0
@@ -81,7 +81,7 @@ _FLUSH_S: Final = 5.0
 """How long the last frames, the close and the last acks may take on a socket that takes nothing."""
 
 
-class Connection:
+class ChannelConnection:
     """Serves one accepted socket until it ends; ``on_end`` is told when all that it did is done."""
 
     __slots__ = (
@@ -120,12 +120,12 @@ class Connection:
         doorway: Doorway,
         roster: Roster,
         board: PresenceBoard,
-        on_end: Callable[[Connection], None],
+        on_end: Callable[[ChannelConnection], None],
     ) -> None:
         self.services = services
         self.limits = limits
         self.outbox = Outbox(socket, limits.buffered_bytes, limits.stall_s, self._give_up)
-        self._standing = Standing(services, limits, credentials, self)
+        self._standing = HolderRights(services, limits, credentials, self)
         self.acks = AckWriter(services, self._standing, self.feed)
         self._intake = Intake(socket, limits, self)
         self._subscriptions = Subscriptions(self)
@@ -168,25 +168,25 @@ class Connection:
     @property
     def is_over(self) -> bool:
         """Whether nothing counts any more."""
-        return self._state.phase is Phase.CLOSED
+        return self._state.phase is ConnectionPhase.CLOSED
 
     @property
     def must_wait(self) -> bool:
         """Whether no frame is taken for now."""
-        return self._state.phase is Phase.ADMITTING or self._state.is_saturated
+        return self._state.phase is ConnectionPhase.ADMITTING or self._state.is_saturated
 
     def feed(self, given: Input) -> None:
         """Gives the machine an input and carries out what follows; at its end there is nothing that it would do."""
         if self._ending is not None:
             return
-        if self._story is not None and isinstance(given, Told):
+        if self._story is not None and isinstance(given, NoticeDue):
             facts = self._story.take(given)
             if facts:
                 self._telling.tell(self._standing.known, facts)
         self._state, outputs = step(self._state, given, self._loop.time())
         for output in outputs:
             self._carry_out(output)
-        if isinstance(given, Told | Delivered):
+        if isinstance(given, NoticeDue | EventsDelivered):
             return  # these end nothing, let nothing in, and make nothing due
         if self.is_over and self._ending is None:
             self._ending = self._loop.create_task(self._end())
@@ -254,12 +254,12 @@ class Connection:
         """The socket is gone."""
         self._left = self._left or left
         self.outbox.drop()
-        self.feed(Left())
+        self.feed(SocketGone())
 
     def _give_up(self) -> None:
         self.outbox.drop()
         self.services.counts.slow += 1
-        self.feed(Ended(CloseCode.TOO_SLOW))
+        self.feed(EndRequested(CloseCode.TOO_SLOW))
 
     # Its end
 
@@ -317,7 +317,7 @@ class Connection:
         """Ends this connection because the same device and tab has a newer one."""
         self.services.counts.takeovers += not self.is_over
         notice = Refusal("superseded", "a newer connection has this device", fatal=True)
-        self.feed(Ended(CloseCode.SUPERSEDED, notice))
+        self.feed(EndRequested(CloseCode.SUPERSEDED, notice))
 
     def drain(self, within_ms: int, jitter_ms: int) -> None:
         """Tells the client to go elsewhere."""
@@ -347,7 +347,7 @@ class Connection:
             await self._roster.enter(standing.owner, hello.device, self)
             admission = await standing.admit(hello, principal)
         except PasserelleError as error:
-            self.feed(Ended(*end_connection(error, "hello")))
+            self.feed(EndRequested(*end_connection(error, "hello")))
             return
         finally:
             self._doorway.leave()
@@ -371,7 +371,7 @@ class Connection:
 
     def show_presence(self, shown: ShowPresence) -> None:
         """Tells the client who is there."""
-        self.feed(Told(shown))
+        self.feed(NoticeDue(shown))
 
     async def _say_presence(self) -> None:
         """Whoever has spoken is shown who is there, itself among them."""
@@ -413,21 +413,21 @@ class Connection:
             self.spawn,
         )
 
-    def _ask_agents(self, frame: Call | AskingFrame | Piece) -> None:
+    def _ask_agents(self, frame: Call | AskingFrame | AnswerPiece) -> None:
         asked = self.services.asked
         if self._asking is None and asked is not None:
             self._asking = AskingSide(
                 asked,
                 self.outbox,
                 lambda: self.principal,
-                lambda answer: self.feed(Answered(answer)),
+                lambda answer: self.feed(CallAnswered(answer)),
                 lambda refusal: self.feed(Undecodable(refusal)),
                 self.spawn,
             )
         if self._asking is not None:
             self._asking.take(frame)
         elif isinstance(frame, Call):
-            self.feed(Answered(refuse_call(frame.id, UnknownMethod(frame.method))))
+            self.feed(CallAnswered(refuse_call(frame.id, UnknownMethod(frame.method))))
 
     # Acks and calls
 
@@ -446,9 +446,9 @@ class Connection:
                 self.supersede()
                 return
         except PasserelleError as error:
-            self.feed(Answered(refuse_call(call.id, error)))
+            self.feed(CallAnswered(refuse_call(call.id, error)))
             return
-        self.feed(Answered(await carry_out(self.services, self._standing.known, call)))
+        self.feed(CallAnswered(await execute_call(self.services, self._standing.known, call)))
 
     async def _may_not_decide(self, call: Call) -> bool:
         """Whether a newer socket has replaced this one; what the call is about is read meanwhile."""
@@ -469,4 +469,4 @@ class Connection:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             structlog.get_logger().error("channel.fault", channel=self.channel, exc_info=error)
-            self.feed(Ended(CloseCode.RESTART))
+            self.feed(EndRequested(CloseCode.RESTART))

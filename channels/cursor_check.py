@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedEntry:
     """A stored entry whose place in the chain has been checked; ``chain`` is the chain after it.
 
     ``memo`` keeps other forms of the entry (prebuilt frames), made once and not once per reader.
@@ -32,15 +32,15 @@ class Linked:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CursorHeld:
     """The cursor holds; ``entries`` follow it without a hole. Empty: it was the end when ``head`` was read."""
 
-    entries: tuple[Linked, ...]
+    entries: tuple[LinkedEntry, ...]
     head: Head
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class CursorBroken:
     """The cursor does not hold; ``head`` is what was read, None where there is no stream."""
 
     why: GapReason
@@ -52,7 +52,7 @@ class ReadAgain:
     """Entries are missing; a trim may have come between the two reads."""
 
 
-CursorVerdict: TypeAlias = Held | Broken | ReadAgain
+CursorVerdict: TypeAlias = CursorHeld | CursorBroken | ReadAgain
 
 
 def end_of(head: Head) -> Cursor:
@@ -67,45 +67,51 @@ def verify(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> CursorVe
     given to ``verify_again``.
     """
     if head is None:
-        return Broken(GapReason.LOST, None)
+        return CursorBroken(GapReason.LOST, None)
     if cursor.epoch != head.epoch:
-        return Broken(GapReason.EPOCH, head)
+        return CursorBroken(GapReason.EPOCH, head)
     if page and page[0].sequence == cursor.sequence + 1:
         if page[0].previous == cursor.chain:
-            return Held(link_entries(page, cursor), head)
-        return Broken(GapReason.FORKED, head)
+            return CursorHeld(link_entries(page, cursor), head)
+        return CursorBroken(GapReason.FORKED, head)
     if cursor.sequence > head.sequence:
-        return Broken(GapReason.AHEAD, head)
+        return CursorBroken(GapReason.AHEAD, head)
     if cursor.sequence == head.sequence and not page:
-        return Held((), head) if cursor.chain == head.chain else Broken(GapReason.FORKED, head)
+        return (
+            CursorHeld((), head)
+            if cursor.chain == head.chain
+            else CursorBroken(GapReason.FORKED, head)
+        )
     return ReadAgain()
 
 
-def verify_again(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> Held | Broken:
+def verify_again(
+    head: Head | None, page: Sequence[Entry], cursor: Cursor
+) -> CursorHeld | CursorBroken:
     """Judges the second reading of both: entries that are still missing are gone."""
     verdict = verify(head, page, cursor)
     if not isinstance(verdict, ReadAgain):
         return verdict
     trimmed = head is not None and head.first > cursor.sequence + 1
-    return Broken(GapReason.TRIMMED if trimmed else GapReason.LOST, head)
+    return CursorBroken(GapReason.TRIMMED if trimmed else GapReason.LOST, head)
 
 
-def link_entries(page: Sequence[Entry], cursor: Cursor) -> tuple[Linked, ...]:
+def link_entries(page: Sequence[Entry], cursor: Cursor) -> tuple[LinkedEntry, ...]:
     """The longest prefix of ``page`` that continues the chain of ``cursor``.
 
     Where it ends early, the next read begins at the break and tells what it is.
     """
-    linked: list[Linked] = []
+    linked: list[LinkedEntry] = []
     sequence, chain = cursor.sequence, cursor.chain
     for entry in page:
         if entry.sequence != sequence + 1 or entry.previous != chain:
             break
         sequence, chain = entry.sequence, extend_chain(chain, entry.event_id)
-        linked.append(Linked(entry, chain))
+        linked.append(LinkedEntry(entry, chain))
     return tuple(linked)
 
 
-def build_event(stream: str, linked: Linked, previous: int) -> bytes:
+def build_event(stream: str, linked: LinkedEntry, previous: int) -> bytes:
     """The ``ev`` frame of a stored entry, its envelope byte for byte in ``d``: one frame for all readers of a name."""
     entry = linked.entry
     return b'{"t":"ev","s":%b,"o":%d,"p":%d,"h":"%b","d":%b}' % (

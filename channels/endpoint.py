@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from passerelle.channels.asgi import AsgiSocket
-from passerelle.channels.connection import Connection
+from passerelle.channels.connection import ChannelConnection
 from passerelle.channels.doorway import Doorway
 from passerelle.channels.handshake import (
     DRAINING,
@@ -56,7 +56,7 @@ class ChannelEndpoint:
         self.limits = limits or ChannelLimits()
         self._services = services
         self._origins = frozenset(origins)
-        self._connections: set[Connection] = set()
+        self._connections: set[ChannelConnection] = set()
         self._board = PresenceBoard(services.presences, self.limits.presence_interval_s)
         self._doorway = Doorway()
         self._roster = Roster(services.channels, self.limits, self._board.refresh)
@@ -98,11 +98,11 @@ class ChannelEndpoint:
             return FULL
         return refused
 
-    def serve(self, socket: Socket, scope: Scope) -> Connection:
+    def serve(self, socket: Socket, scope: Scope) -> ChannelConnection:
         """The connection of a socket that was just accepted; it ends when the socket does."""
         self._on_arrival()
         shown = read_shown(self._services, scope)
-        connection = Connection(
+        connection = ChannelConnection(
             socket,
             self._services,
             self.limits,
@@ -139,7 +139,7 @@ class ChannelEndpoint:
         finally:
             await self._services.texts.close()
 
-    def _leave(self, connection: Connection) -> None:
+    def _leave(self, connection: ChannelConnection) -> None:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from passerelle.channels.counts import ChannelCounts
-    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.channels.pages import Page
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
@@ -58,7 +58,7 @@ Write: TypeAlias = "Callable[[list[bytes]], bool]"
 """Writes messages to a reader that is caught up; False where there is no room, and then none of them was taken."""
 
 
-def build_frame(stream: str, linked: Linked, previous: int) -> bytes:
+def build_frame(stream: str, linked: LinkedEntry, previous: int) -> bytes:
     """The ``ev`` frame of an entry, made once for all who read the stream under that name."""
     key = f"{stream}\0{previous}"
     frame = linked.memo.get(key)
@@ -69,13 +69,13 @@ def build_frame(stream: str, linked: Linked, previous: int) -> bytes:
     return frame
 
 
-def count_deliveries(counts: ChannelCounts, events: Sequence[Linked], readers: int) -> None:
+def count_deliveries(counts: ChannelCounts, events: Sequence[LinkedEntry], readers: int) -> None:
     """Counts events that are given to so many readers otherwise than in messages of ours."""
     unhurried = sum(linked.entry.type.startswith(_UNHURRIED) for linked in events)
     counts.count_deliveries(readers * (len(events) - unhurried), readers * unhurried)
 
 
-def pack_events(stream: str, events: Sequence[Linked], previous: int) -> Packed:
+def pack_events(stream: str, events: Sequence[LinkedEntry], previous: int) -> Packed:
     """Events in order, as they go to everybody who reads the stream under that name."""
     frames: list[bytes] = []
     unhurried = 0
@@ -189,7 +189,7 @@ class Group:
             self.previous = visible[-1].entry.sequence
             self.told = Cursor(self.cursor.epoch, self.previous, visible[-1].chain)
 
-    def _write(self, visible: list[Linked]) -> None:
+    def _write(self, visible: list[LinkedEntry]) -> None:
         packed = pack_events(self._name, visible, self.previous)
         messages, seats = packed.messages, tuple(self._seats)
         full = [seat for seat in seats if not seat.write(messages)]
@@ -229,7 +229,7 @@ class Fanout:
             group = self._groups[name, view] = Group(name, view, cursor, previous, self._counts)
         return group.add(write)
 
-    def take_change(self, fresh: Sequence[Linked]) -> None:
+    def take_change(self, fresh: Sequence[LinkedEntry]) -> None:
         """The ring has changed, by ``fresh`` or altogether; what is new goes out in this turn, or with its window."""
         if not self._groups:
             return

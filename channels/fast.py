@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from passerelle.channels.endpoint import ChannelEndpoint
-    from passerelle.channels.transport import Receiver
+    from passerelle.channels.transport import SocketListener
 
 _LEFT: Final = frozenset({1000, 1001})
 _HELD_BYTES: Final = 65_536
@@ -78,7 +78,7 @@ class FastSocket(WSListener):
         self._scope: Scope | None = scope
         self._message_bytes = message_bytes
         self._transport: WSTransport | None = None
-        self._receiver: Receiver | None = None
+        self._receiver: SocketListener | None = None
         self._parts: list[bytes] | None = None
         self._part_bytes = 0
         self._kind = _TEXT

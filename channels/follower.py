@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.channels.cursor_check import (
-    Broken,
-    Held,
-    Linked,
+    CursorBroken,
+    CursorHeld,
+    LinkedEntry,
     ReadAgain,
     end_of,
     link_entries,
@@ -73,22 +73,24 @@ class FollowerDependencies:
     retry_s: float = 1.0
 
 
-async def read_verified(log: StreamReads, stream: StreamRef, cursor: Cursor) -> Held | Broken:
+async def read_verified(
+    log: StreamReads, stream: StreamRef, cursor: Cursor
+) -> CursorHeld | CursorBroken:
     """Reads the page after ``cursor`` and judges both; raises StoreUnavailable."""
     head, page = await log.read_resume(stream, cursor.sequence, PAGE_EVENTS)
     verdict = verify(head, page, cursor)
     if isinstance(verdict, ReadAgain):
         verdict = verify_again(*await log.read_resume(stream, cursor.sequence, PAGE_EVENTS), cursor)
-    return _bound(verdict) if isinstance(verdict, Held) else verdict
+    return _bound(verdict) if isinstance(verdict, CursorHeld) else verdict
 
 
-def _bound(held: Held) -> Held:
+def _bound(held: CursorHeld) -> CursorHeld:
     """As much of a page as is kept; the rest of it is read again by whoever has come so far."""
     size = 0
     for number, linked in enumerate(held.entries):
         size += len(linked.entry.data)
         if size > PAGE_BYTES and number:
-            return Held(held.entries[:number], held.head)
+            return CursorHeld(held.entries[:number], held.head)
     return held
 
 
@@ -101,7 +103,7 @@ class Follower:
         """None while the stream has no head."""
         self.repairs = 0
         """Reads that were needed because hints did not do."""
-        self.on_change: Callable[[Sequence[Linked]], None] = lambda _fresh: None
+        self.on_change: Callable[[Sequence[LinkedEntry]], None] = lambda _fresh: None
         """Told of what was added to the ring, or of nothing where the ring is another one."""
         self._around = around
         self._changed = asyncio.Event()
@@ -183,14 +185,14 @@ class Follower:
         else:
             self._start_reading()
 
-    def _add(self, entries: tuple[Linked, ...]) -> None:
+    def _add(self, entries: tuple[LinkedEntry, ...]) -> None:
         if self.ring is None or not entries:
             return
         for linked in entries:
             self.ring.add(linked)
         self._notify(entries)
 
-    def _notify(self, fresh: Sequence[Linked]) -> None:
+    def _notify(self, fresh: Sequence[LinkedEntry]) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
         self.on_change(fresh)
@@ -237,11 +239,11 @@ class Follower:
                 return
             verdict = await read_verified(self._around.log, self.stream, ring.end)
             match verdict:
-                case Held(entries, head):
+                case CursorHeld(entries, head):
                     self._add(entries)
                     if not entries or ring.end.sequence >= head.sequence:
                         return
-                case Broken(why, head):
+                case CursorBroken(why, head):
                     self._start_at(head)
                     if why in _PROVES_LOSS:
                         self._around.on_lost(self.stream, why)

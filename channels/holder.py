@@ -14,7 +14,7 @@ from zlib import crc32
 
 from passerelle.channels.admission import admit, identify, show
 from passerelle.channels.calls import end_connection
-from passerelle.channels.inputs import Ended, Renewed, Told
+from passerelle.channels.inputs import EndRequested, NoticeDue, Renewed
 from passerelle.core.errors import CallerError, PasserelleError, RemoteError, Unauthenticated
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Refusal, Withdrawn
@@ -58,7 +58,7 @@ class Holder(Protocol):
         ...
 
 
-class Standing:
+class HolderRights:
     """``owner`` is the key of the principal; empty before the credential was looked at."""
 
     __slots__ = (
@@ -130,11 +130,11 @@ class Standing:
         try:
             found = await identify(self._services, shown)
         except PasserelleError as error:
-            self._holder.feed(Ended(*end_connection(error, "auth")))
+            self._holder.feed(EndRequested(*end_connection(error, "auth")))
             return
         if found.key != self.owner:
             notice = Refusal("unauthenticated", "another principal", "auth", fatal=True)
-            self._holder.feed(Ended(CloseCode.BAD_CREDENTIALS, notice))
+            self._holder.feed(EndRequested(CloseCode.BAD_CREDENTIALS, notice))
             return
         changed = found != self.known.principal
         self._credentials, self._admission = shown, replace(self.known, principal=found)
@@ -205,7 +205,7 @@ class Standing:
         if before is None or before == now:
             return
         for action, why in await self._services.snapshots.read_withdrawn(before, now):
-            self._holder.feed(Told(Withdrawn(action, why)))
+            self._holder.feed(NoticeDue(Withdrawn(action, why)))
         self._told_as = now
 
     async def _recheck_caller(self) -> bool:
@@ -223,7 +223,7 @@ class Standing:
                 raise Unauthenticated("the credential is somebody else's now")
         except CallerError as error:
             if self._credentials is shown:
-                self._holder.feed(Ended(*end_connection(error, "auth", admitted=True)))
+                self._holder.feed(EndRequested(*end_connection(error, "auth", admitted=True)))
                 return False
             return True
         if self._credentials is shown:  # else a newer one was taken meanwhile, and counts

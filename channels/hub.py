@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
 
 from passerelle.channels.counts import ChannelCounts
-from passerelle.channels.cursor_check import Broken, Held
+from passerelle.channels.cursor_check import CursorBroken, CursorHeld
 from passerelle.channels.fanout import Fanout
 from passerelle.channels.follower import Follower, FollowerDependencies, read_verified
 from passerelle.channels.pages import Stretches
@@ -67,7 +67,7 @@ class HubSettings:
     bounds: RingBounds = field(default_factory=RingBounds)
 
 
-class Followed:
+class SharedFollower:
     """A follower with its readers counted and its page reads shared."""
 
     def __init__(self, follower: Follower, log: StreamReads, counts: ChannelCounts) -> None:
@@ -76,7 +76,7 @@ class Followed:
         self.readers = 0
         self.linger: asyncio.TimerHandle | None = None
         self._log = log
-        self._reads: dict[Cursor, asyncio.Task[Held | Broken]] = {}
+        self._reads: dict[Cursor, asyncio.Task[CursorHeld | CursorBroken]] = {}
         self.stretches = Stretches()
         self.fanout = Fanout(lambda: follower.ring, counts)
         follower.on_change = self.fanout.take_change
@@ -92,7 +92,7 @@ class Followed:
     async def read_on(self) -> None:
         await self.follower.read_on()
 
-    async def read_page(self, cursor: Cursor) -> Held | Broken:
+    async def read_page(self, cursor: Cursor) -> CursorHeld | CursorBroken:
         read = self._reads.get(cursor)
         if read is None:
             read = asyncio.create_task(read_verified(self._log, self.follower.stream, cursor))
@@ -100,7 +100,7 @@ class Followed:
             read.add_done_callback(lambda done: self._forget(cursor, done))
         return await asyncio.shield(read)
 
-    def _forget(self, cursor: Cursor, done: asyncio.Task[Held | Broken]) -> None:
+    def _forget(self, cursor: Cursor, done: asyncio.Task[CursorHeld | CursorBroken]) -> None:
         del self._reads[cursor]
         if not done.cancelled():
             done.exception()  # seen by every reader that still waits; retrieved here for those that left
@@ -127,7 +127,7 @@ class Hub:
         self._hints = hints
         self._settings = settings
         self._on_lost = on_lost
-        self._followed: dict[StreamRef, Followed] = {}
+        self._followed: dict[StreamRef, SharedFollower] = {}
         self._closing: dict[StreamRef, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._audit_now = asyncio.Event()
@@ -182,7 +182,7 @@ class Hub:
         """
         return StreamReading(self, stream, view, start, bounds)
 
-    async def acquire(self, stream: StreamRef) -> Followed:
+    async def acquire(self, stream: StreamRef) -> SharedFollower:
         """The stream, followed until ``release``.
 
         Raises:
@@ -193,7 +193,7 @@ class Hub:
             await asyncio.wait([closing])
         followed = self._followed.get(stream)
         if followed is None:
-            followed = Followed(Follower(stream, self._surround()), self._log, self.counts)
+            followed = SharedFollower(Follower(stream, self._surround()), self._log, self.counts)
             self._followed[stream] = followed
             followed.opening = asyncio.create_task(self._open(followed))
             self._own(followed.opening)
@@ -209,7 +209,7 @@ class Hub:
             raise
         return followed
 
-    async def _open(self, followed: Followed) -> None:
+    async def _open(self, followed: SharedFollower) -> None:
         stream = followed.follower.stream
         try:
             async with asyncio.timeout(self._settings.open_s):
@@ -235,7 +235,7 @@ class Hub:
             self._own(listening)
         await asyncio.shield(listening)
 
-    def release(self, stream: StreamRef, followed: Followed) -> None:
+    def release(self, stream: StreamRef, followed: SharedFollower) -> None:
         """One reader less; after the last one the stream lingers."""
         followed.readers -= 1
         if followed.readers > 0 or self._followed.get(stream) is not followed:
@@ -243,11 +243,11 @@ class Hub:
         loop = asyncio.get_running_loop()
         followed.linger = loop.call_later(self._settings.linger_s, self._expire, stream, followed)
 
-    def _expire(self, stream: StreamRef, followed: Followed) -> None:
+    def _expire(self, stream: StreamRef, followed: SharedFollower) -> None:
         del self._followed[stream]
         self._close(followed)
 
-    def _close(self, followed: Followed) -> None:
+    def _close(self, followed: SharedFollower) -> None:
         stream = followed.follower.stream
         task = asyncio.create_task(self._end_hints(followed))
         self._closing[stream] = task
@@ -258,7 +258,7 @@ class Hub:
         if self._closing.get(stream) is done:
             del self._closing[stream]
 
-    async def _end_hints(self, followed: Followed) -> None:
+    async def _end_hints(self, followed: SharedFollower) -> None:
         with suppress(StoreUnavailable):  # the hint connection is gone, and the hints with it
             await followed.follower.close()
 
@@ -321,7 +321,7 @@ class StreamReading:
         self._view = view
         self._start = start
         self._bounds = bounds
-        self._followed: Followed | None = None
+        self._followed: SharedFollower | None = None
 
     async def __aenter__(self) -> Position:
         self._followed = followed = await self._hub.acquire(self._stream)

@@ -24,7 +24,7 @@ from passerelle.protocol.frames import (
     Withdrawn,
 )
 
-ToldFrame: TypeAlias = (
+NoticeFrame: TypeAlias = (
     Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure | ShowPresence | Withdrawn
 )
 
@@ -60,14 +60,14 @@ class Renewed:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NoticeDue:
     """The client is to be told about one of its streams, its other devices, or what it may not see any more."""
 
-    frame: ToldFrame
+    frame: NoticeFrame
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class EventsDelivered:
     """Events of streams were handed to the writer, up to these cursors."""
 
     cursors: Mapping[str, Cursor]
@@ -82,7 +82,7 @@ class AckJudged:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CallAnswered:
     """A call has its result."""
 
     frame: Answer | Failure
@@ -102,7 +102,7 @@ class DrainAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndRequested:
     """The connection has to end, for a reason found outside of the machine."""
 
     code: CloseCode
@@ -110,7 +110,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SocketGone:
     """The socket is gone."""
 
 
@@ -119,12 +119,12 @@ Input: TypeAlias = (
     | Undecodable
     | Admitted
     | Renewed
-    | Told
-    | Delivered
+    | NoticeDue
+    | EventsDelivered
     | AckJudged
-    | Answered
+    | CallAnswered
     | Ticked
     | DrainAsked
-    | Ended
-    | Left
+    | EndRequested
+    | SocketGone
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from passerelle.channels.inputs import Ended, Undecodable
+from passerelle.channels.inputs import EndRequested, Undecodable
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Failure, Refusal
 from passerelle.protocol.wire import decode_client, split_message
@@ -105,4 +105,4 @@ class Intake:
             self._socket.resume()
 
     def _refuse(self, code: CloseCode, word: str, reason: str) -> None:
-        self._taker.feed(Ended(code, Refusal(word, reason, fatal=True)))
+        self._taker.feed(EndRequested(code, Refusal(word, reason, fatal=True)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from passerelle.core.payloads.channel import PeerRole, Transport
+from passerelle.core.payloads.channel import PeerRole, TransportName
 from passerelle.core.wire.record import record
 
 _SPELLED: Final = (("%", "%25"), ("#", "%23"), ("@", "%40"))
@@ -45,7 +45,7 @@ class LinkRecord:
     """A link as it is stored. ``device_id`` and ``tab`` are the names that the other end gives itself."""
 
     channel_id: str
-    transport: Transport
+    transport: TransportName
     peer_role: PeerRole
     account_ref: str
     tenant: str

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.story import Began, Over, Repaired
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.payloads.channel import (
     ChannelConnected,
     ChannelDisconnected,
@@ -29,12 +29,12 @@ from passerelle.core.ports.channels import OwedLink
 from passerelle.core.principal import Principal
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change, record
-from passerelle.runtime.common.deferred_queue import Afterwards, Surge
+from passerelle.runtime.common.deferred_queue import BurstDetector, DeferredQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.channels.services import Linked
+    from passerelle.channels.services import ChannelLink
     from passerelle.channels.story import LinkFact, TakenUp
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
@@ -68,7 +68,7 @@ class _Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFacts:
+class StoredLinkFacts:
     """``channels.services.LinkFacts``, and the handler of its rows. ``drives`` names this instance in a shard."""
 
     links: Links
@@ -77,17 +77,17 @@ class LinkFacts:
     recoveries: Recoveries
     drives: Callable[[Shard], Incarnation]
     wake: Callable[[Shard, float], None]
-    surge: Surge = field(default_factory=lambda: Surge(_SURGE, _SURGE_WITHIN_S))
-    afterwards: Afterwards = field(default_factory=lambda: Afterwards(_SURGE_OWES_S))
+    surge: BurstDetector = field(default_factory=lambda: BurstDetector(_SURGE, _SURGE_WITHIN_S))
+    afterwards: DeferredQueue = field(default_factory=lambda: DeferredQueue(_SURGE_OWES_S))
 
     def find_driver(self, owner: str) -> Incarnation | None:
         """Under whose lease a link of a principal stands; None while we hold none there."""
         try:
-            return self.drives(place(owner))
+            return self.drives(shard_of(owner))
         except StoreUnavailable:
             return None
 
-    def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
+    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
         """Owes what a connection has to tell; with StoreUnavailable in the future, nothing is known to be owed."""
         loop = asyncio.get_running_loop()
         in_surge = self.surge.join(loop.time())
@@ -97,10 +97,10 @@ class LinkFacts:
         self.afterwards.add(partial(self._owe_for, told, link, fact))
         return told
 
-    def _owe_for(self, told: asyncio.Future[None], link: Linked, fact: LinkFact) -> None:
+    def _owe_for(self, told: asyncio.Future[None], link: ChannelLink, fact: LinkFact) -> None:
         self._owe(link, fact, _SURGE_WAITS_MS).add_done_callback(partial(_hand_on, told))
 
-    def _owe(self, link: Linked, fact: LinkFact, wait_ms: int) -> asyncio.Future[None]:
+    def _owe(self, link: ChannelLink, fact: LinkFact, wait_ms: int) -> asyncio.Future[None]:
         channel, generation = link.channel, link.generation
         owe = partial(self.links.owe, channel, generation, wait_ms=wait_ms)
         match fact:
@@ -120,7 +120,7 @@ class LinkFacts:
             case _:
                 assert_never(fact)
         told = asyncio.ensure_future(owing)
-        told.add_done_callback(partial(self._wake_when_owed, place(channel), wait_ms))
+        told.add_done_callback(partial(self._wake_when_owed, shard_of(channel), wait_ms))
         return told
 
     def _wake_when_owed(self, shard: Shard, wait_ms: int, told: asyncio.Future[None]) -> None:
@@ -136,7 +136,7 @@ class LinkFacts:
         generation = await self.channels.read_generation(channel)
         ended = ChannelDisconnected(channel, generation, "instance_lost")
         await self.links.lose(channel, to_bytes(ended), instance)
-        self.wake(place(channel), _WAKE_S)
+        self.wake(shard_of(channel), _WAKE_S)
 
     async def on_due(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
         """Writes what is owed of one kind about one link.

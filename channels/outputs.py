@@ -16,7 +16,7 @@ from passerelle.protocol.frames import (
     ServerFrame,
     Subscribe,
 )
-from passerelle.protocol.reverse_frames import AskingFrame, Piece, ServingFrame
+from passerelle.protocol.reverse_frames import AnswerPiece, AskingFrame, ServingFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Serve:
 class Ask:
     """An agent calls another one, answer with Answered; or says something about such a call."""
 
-    frame: Call | AskingFrame | Piece
+    frame: Call | AskingFrame | AnswerPiece
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from passerelle.protocol.cursor import Cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.counts import ChannelCounts
-    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
 
@@ -44,7 +44,7 @@ class Page:
     No event of the view lies strictly between ``previous`` and the first entry.
     """
 
-    entries: tuple[Linked, ...]
+    entries: tuple[LinkedEntry, ...]
     previous: int
     cursor: Cursor
     last: Cursor
@@ -61,7 +61,7 @@ class Stretch:
     page: Page | None
 
 
-def cut(entries: tuple[Linked, ...], view: View, cursor: Cursor, previous: int) -> Stretch:
+def cut(entries: tuple[LinkedEntry, ...], view: View, cursor: Cursor, previous: int) -> Stretch:
     """The stretch of ``entries``, which follow ``cursor``; ``previous`` is the view's last event before it."""
     if not entries:
         return Stretch(cursor, None)
@@ -74,7 +74,7 @@ def cut(entries: tuple[Linked, ...], view: View, cursor: Cursor, previous: int) 
     return Stretch(end, Page(visible, previous, end, last, size))
 
 
-def _locate(cursor: Cursor, linked: Linked) -> Cursor:
+def _locate(cursor: Cursor, linked: LinkedEntry) -> Cursor:
     return Cursor(cursor.epoch, linked.entry.sequence, linked.chain)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
-from passerelle.channels.cursor_check import Broken, Held, end_of
+from passerelle.channels.cursor_check import CursorBroken, CursorHeld, end_of
 from passerelle.channels.pages import Page, Stretch, cut
 from passerelle.channels.views import TaskView, View
 from passerelle.protocol.cursor import Cursor, GapReason
@@ -28,7 +28,7 @@ STEP_EVENTS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class ReplayEnd:
     """The position has reached the ring's end; ``replayed`` events were yielded since it last left it."""
 
     cursor: Cursor
@@ -36,7 +36,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class CursorGap:
     """The cursor cannot be honoured; the position has ended. ``top`` is None where no stream is left."""
 
     why: GapReason
@@ -45,7 +45,7 @@ class Gap:
     first: int | None
 
 
-Item: TypeAlias = Page | Live | Gap
+PositionItem: TypeAlias = Page | ReplayEnd | CursorGap
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ReplayBounds:
     size_bytes: int
 
 
-class Source(Protocol):
+class PositionSource(Protocol):
     """What a position reads from: one followed stream of the hub."""
 
     @property
@@ -83,7 +83,7 @@ class Source(Protocol):
         """Brings the ring up to the head."""
         ...
 
-    async def read_page(self, cursor: Cursor) -> Held | Broken:
+    async def read_page(self, cursor: Cursor) -> CursorHeld | CursorBroken:
         """The verified page after a cursor; equal reads share one call."""
         ...
 
@@ -92,7 +92,7 @@ class Position:
     """Iterate to read. A step that raises StoreUnavailable may be tried again: the position has not moved."""
 
     def __init__(
-        self, source: Source, view: View, cursor: Cursor | None, bounds: ReplayBounds | None
+        self, source: PositionSource, view: View, cursor: Cursor | None, bounds: ReplayBounds | None
     ) -> None:
         self.view = view
         self.cursor = cursor
@@ -129,7 +129,7 @@ class Position:
     def __aiter__(self) -> Position:
         return self
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> PositionItem:
         while not self._ended:
             cursor = self.cursor
             if cursor is None:
@@ -153,31 +153,31 @@ class Position:
         source = self._source
         return source.stretches.look(ring, cursor, self.view, self._previous, STEP_EVENTS)
 
-    async def _read(self, cursor: Cursor) -> Item | None:
+    async def _read(self, cursor: Cursor) -> PositionItem | None:
         self.is_live = False
         verdict = await self._source.read_page(cursor)
         match verdict:
-            case Broken(why, head):
+            case CursorBroken(why, head):
                 top = end_of(head) if head else None
                 return self._end(why, cursor, top, head.first if head else None)
-            case Held((), _):
+            case CursorHeld((), _):
                 await self._source.read_on()
                 return None
-            case Held(entries, head):
+            case CursorHeld(entries, head):
                 item = self._measure(cursor, end_of(head), head.first)
                 return item or self._take(cut(entries, self.view, cursor, self._previous))
             case _:
                 assert_never(verdict)
 
-    def _join(self, cursor: Cursor) -> Live | None:
+    def _join(self, cursor: Cursor) -> ReplayEnd | None:
         if self.is_live:
             return None
         self.is_live = self._was_live = True
         replayed, self._replayed, self._replayed_bytes = self._replayed, 0, 0
         self._measured = False
-        return Live(cursor, replayed)
+        return ReplayEnd(cursor, replayed)
 
-    def _measure(self, cursor: Cursor, top: Cursor, first: int) -> Gap | None:
+    def _measure(self, cursor: Cursor, top: Cursor, first: int) -> CursorGap | None:
         """Refuses a replay that is too long before it begins, where its length is known."""
         if self._bounds is None or self._measured or self.is_live:
             return None
@@ -187,7 +187,7 @@ class Position:
             return self._end(self._limit_reason(), cursor, top, first)
         return None
 
-    def _take(self, found: Stretch) -> Item | None:
+    def _take(self, found: Stretch) -> PositionItem | None:
         page = found.page
         if page is not None and self._exceeds(page):
             return self._end(self._limit_reason(), self.cursor, None, None)
@@ -211,7 +211,7 @@ class Position:
 
     def _end(
         self, why: GapReason, have: Cursor | None, top: Cursor | None, first: int | None
-    ) -> Gap:
+    ) -> CursorGap:
         self._ended = True
         self.is_live = False
-        return Gap(why, have, top, first)
+        return CursorGap(why, have, top, first)

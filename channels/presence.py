@@ -17,7 +17,7 @@ from passerelle.protocol.frames import ShowPresence
 
 if TYPE_CHECKING:
     from passerelle.channels.admission import Admission
-    from passerelle.core.ports.channels import Presences, Present
+    from passerelle.core.ports.channels import Presences, PresentDevice
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.frames import SayPresence
 
@@ -25,7 +25,7 @@ _LATE_S: Final = 0.05
 """How long after its end a word is looked for again."""
 
 
-class Watcher(Protocol):
+class PresenceWatcher(Protocol):
     """A connection that is shown who is there."""
 
     def show_presence(self, shown: ShowPresence) -> None:
@@ -37,8 +37,8 @@ class Watcher(Protocol):
 class _Room:
     """The devices of one principal, as its connections here were shown them last."""
 
-    watchers: dict[Watcher, tuple[Presence, ...] | None] = field(
-        default_factory=dict[Watcher, "tuple[Presence, ...] | None"]
+    watchers: dict[PresenceWatcher, tuple[Presence, ...] | None] = field(
+        default_factory=dict[PresenceWatcher, "tuple[Presence, ...] | None"]
     )
     reading: asyncio.Task[None] | None = None
     stale: bool = False
@@ -53,14 +53,14 @@ class PresenceBoard:
         self._pause_s = pause_s
         self._rooms: dict[str, _Room] = {}
 
-    def watch(self, owner: str, watcher: Watcher) -> None:
+    def watch(self, owner: str, watcher: PresenceWatcher) -> None:
         """Shows who is there from now on; again for who is shown it already does nothing."""
         room = self._rooms.setdefault(owner, _Room())
         if watcher not in room.watchers:
             room.watchers[watcher] = None
             self.refresh(owner)
 
-    def leave(self, owner: str, watcher: Watcher) -> None:
+    def leave(self, owner: str, watcher: PresenceWatcher) -> None:
         """A connection has ended."""
         room = self._rooms.get(owner)
         if room is None:
@@ -90,7 +90,7 @@ class PresenceBoard:
             await asyncio.sleep(self._pause_s)
         room.reading = None
 
-    def _show(self, owner: str, room: _Room, present: tuple[Present, ...]) -> None:
+    def _show(self, owner: str, room: _Room, present: tuple[PresentDevice, ...]) -> None:
         words = tuple(one.presence for one in present)
         frame = ShowPresence(f"inbox:{owner}", tuple(_describe(word) for word in words))
         for watcher, shown in tuple(room.watchers.items()):

@@ -19,8 +19,8 @@ from passerelle.protocol.frames import Answer, Call, Failure, Refusal
 from passerelle.protocol.pieces import PIECE_CHARS, split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
+    AnswerPiece,
     CallPiece,
-    Piece,
     StopAsking,
     TakeMore,
 )
@@ -97,7 +97,7 @@ class AskingSide:
     """None: there were too many."""
     _held: int = 0
 
-    def take(self, frame: Call | AskingFrame | Piece) -> None:
+    def take(self, frame: Call | AskingFrame | AnswerPiece) -> None:
         """A call, or what the agent says about one; about one that is over it is passed over."""
         match frame:
             case Call():
@@ -107,7 +107,7 @@ class AskingSide:
                     _give_back(found, items)
             case StopAsking(call):
                 self._stop(call)
-            case Piece():
+            case AnswerPiece():
                 self._keep(frame)
             case _:
                 assert_never(frame)
@@ -162,7 +162,7 @@ class AskingSide:
 
     # What comes in pieces
 
-    def _keep(self, piece: Piece) -> None:
+    def _keep(self, piece: AnswerPiece) -> None:
         held = self._pieces.setdefault(piece.id, [])
         if held is None:
             return

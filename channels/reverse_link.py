@@ -25,12 +25,12 @@ from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     HOST_IDS,
     AgentCall,
+    AnswerItem,
+    AnswerPiece,
     CallPiece,
     Credit,
     Done,
     Failed,
-    Item,
-    Piece,
     StopWaiting,
 )
 
@@ -52,7 +52,7 @@ class ItemCame:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AnswersEnded:
     """The answer, or the end of a stream; ``data`` of a stream is empty."""
 
     data: JsonObject
@@ -66,7 +66,7 @@ class AskRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class AnswersBroken:
     """What the agent says cannot be followed any further; ``too_long``: it would not be shorter another time."""
 
     reason: str
@@ -78,7 +78,7 @@ class Cut:
     """The socket has ended. Nobody knows how far the agent came."""
 
 
-Heard: TypeAlias = ItemCame | Ended | AskRefused | Broken | Cut
+ReverseOutcome: TypeAlias = ItemCame | AnswersEnded | AskRefused | AnswersBroken | Cut
 
 
 class OpenCall:
@@ -89,7 +89,7 @@ class OpenCall:
         self.agent = agent
         self._window = window
         self._link = link
-        self._heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self._heard: asyncio.Queue[ReverseOutcome] = asyncio.Queue()
         self._unreleased = 0
         self._pieces: list[str] = []
         self._piece_bytes = 0
@@ -100,7 +100,7 @@ class OpenCall:
         """Whether nothing more comes."""
         return self._over
 
-    async def hear(self) -> Heard:
+    async def hear(self) -> ReverseOutcome:
         """What comes next. After anything but an item nothing does."""
         return await self._heard.get()
 
@@ -127,16 +127,16 @@ class OpenCall:
 
     def _take(self, frame: AnswerFrame) -> Refusal | None:
         match frame:
-            case Piece(text=text):
+            case AnswerPiece(text=text):
                 return self._take_piece(text)
-            case Item(data=data):
+            case AnswerItem(data=data):
                 if self._unreleased >= self._window:
                     self._break("the agent sent more items than its window has")
                     return Refusal("window", "more items than the window has", of="item")
                 self._unreleased += 1
                 self._heard.put_nowait(ItemCame(self._assemble(data)))
             case Done(data=data):
-                self.end(Ended(self._assemble(data)))
+                self.end(AnswersEnded(self._assemble(data)))
             case Failed():
                 self.end(AskRefused(frame))
             case _:
@@ -165,11 +165,11 @@ class OpenCall:
 
     def _break(self, reason: str, *, too_long: bool = False) -> None:
         was_open = not self._over
-        self.end(Broken(reason, too_long))
+        self.end(AnswersBroken(reason, too_long))
         if was_open:
             self._link.send(StopWaiting(self.id))
 
-    def end(self, last: Heard) -> None:
+    def end(self, last: ReverseOutcome) -> None:
         """Nothing comes after ``last``."""
         if not self._over:
             self._over = True

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 from passerelle.core.errors import PasserelleError
 from passerelle.protocol.frames import Refusal
 from passerelle.protocol.reverse_frames import (
+    AnswerItem,
+    AnswerPiece,
     Done,
     Failed,
-    Item,
-    Piece,
     Register,
     Registered,
     Unregister,
@@ -83,7 +83,7 @@ class AgentSide:
                 self._spawn(self._register(frame))
             case Unregister(agent):
                 self._spawn(self._unregister(agent, "asked"))
-            case Item() | Piece() | Done() | Failed():
+            case AnswerItem() | AnswerPiece() | Done() | Failed():
                 refusal = self._link.take(frame)
                 if refusal is not None:
                     self._refuse(refusal)

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.channels.cursor_check import Linked
+from passerelle.channels.cursor_check import LinkedEntry
 from passerelle.protocol.cursor import Cursor
 
 _OVERHEAD_BYTES: Final = 256
@@ -34,7 +34,7 @@ class Ring:
         self.start = start
         self.end = start
         self._bounds = bounds
-        self._entries: deque[Linked] = deque()
+        self._entries: deque[LinkedEntry] = deque()
         self._bytes = 0
 
     @property
@@ -47,7 +47,7 @@ class Ring:
         """How many entries it holds."""
         return len(self._entries)
 
-    def add(self, linked: Linked) -> None:
+    def add(self, linked: LinkedEntry) -> None:
         """Adds the entry that follows ``end``.
 
         Raises:
@@ -74,7 +74,7 @@ class Ring:
         """Whether ``cursor`` is a position of this ring's history."""
         return cursor.epoch == self.end.epoch and self.chain_at(cursor.sequence) == cursor.chain
 
-    def read_after(self, cursor: Cursor, limit: int) -> tuple[Linked, ...] | None:
+    def read_after(self, cursor: Cursor, limit: int) -> tuple[LinkedEntry, ...] | None:
         """At most ``limit`` entries after ``cursor``, or None where the ring does not reach it."""
         if not self.reaches(cursor):
             return None

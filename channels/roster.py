@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RETRY_S: Final = 5
 
 
-class Member(Protocol):
+class RosterMember(Protocol):
     """A connection as far as the roster knows it."""
 
     @property
@@ -52,10 +52,10 @@ class Member(Protocol):
 class _Owner:
     """One principal: its connections with the device of each, and the newest one of each channel."""
 
-    devices: dict[Member, str] = field(default_factory=dict["Member", str])
+    devices: dict[RosterMember, str] = field(default_factory=dict["RosterMember", str])
     counts: Counter[str] = field(default_factory=Counter[str])
     """Connections of each device."""
-    newest: dict[str, Member] = field(default_factory=dict[str, "Member"])
+    newest: dict[str, RosterMember] = field(default_factory=dict[str, "RosterMember"])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Whose it is begins or ends to listen."""
     listens: bool = False
@@ -81,7 +81,7 @@ class Roster:
         self._owners: dict[str, _Owner] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def enter(self, owner: str, device: str, member: Member) -> None:
+    async def enter(self, owner: str, device: str, member: RosterMember) -> None:
         """Counts a connection, and returns when a newer one of its channel would be heard of.
 
         Raises:
@@ -99,7 +99,7 @@ class Roster:
             self.leave(owner, member)
             raise
 
-    def install(self, owner: str, member: Member) -> None:
+    def install(self, owner: str, member: RosterMember) -> None:
         """A connection was welcomed: the others of its channel end, whatever they count; a store may have forgotten."""
         held = self._owners.get(owner)
         if held is None:
@@ -109,7 +109,7 @@ class Roster:
         if older is not None and older is not member:
             older.supersede()
 
-    def leave(self, owner: str, member: Member) -> None:
+    def leave(self, owner: str, member: RosterMember) -> None:
         """A connection has ended."""
         held = self._owners.get(owner)
         device = held.devices.pop(member, None) if held else None

@@ -61,7 +61,7 @@ def parse_stream_name(text: str) -> StreamName:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class StreamGrant:
     """The right to follow a stored stream in one view."""
 
     stream: StreamRef
@@ -71,7 +71,7 @@ class Grant:
 class StreamAccess(Protocol):
     """Who may follow what, asked before anything of the stream is read."""
 
-    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
+    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> StreamGrant:
         """The stream behind a name, in the view that the principal may see.
 
         Raises:
@@ -85,7 +85,7 @@ class Snapshots(Protocol):
     """Read models as they go over a channel."""
 
     async def read_snapshot(
-        self, principal: Principal, name: StreamName, grant: Grant
+        self, principal: Principal, name: StreamName, grant: StreamGrant
     ) -> JsonObject:
         """The state of a stream; the caller has read its cursor before, so nothing is missing in it."""
         ...
@@ -103,7 +103,7 @@ class Snapshots(Protocol):
         ...
 
 
-class Calls(Protocol):
+class ChannelCalls(Protocol):
     """The commands and reads that a channel offers; HTTP offers the same table (CMD-27)."""
 
     async def call(
@@ -117,7 +117,7 @@ class Calls(Protocol):
         ...
 
 
-class Linked(Protocol):
+class ChannelLink(Protocol):
     """One connection of a channel, as far as facts about it go."""
 
     @property
@@ -148,7 +148,7 @@ class LinkFacts(Protocol):
         """Under whose lease a link of a principal stands; None while this instance holds none there."""
         ...
 
-    def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
+    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
         """Has a fact written, several of a kind as one. It has begun; the future may raise StoreUnavailable."""
         ...
 
@@ -172,7 +172,7 @@ class ChannelServices:
     snapshots: Snapshots
     states: States
     replays: Replays
-    calls: Calls
+    calls: ChannelCalls
     links: LinkFacts
     authenticator: Authenticator
     read_credentials: Callable[[Scope], Credentials]

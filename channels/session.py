@@ -28,17 +28,17 @@ from passerelle.channels.acks import choose_later
 from passerelle.channels.inputs import (
     AckJudged,
     Admitted,
-    Answered,
-    Delivered,
+    CallAnswered,
     DrainAsked,
-    Ended,
+    EndRequested,
+    EventsDelivered,
     Input,
-    Left,
+    NoticeDue,
+    NoticeFrame,
     Received,
     Renewed,
+    SocketGone,
     Ticked,
-    Told,
-    ToldFrame,
     Undecodable,
 )
 from passerelle.channels.outputs import (
@@ -61,9 +61,9 @@ from passerelle.channels.session_end import (
     refuse,
 )
 from passerelle.channels.session_state import (
-    Phase,
-    State,
-    Step,
+    ConnectionPhase,
+    ConnectionState,
+    ConnectionStep,
     flush_acks,
     forget,
     mark,
@@ -95,40 +95,42 @@ from passerelle.protocol.frames import (
     Withdrawn,
 )
 from passerelle.protocol.reverse_frames import (
+    AnswerItem,
+    AnswerPiece,
     Done,
     Failed,
-    Item,
-    Piece,
     Register,
     StopAsking,
     TakeMore,
     Unregister,
 )
 
-ACCEPTS: Final[Mapping[Phase, frozenset[type[Input]]]] = {
-    Phase.GREETING: frozenset({Received, Undecodable, Ticked, DrainAsked, Ended, Left}),
-    Phase.ADMITTING: frozenset({Admitted, Ticked, DrainAsked, Ended, Left}),
-    Phase.OPEN: frozenset(
+ACCEPTS: Final[Mapping[ConnectionPhase, frozenset[type[Input]]]] = {
+    ConnectionPhase.GREETING: frozenset(
+        {Received, Undecodable, Ticked, DrainAsked, EndRequested, SocketGone}
+    ),
+    ConnectionPhase.ADMITTING: frozenset({Admitted, Ticked, DrainAsked, EndRequested, SocketGone}),
+    ConnectionPhase.OPEN: frozenset(
         {
             Received,
             Undecodable,
-            Told,
-            Delivered,
+            NoticeDue,
+            EventsDelivered,
             AckJudged,
-            Answered,
+            CallAnswered,
             Renewed,
             Ticked,
             DrainAsked,
-            Ended,
-            Left,
+            EndRequested,
+            SocketGone,
         }
     ),
-    Phase.CLOSED: frozenset(),
+    ConnectionPhase.CLOSED: frozenset(),
 }
 """What means something in which phase; anything else comes late and changes nothing."""
 
 
-def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR0912 - one arm per input of the closed union
+def step(state: ConnectionState, given: Input, now_s: float) -> ConnectionStep:  # noqa: C901, PLR0912 - one arm per input of the closed union
     """The next state and what is to be done. Total: it never raises."""
     if type(given) not in ACCEPTS[state.phase]:
         return state, ()
@@ -139,35 +141,35 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
             return refuse(count_frame(change(state, heard_s=now_s), now_s), answer)
         case Admitted(welcome, expires_s):
             wanted = state.hello.subscriptions if state.hello else ()
-            opened = change(state, phase=Phase.OPEN, heard_s=now_s, expires_s=expires_s)
+            opened = change(state, phase=ConnectionPhase.OPEN, heard_s=now_s, expires_s=expires_s)
             opened, outputs = _subscribe_all(opened, wanted)
             return opened, (Send(welcome), *outputs)
         case Renewed(expires_s):
             renewed = change(state, expires_s=expires_s, warned=False)
             return renewed, (Send(Expiry(count_down(expires_s, now_s))),)
-        case Told(frame):
+        case NoticeDue(frame):
             return _tell(state, frame)
-        case Delivered(cursors):
+        case EventsDelivered(cursors):
             return mark_delivered(state, cursors), ()
         case AckJudged(stream, result):
             return judge_stored(state, stream, result)
-        case Answered(frame):
+        case CallAnswered(frame):
             return settle(state, frame)
         case Ticked():
             return tick(state, now_s)
         case DrainAsked(within_ms, jitter_ms):
             return drain(state, within_ms, jitter_ms, now_s)
-        case Ended(code, notice):
+        case EndRequested(code, notice):
             return close(state, code, "" if notice is None else notice.message, notice)
-        case Left():
-            return change(state, phase=Phase.CLOSED, acks={}), flush_acks(state)
+        case SocketGone():
+            return change(state, phase=ConnectionPhase.CLOSED, acks={}), flush_acks(state)
         case _:
             assert_never(given)
 
 
-def _receive(state: State, given: Received, now_s: float) -> Step:
+def _receive(state: ConnectionState, given: Received, now_s: float) -> ConnectionStep:
     frame = given.frame
-    if state.phase is Phase.GREETING:
+    if state.phase is ConnectionPhase.GREETING:
         return _greet(state, frame, now_s)
     state = change(state, heard_s=now_s)
     match frame:
@@ -175,7 +177,7 @@ def _receive(state: State, given: Received, now_s: float) -> Step:
             return acknowledge(state, cursors, "ack", now_s)
         case ClientBeat(number, cursors):
             return answer_beat(state, number, cursors, given.reached, now_s)
-        case Item() | Piece() | Done() | Failed() | TakeMore() | StopAsking():
+        case AnswerItem() | AnswerPiece() | Done() | Failed() | TakeMore() | StopAsking():
             # Not counted: calls are, and a window bounds what may be said about one.
             return hear_agent(state, frame)
         case Call() if asks(state, frame):
@@ -186,7 +188,7 @@ def _receive(state: State, given: Received, now_s: float) -> Step:
 
 
 def _serve(  # noqa: C901 - one arm per frame of the closed union
-    state: State,
+    state: ConnectionState,
     frame: Hello
     | Subscribe
     | Unsubscribe
@@ -196,7 +198,7 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
     | SayPresence
     | Register
     | Unregister,
-) -> Step:
+) -> ConnectionStep:
     if state.window_frames > state.limits.frames_per_window:
         return limit_rate(state)
     match frame:
@@ -222,15 +224,15 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
             assert_never(frame)
 
 
-def _greet(state: State, frame: ClientFrame, now_s: float) -> Step:
+def _greet(state: ConnectionState, frame: ClientFrame, now_s: float) -> ConnectionStep:
     if isinstance(frame, Hello):
-        greeted = change(state, phase=Phase.ADMITTING, hello=frame, heard_s=now_s)
+        greeted = change(state, phase=ConnectionPhase.ADMITTING, hello=frame, heard_s=now_s)
         return greeted, (Admit(frame),)
     notice = Refusal("hello_first", "the first frame is hello", fatal=True)
     return close(state, CloseCode.MALFORMED, notice.message, notice)
 
 
-def _subscribe(state: State, frame: Subscribe) -> Step:
+def _subscribe(state: ConnectionState, frame: Subscribe) -> ConnectionStep:
     full = len(state.told) >= state.limits.subscriptions
     if full and frame.stream not in state.told:
         return refuse(
@@ -239,14 +241,14 @@ def _subscribe(state: State, frame: Subscribe) -> Step:
     return change(state, told={**state.told, frame.stream: None}), (Open(frame),)
 
 
-def _unsubscribe(state: State, stream: str) -> Step:
+def _unsubscribe(state: ConnectionState, stream: str) -> ConnectionStep:
     if stream not in state.told:
         return refuse(state, not_subscribed("unsub", stream))
     forgotten = change(forget(state, stream), acks={})
     return forgotten, (*flush_acks(state), Release(stream))
 
 
-def _tell(state: State, frame: ToldFrame) -> Step:
+def _tell(state: ConnectionState, frame: NoticeFrame) -> ConnectionStep:
     match frame:
         case Subscribed(stream):
             later = choose_later(state.told.get(stream), frame.cursor)
@@ -265,7 +267,7 @@ def _tell(state: State, frame: ToldFrame) -> Step:
     return state, (Send(frame),)
 
 
-def _subscribe_all(state: State, frames: Iterable[Subscribe]) -> Step:
+def _subscribe_all(state: ConnectionState, frames: Iterable[Subscribe]) -> ConnectionStep:
     outputs: tuple[Output, ...] = ()
     for frame in frames:
         state, more = _subscribe(state, frame)

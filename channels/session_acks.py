@@ -8,7 +8,7 @@ from typing import assert_never
 from passerelle.channels.acks import ACK_FAULTS, choose_later, judge_cursor
 from passerelle.channels.outputs import NotePresence, Send
 from passerelle.channels.session_end import close, count_frame, limit_rate
-from passerelle.channels.session_state import State, Step, flush_acks
+from passerelle.channels.session_state import ConnectionState, ConnectionStep, flush_acks
 from passerelle.core.ports.channels import AckResult
 from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode
@@ -17,12 +17,12 @@ from passerelle.protocol.frames import Refusal, ServerBeat
 
 
 def answer_beat(
-    state: State,
+    state: ConnectionState,
     number: int,
     cursors: Mapping[str, Cursor],
     reached: Mapping[str, Cursor],
     now_s: float,
-) -> Step:
+) -> ConnectionStep:
     """A heartbeat carries acks there, and back how far quiet streams have come."""
     state, outputs = acknowledge(state, cursors, "hb", now_s)
     ahead = {
@@ -35,7 +35,9 @@ def answer_beat(
     return moved, (*outputs, Send(ServerBeat(number, ahead)), *renewed)
 
 
-def acknowledge(state: State, cursors: Mapping[str, Cursor], of: str, now_s: float) -> Step:
+def acknowledge(
+    state: ConnectionState, cursors: Mapping[str, Cursor], of: str, now_s: float
+) -> ConnectionStep:
     """Takes what was told on this connection and refuses the rest, stream by stream.
 
     What is refused counts as a frame and no more: a history may have been lost behind the client's back, and an
@@ -62,14 +64,14 @@ def acknowledge(state: State, cursors: Mapping[str, Cursor], of: str, now_s: flo
     return state, outputs
 
 
-def store_acks_when_due(state: State, now_s: float) -> Step:
+def store_acks_when_due(state: ConnectionState, now_s: float) -> ConnectionStep:
     """Has the acks stored whose interval is over."""
     if not state.acks or now_s < state.acks_stored_s + state.limits.ack_interval_s:
         return state, ()
     return change(state, acks={}, acks_stored_s=now_s), flush_acks(state)
 
 
-def judge_stored(state: State, stream: str, result: AckResult) -> Step:
+def judge_stored(state: ConnectionState, stream: str, result: AckResult) -> ConnectionStep:
     """The store's word on an ack. What it refuses was ours to give out, so it is no fault of the client."""
     match result:
         case "stored":

@@ -11,20 +11,20 @@ from passerelle.protocol.frames import Failure, Refusal
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
     HOST_IDS,
-    Piece,
+    AnswerPiece,
     StopAsking,
     TakeMore,
 )
 
 if TYPE_CHECKING:
-    from passerelle.channels.session_state import State, Step
+    from passerelle.channels.session_state import ConnectionState, ConnectionStep
     from passerelle.protocol.frames import Answer, Call
     from passerelle.protocol.reverse_frames import AgentFrame
 
 _BUSY_S: Final = 1
 
 
-def execute(state: State, call: Call) -> Step:
+def execute(state: ConnectionState, call: Call) -> ConnectionStep:
     """Begins a call; one to an agent is a command like any other from who is no agent, and one that nobody knows."""
     if call.id in state.calls | state.asks:
         return refuse(state, Refusal("duplicate_id", f"call {call.id[:40]} is open", of="rpc"))
@@ -33,18 +33,18 @@ def execute(state: State, call: Call) -> Step:
     return change(state, calls=state.calls | {call.id}), (Execute(call),)
 
 
-def asks(state: State, call: Call) -> bool:
+def asks(state: ConnectionState, call: Call) -> bool:
     """Whether an agent calls another one."""
     return _is_agent(state) and call.method.startswith(AGENT_METHODS)
 
 
-def settle(state: State, frame: Answer | Failure) -> Step:
+def settle(state: ConnectionState, frame: Answer | Failure) -> ConnectionStep:
     """A call has its answer."""
     done = {frame.id}
     return change(state, calls=state.calls - done, asks=state.asks - done), (Send(frame),)
 
 
-def hear_agent(state: State, frame: AgentFrame) -> Step:
+def hear_agent(state: ConnectionState, frame: AgentFrame) -> ConnectionStep:
     """What only an agent says: about what it serves, or about a call, whose id says whose it is."""
     if not _is_agent(state):
         message = f"{frame.TAG} is for connections with the role agent"
@@ -52,13 +52,13 @@ def hear_agent(state: State, frame: AgentFrame) -> Step:
     match frame:
         case TakeMore() | StopAsking():
             return state, (Ask(frame),)
-        case Piece(call) if not call.startswith(HOST_IDS):
+        case AnswerPiece(call) if not call.startswith(HOST_IDS):
             return state, (Ask(frame),)
         case _:
             return state, (Serve(frame),)
 
 
-def _ask(state: State, call: Call) -> Step:
+def _ask(state: ConnectionState, call: Call) -> ConnectionStep:
     if call.id.startswith(HOST_IDS):
         return refuse(state, _blame(call, "id", f"begins with {HOST_IDS!r}, as the gateway's do"))
     if call.to is None:
@@ -74,5 +74,5 @@ def _blame(call: Call, member: str, reason: str) -> Failure:
     return Failure(call.id, "invalid_input", f"{member}: {reason}", data={"field": member})
 
 
-def _is_agent(state: State) -> bool:
+def _is_agent(state: ConnectionState) -> bool:
     return state.hello is not None and state.hello.role == "agent"

@@ -6,20 +6,25 @@ from dataclasses import replace
 
 from passerelle.channels.acks import ACK_FAULTS
 from passerelle.channels.outputs import Close, Send
-from passerelle.channels.session_state import Phase, State, Step, flush_acks
+from passerelle.channels.session_state import (
+    ConnectionPhase,
+    ConnectionState,
+    ConnectionStep,
+    flush_acks,
+)
 from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Failure, Refusal
 
 
-def count_frame(state: State, now_s: float) -> State:
+def count_frame(state: ConnectionState, now_s: float) -> ConnectionState:
     """Counts a frame in the window of its rate."""
     if now_s - state.window_s >= state.limits.window_s:
         return change(state, window_s=now_s, window_frames=1)
     return change(state, window_frames=state.window_frames + 1)
 
 
-def limit_rate(state: State) -> Step:
+def limit_rate(state: ConnectionState) -> ConnectionStep:
     """The client sends too much."""
     wait_s = max(1, round(state.limits.window_s))
     notice = Refusal("rate_limited", "too many frames", fatal=True, retry_s=wait_s)
@@ -31,9 +36,9 @@ def not_subscribed(of: str, stream: str) -> Refusal:
     return Refusal("not_subscribed", ACK_FAULTS["not_subscribed"], of=of, stream=stream)
 
 
-def refuse(state: State, answer: Refusal | Failure) -> Step:
+def refuse(state: ConnectionState, answer: Refusal | Failure) -> ConnectionStep:
     """Says no and changes nothing; before the welcome, and where it happens often, that is the end."""
-    if isinstance(answer, Refusal) and (answer.fatal or state.phase is Phase.GREETING):
+    if isinstance(answer, Refusal) and (answer.fatal or state.phase is ConnectionPhase.GREETING):
         return close(state, CloseCode.MALFORMED, answer.message, replace(answer, fatal=True))
     refused = change(state, refusals=state.refusals + 1)
     if refused.refusals >= state.limits.refusals:
@@ -43,8 +48,10 @@ def refuse(state: State, answer: Refusal | Failure) -> Step:
     return refused, (Send(answer),)
 
 
-def close(state: State, code: CloseCode, reason: str, notice: Refusal | None = None) -> Step:
+def close(
+    state: ConnectionState, code: CloseCode, reason: str, notice: Refusal | None = None
+) -> ConnectionStep:
     """The end: what was acknowledged is stored first, and ``notice`` said."""
     told = () if notice is None else (Send(notice),)
-    closed = change(state, phase=Phase.CLOSED, acks={})
+    closed = change(state, phase=ConnectionPhase.CLOSED, acks={})
     return closed, (*flush_acks(state), *told, Close(code, reason))

@@ -15,7 +15,7 @@ from passerelle.protocol.cursor import Cursor
 from passerelle.protocol.frames import Hello, SayPresence
 
 
-class Phase(StrEnum):
+class ConnectionPhase(StrEnum):
     """Where a connection stands."""
 
     GREETING = "greeting"
@@ -25,13 +25,13 @@ class Phase(StrEnum):
 
 
 @value
-class State:
+class ConnectionState:
     """Everything that a decision needs. ``told`` is per stream the last cursor that the client was given."""
 
     limits: ChannelLimits
     opened_s: float
     heard_s: float
-    phase: Phase = Phase.GREETING
+    phase: ConnectionPhase = ConnectionPhase.GREETING
     hello: Hello | None = None
     told: Mapping[str, Cursor | None] = field(default_factory=dict[str, "Cursor | None"])
     calls: frozenset[str] = frozenset()
@@ -57,22 +57,22 @@ class State:
         return len(self.calls) >= self.limits.calls
 
 
-Step: TypeAlias = tuple[State, tuple[Output, ...]]
+ConnectionStep: TypeAlias = tuple[ConnectionState, tuple[Output, ...]]
 
 
-def start(limits: ChannelLimits, now_s: float) -> State:
+def start(limits: ChannelLimits, now_s: float) -> ConnectionState:
     """The state of a socket that has just been accepted."""
-    return State(limits, now_s, now_s, window_s=now_s)
+    return ConnectionState(limits, now_s, now_s, window_s=now_s)
 
 
-def mark(state: State, stream: str, cursor: Cursor) -> State:
+def mark(state: ConnectionState, stream: str, cursor: Cursor) -> ConnectionState:
     """Notes the last cursor that the client was given of a stream that it follows."""
     if stream not in state.told or state.told[stream] is cursor:
         return state
     return change(state, told={**state.told, stream: cursor})
 
 
-def mark_delivered(state: State, cursors: Mapping[str, Cursor]) -> State:
+def mark_delivered(state: ConnectionState, cursors: Mapping[str, Cursor]) -> ConnectionState:
     """Notes how far events of several streams were delivered; what the client was told since may be further."""
     told = state.told
     later = {
@@ -83,11 +83,11 @@ def mark_delivered(state: State, cursors: Mapping[str, Cursor]) -> State:
     return change(state, told={**told, **later})
 
 
-def forget(state: State, stream: str) -> State:
+def forget(state: ConnectionState, stream: str) -> ConnectionState:
     """A stream is not followed any more."""
     return change(state, told={name: told for name, told in state.told.items() if name != stream})
 
 
-def flush_acks(state: State) -> tuple[Output, ...]:
+def flush_acks(state: ConnectionState) -> tuple[Output, ...]:
     """Has every ack stored that is not yet."""
     return (StoreAcks(state.acks),) if state.acks else ()

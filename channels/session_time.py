@@ -7,7 +7,12 @@ from typing import Final
 from passerelle.channels.outputs import Send
 from passerelle.channels.session_acks import store_acks_when_due
 from passerelle.channels.session_end import close
-from passerelle.channels.session_state import Phase, State, Step, flush_acks
+from passerelle.channels.session_state import (
+    ConnectionPhase,
+    ConnectionState,
+    ConnectionStep,
+    flush_acks,
+)
 from passerelle.core.wire.record import change
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Drain, Expiry, Refusal
@@ -16,9 +21,9 @@ _NEVER_S: Final = 2**31
 """What is told of a credential that does not end."""
 
 
-def next_tick_s(state: State) -> float:
+def next_tick_s(state: ConnectionState) -> float:
     """When ``Ticked`` is due at the latest."""
-    if state.phase is Phase.GREETING:
+    if state.phase is ConnectionPhase.GREETING:
         return state.opened_s + state.limits.hello_s
     limits = state.limits
     due_s = state.heard_s + limits.idle_s
@@ -32,9 +37,9 @@ def next_tick_s(state: State) -> float:
     return due_s
 
 
-def tick(state: State, now_s: float) -> Step:
+def tick(state: ConnectionState, now_s: float) -> ConnectionStep:
     """Time has passed."""
-    if state.phase is Phase.GREETING:
+    if state.phase is ConnectionPhase.GREETING:
         late = now_s >= state.opened_s + state.limits.hello_s
         return close(state, CloseCode.NO_HELLO, "no hello in time") if late else (state, ())
     if now_s >= state.heard_s + state.limits.idle_s:
@@ -49,7 +54,7 @@ def tick(state: State, now_s: float) -> Step:
     return state, (*warning, *outputs)
 
 
-def _warn_of_expiry(state: State, now_s: float) -> Step:
+def _warn_of_expiry(state: ConnectionState, now_s: float) -> ConnectionStep:
     expires_s = state.expires_s
     if expires_s is None or state.warned or now_s < expires_s - state.limits.renew_s:
         return state, ()
@@ -61,12 +66,12 @@ def count_down(expires_s: float | None, now_s: float) -> int:
     return _NEVER_S if expires_s is None else max(0, round(expires_s - now_s))
 
 
-def drain(state: State, within_ms: int, jitter_ms: int, now_s: float) -> Step:
+def drain(state: ConnectionState, within_ms: int, jitter_ms: int, now_s: float) -> ConnectionStep:
     """Tells the client to go elsewhere, and by when."""
-    if state.phase is Phase.GREETING:
+    if state.phase is ConnectionPhase.GREETING:
         return close(state, CloseCode.DRAIN, "draining")
     drains = change(state, drains_at_s=now_s + (within_ms + jitter_ms) / 1000)
-    if state.phase is Phase.ADMITTING:
+    if state.phase is ConnectionPhase.ADMITTING:
         return drains, ()
     return change(drains, acks={}, acks_stored_s=now_s), (
         *flush_acks(state),

@@ -18,7 +18,7 @@ from passerelle.protocol.cursor import Cursor
 
 if TYPE_CHECKING:
     from passerelle.channels.follower import StreamReads
-    from passerelle.channels.services import Grant, Snapshots, StreamName
+    from passerelle.channels.services import Snapshots, StreamGrant, StreamName
     from passerelle.channels.views import View
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.principal import Principal
@@ -31,7 +31,7 @@ _KEPT_BYTES: Final = 33_554_432
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ReadModelState:
     """A read model as of a cursor, and how large it is on the wire."""
 
     cursor: Cursor
@@ -46,11 +46,13 @@ class States:
         self._log = log
         self._snapshots = snapshots
         self._keep_s = keep_s
-        self._builds: OrderedDict[_Key, asyncio.Task[State]] = OrderedDict()
+        self._builds: OrderedDict[_Key, asyncio.Task[ReadModelState]] = OrderedDict()
         self.built = 0
         """How many were built; the rest of those who asked shared one."""
 
-    async def read(self, principal: Principal, name: StreamName, grant: Grant) -> State | None:
+    async def read(
+        self, principal: Principal, name: StreamName, grant: StreamGrant
+    ) -> ReadModelState | None:
         """The state of a stream that the principal may follow; None where nothing is left of it.
 
         Raises:
@@ -69,14 +71,14 @@ class States:
         return await asyncio.shield(build)
 
     async def _build(
-        self, principal: Principal, name: StreamName, grant: Grant, cursor: Cursor
-    ) -> State:
+        self, principal: Principal, name: StreamName, grant: StreamGrant, cursor: Cursor
+    ) -> ReadModelState:
         self.built += 1
         state = await self._snapshots.read_snapshot(principal, name, grant)
         data: JsonObject = {**state, "asOf": str(cursor)}
-        return State(cursor, data, len(orjson.dumps(data)))
+        return ReadModelState(cursor, data, len(orjson.dumps(data)))
 
-    def _keep(self, key: _Key, done: asyncio.Task[State]) -> None:
+    def _keep(self, key: _Key, done: asyncio.Task[ReadModelState]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._builds.pop(key, None)
             return
@@ -84,7 +86,7 @@ class States:
         while len(self._builds) > 1 and self._count_bytes() > _KEPT_BYTES:
             self._builds.popitem(last=False)
 
-    def _forget(self, key: _Key, done: asyncio.Task[State]) -> None:
+    def _forget(self, key: _Key, done: asyncio.Task[ReadModelState]) -> None:
         if self._builds.get(key) is done:
             del self._builds[key]
 

@@ -25,8 +25,8 @@ from passerelle.protocol.frames import Gap, Mode, Refusal, Snapshot, Subscribed,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from passerelle.channels.inputs import Told
-    from passerelle.channels.services import Linked, LinkFacts
+    from passerelle.channels.inputs import NoticeDue
+    from passerelle.channels.services import ChannelLink, LinkFacts
     from passerelle.protocol.cursor import Cursor, GapReason
     from passerelle.protocol.frames import Subscribe
 
@@ -117,7 +117,7 @@ class LinkStory:
         """What there is to tell with the welcome."""
         return self._tell_when_answered()
 
-    def take(self, told: Told) -> tuple[LinkFact, ...]:
+    def take(self, told: NoticeDue) -> tuple[LinkFact, ...]:
         """The client is told about one of its streams."""
         match told.frame:
             case Subscribed() as answer:
@@ -178,13 +178,13 @@ class Telling:
         self._left: list[LinkFact] = []
         self._under_way: asyncio.Future[None] | None = None
 
-    def tell(self, link: Linked, facts: Iterable[LinkFact]) -> None:
+    def tell(self, link: ChannelLink, facts: Iterable[LinkFact]) -> None:
         """Adds facts behind those that wait."""
         self._left += facts
         if self._under_way is None:
             self._go_on(link)
 
-    async def finish(self, link: Linked, facts: Iterable[LinkFact], within_s: float) -> None:
+    async def finish(self, link: ChannelLink, facts: Iterable[LinkFact], within_s: float) -> None:
         """The last facts; returns when all are told, or after ``within_s``: what waits is forgotten then."""
         self.tell(link, facts)
         with suppress(TimeoutError):
@@ -193,12 +193,12 @@ class Telling:
                     await asyncio.wait([self._under_way])
         self._left.clear()
 
-    def _go_on(self, link: Linked) -> None:
+    def _go_on(self, link: ChannelLink) -> None:
         if self._left:
             self._under_way = self._links.tell(link, self._left.pop(0))
             self._under_way.add_done_callback(partial(self._take_end, link))
 
-    def _take_end(self, link: Linked, told: asyncio.Future[None]) -> None:
+    def _take_end(self, link: ChannelLink, told: asyncio.Future[None]) -> None:
         self._under_way = None
         self._go_on(link)
         error = told.exception()

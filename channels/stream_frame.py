@@ -61,7 +61,7 @@ Frames: TypeAlias = AsyncGenerator[list[StreamFrame], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedStream:
     """An opened follower. ``resumed``: whether a cursor was honoured, None where none was to be."""
 
     batches: Frames
@@ -75,7 +75,7 @@ class Followed:
         return unpack(self.batches)
 
 
-Followers: TypeAlias = AbstractAsyncContextManager[Followed]
+Followers: TypeAlias = AbstractAsyncContextManager[FollowedStream]
 
 
 async def unpack(batches: Frames) -> AsyncGenerator[StreamFrame, None]:

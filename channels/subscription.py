@@ -15,16 +15,18 @@ from urllib.parse import quote
 from passerelle.channels.calls import end_connection, refuse_call, refuse_subscription
 from passerelle.channels.fanout import pack_page
 from passerelle.channels.hub import From, Start
-from passerelle.channels.inputs import Delivered, Ended, Told
+from passerelle.channels.inputs import EndRequested, EventsDelivered, NoticeDue
 from passerelle.channels.pages import Page
-from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
-from passerelle.channels.services import Grant, StreamName, parse_stream_name
+from passerelle.channels.position import CursorGap, Position, PositionItem, ReplayBounds, ReplayEnd
+from passerelle.channels.services import StreamGrant, StreamName, parse_stream_name
 from passerelle.channels.texts import TextReader
 from passerelle.channels.views import is_dense
 from passerelle.core.errors import CallerError, Limited, PasserelleError, StoreUnavailable
 from passerelle.protocol.cursor import Cursor, GapReason, parse_cursor
 from passerelle.protocol.frames import (
     AskSnapshot,
+    Gap,
+    Live,
     Mode,
     Refusal,
     Snapshot,
@@ -34,8 +36,6 @@ from passerelle.protocol.frames import (
     Subscribed,
     Unsubscribed,
 )
-from passerelle.protocol.frames import Gap as GapFrame
-from passerelle.protocol.frames import Live as LiveFrame
 
 if TYPE_CHECKING:
     from passerelle.channels.ack_writer import AckWriter
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.outbox import Outbox
     from passerelle.channels.services import ChannelServices
-    from passerelle.channels.states import State
+    from passerelle.channels.states import ReadModelState
     from passerelle.core.principal import Principal
 
 _STORE_AWAY_S: Final = 60.0
 _RETRY_S: Final = 1.0
 
 
-class Link(Protocol):
+class SubscriberLink(Protocol):
     """The connection that a subscription belongs to."""
 
     @property
@@ -91,9 +91,9 @@ class Link(Protocol):
 class Subscription:
     """Runs until the stream is released, the right to it ends, or nothing is left of it."""
 
-    def __init__(self, link: Link, ask: Subscribe) -> None:
+    def __init__(self, link: SubscriberLink, ask: Subscribe) -> None:
         self.ask = ask
-        self.grant: Grant | None = None
+        self.grant: StreamGrant | None = None
         self._link = link
         self._position: Position | None = None
         self._text: TextReader | None = None
@@ -131,29 +131,29 @@ class Subscription:
                 self._text = self._make_text_reader(self.grant)
                 await self._follow(name, self.grant)
         except Limited as error:
-            self._link.feed(Ended(*end_connection(error, "sub")))
+            self._link.feed(EndRequested(*end_connection(error, "sub")))
         except CallerError as error:
-            self._link.feed(Told(refuse_subscription(self.ask.stream, error)))
+            self._link.feed(NoticeDue(refuse_subscription(self.ask.stream, error)))
         except PasserelleError as error:
-            self._link.feed(Ended(*end_connection(error, "sub")))
+            self._link.feed(EndRequested(*end_connection(error, "sub")))
 
-    async def _follow(self, name: StreamName, grant: Grant) -> None:
+    async def _follow(self, name: StreamName, grant: StreamGrant) -> None:
         mode, start = await self._begin(grant)
         wish = self.ask.snapshot or ("first" if name.word == "inbox" else "gap")
-        gap: Gap | None
+        gap: CursorGap | None
         if start is None:
             taken = await self._take_snapshot(name, grant)
             if taken is None:
                 return
-            self._link.feed(Told(self._subscribed(grant, mode, taken.cursor, 0)))
-            self._link.feed(Told(taken))
+            self._link.feed(NoticeDue(self._subscribed(grant, mode, taken.cursor, 0)))
+            self._link.feed(NoticeDue(taken))
             gap = await self._read(grant, taken.cursor, None)
         else:
             if wish == "first":
                 taken = await self._take_snapshot(name, grant)
                 if taken is None:
                     return
-                self._link.feed(Told(taken))
+                self._link.feed(NoticeDue(taken))
                 start = taken.cursor if start is Start.LIVE else start
             gap = await self._read(grant, start, mode)
         while gap is not None:
@@ -164,7 +164,7 @@ class Subscription:
             if gap is not None and gap.why is GapReason.SLOW:
                 self._link.services.counts.slow += 1
 
-    async def _begin(self, grant: Grant) -> tuple[Mode, From | None]:
+    async def _begin(self, grant: StreamGrant) -> tuple[Mode, From | None]:
         """What ``sub`` will call it, and where to begin; None where a snapshot says that."""
         ask = self.ask
         if ask.cursor is not None:
@@ -185,7 +185,7 @@ class Subscription:
             case _:
                 assert_never(ask.start)
 
-    async def _read(self, grant: Grant, start: From, mode: Mode | None) -> Gap | None:
+    async def _read(self, grant: StreamGrant, start: From, mode: Mode | None) -> CursorGap | None:
         """Sends what follows ``start``; with a mode, ``sub`` goes first. Returns at a gap."""
         services, bounds = self._link.services, self._replay_bounds()
         async with services.hub.open(grant.stream, grant.view, start, bounds) as position:
@@ -197,7 +197,7 @@ class Subscription:
                 item = await self._next(position)
                 if mode is not None:
                     self._announce(grant, mode, item, begun, missed)
-                while not isinstance(item, Gap):
+                while not isinstance(item, CursorGap):
                     await self._send(grant, item)
                     await self._sit(position)
                     item = await self._next(position)
@@ -219,7 +219,7 @@ class Subscription:
             await seat.left
         finally:
             if (told := self.take_delivered()) is not None:
-                self._link.feed(Delivered({self.ask.stream: told}))
+                self._link.feed(EventsDelivered({self.ask.stream: told}))
             self._seat = None
             position.go_on(seat)
 
@@ -236,7 +236,7 @@ class Subscription:
         self._delivered = told
         return told
 
-    async def _next(self, position: Position) -> Item:
+    async def _next(self, position: Position) -> PositionItem:
         """The next item; while the store is away it is asked again, up to a minute (4004 then)."""
         tries = int(_STORE_AWAY_S / _RETRY_S)
         while True:
@@ -252,15 +252,15 @@ class Subscription:
             await asyncio.sleep(_RETRY_S)
 
     def _announce(
-        self, grant: Grant, mode: Mode, first: Item, begun: Cursor | None, missed: int
+        self, grant: StreamGrant, mode: Mode, first: PositionItem, begun: Cursor | None, missed: int
     ) -> None:
-        if not isinstance(first, Gap):
+        if not isinstance(first, CursorGap):
             if begun is not None:
-                self._link.feed(Told(self._subscribed(grant, mode, begun, missed)))
+                self._link.feed(NoticeDue(self._subscribed(grant, mode, begun, missed)))
         elif first.top is not None:  # goes with its gap: nothing may come between the two
             self._pending = self._subscribed(grant, "gap", first.top, 0)
 
-    async def _send(self, grant: Grant, item: Page | Live) -> None:
+    async def _send(self, grant: StreamGrant, item: Page | ReplayEnd) -> None:
         stream, link, text = self.ask.stream, self._link, self._text
         match item:
             case Page():
@@ -274,11 +274,11 @@ class Subscription:
                 packed.count(link.services.counts, 1)
                 for message in packed.messages:
                     link.outbox.put(message)
-                link.feed(Delivered({stream: item.last}))
-            case Live(cursor, replayed):
+                link.feed(EventsDelivered({stream: item.last}))
+            case ReplayEnd(cursor, replayed):
                 self._slot.leave()
                 link.services.counts.replayed += replayed
-                link.feed(Told(LiveFrame(stream, cursor, replayed)))
+                link.feed(NoticeDue(Live(stream, cursor, replayed)))
                 if text is not None:
                     link.services.texts.begin(grant.stream, text)
             case _:
@@ -293,7 +293,7 @@ class Subscription:
             await self._slot.enter_again()
 
     async def _repair(
-        self, name: StreamName, grant: Grant, gap: Gap, wish: SnapshotWish
+        self, name: StreamName, grant: StreamGrant, gap: CursorGap, wish: SnapshotWish
     ) -> Cursor | None:
         """Tells the gap and sends the snapshot; returns where to go on, None where the stream ends here."""
         state = None if wish == "never" else await self._read_state(name, grant)
@@ -304,15 +304,15 @@ class Subscription:
         stream, link = self.ask.stream, self._link
         link.services.counts.gaps[gap.why] += 1
         self._tell_pending()
-        link.feed(Told(GapFrame(stream, gap.why, gap.have, state.cursor, gap.first, "inline")))
+        link.feed(NoticeDue(Gap(stream, gap.why, gap.have, state.cursor, gap.first, "inline")))
         await link.outbox.wait_for_room()
-        link.feed(Told(self._show(state)))
+        link.feed(NoticeDue(self._show(state)))
         link.services.counts.repairs += 1
         return state.cursor
 
     def _tell_pending(self) -> None:
         if self._pending is not None:
-            self._link.feed(Told(self._pending))
+            self._link.feed(NoticeDue(self._pending))
             self._pending = None
 
     def _end_at(
@@ -321,7 +321,7 @@ class Subscription:
         have: Cursor | None,
         top: Cursor | None,
         first: int | None,
-        state: State | None,
+        state: ReadModelState | None,
     ) -> None:
         """Tells a gap after which nothing comes. A state that is too large for a frame is fetched by who wants it."""
         stream, link = self.ask.stream, self._link
@@ -329,10 +329,10 @@ class Subscription:
         url = f"/v1/streams/{quote(stream, safe=':')}/snapshot" if state is not None else None
         link.services.counts.gaps[why] += 1
         self._tell_pending()
-        link.feed(Told(GapFrame(stream, why, have, top, first, place, url)))
-        link.feed(Told(Unsubscribed(stream, "gone" if top is None else "limit")))
+        link.feed(NoticeDue(Gap(stream, why, have, top, first, place, url)))
+        link.feed(NoticeDue(Unsubscribed(stream, "gone" if top is None else "limit")))
 
-    async def _take_snapshot(self, name: StreamName, grant: Grant) -> Snapshot | None:
+    async def _take_snapshot(self, name: StreamName, grant: StreamGrant) -> Snapshot | None:
         """The snapshot of the stream, or None after the client was told that there is none."""
         state = await self._read_state(name, grant)
         if state is not None and self._fits(state):
@@ -341,39 +341,43 @@ class Subscription:
         self._end_at(why, self.ask.cursor, state.cursor if state else None, None, state)
         return None
 
-    async def answer_snapshot(self, ask: AskSnapshot, grant: Grant) -> None:
+    async def answer_snapshot(self, ask: AskSnapshot, grant: StreamGrant) -> None:
         """Sends the read model as of now to a client that asked for it; a following goes on beside it."""
         link = self._link
         try:
             state = await self._read_state(parse_stream_name(ask.stream), grant)
         except PasserelleError as error:
             refusal = refuse_subscription(ask.stream, error)
-            link.feed(Told(refuse_call(ask.id, error) if ask.id else replace(refusal, of="snap")))
+            link.feed(
+                NoticeDue(refuse_call(ask.id, error) if ask.id else replace(refusal, of="snap"))
+            )
             return
         if state is None:
-            link.feed(Told(Refusal("not_found", "no snapshot is left", "snap", ask.stream)))
+            link.feed(NoticeDue(Refusal("not_found", "no snapshot is left", "snap", ask.stream)))
         elif not self._fits(state):
-            link.feed(Told(Refusal("too_large", "fetch it over HTTP", "snap", ask.stream)))
+            link.feed(NoticeDue(Refusal("too_large", "fetch it over HTTP", "snap", ask.stream)))
         else:
-            link.feed(Told(replace(self._show(state), id=ask.id)))
+            link.feed(NoticeDue(replace(self._show(state), id=ask.id)))
 
-    async def _read_state(self, name: StreamName, grant: Grant) -> State | None:
+    async def _read_state(self, name: StreamName, grant: StreamGrant) -> ReadModelState | None:
         async with self._link.services.replays.make_slot():
             return await self._link.services.states.read(self._link.principal, name, grant)
 
-    def _fits(self, state: State) -> bool:
+    def _fits(self, state: ReadModelState) -> bool:
         return state.size_bytes <= self._link.limits.snapshot_bytes
 
-    def _show(self, state: State) -> Snapshot:
+    def _show(self, state: ReadModelState) -> Snapshot:
         return Snapshot(self.ask.stream, state.cursor, state.data, self.ask.id)
 
-    def _make_text_reader(self, grant: Grant) -> TextReader | None:
+    def _make_text_reader(self, grant: StreamGrant) -> TextReader | None:
         link = self._link
         if not self.ask.volatile or not link.can("vol"):
             return None
         return TextReader(self.ask.stream, grant.view, link.outbox, link.services.counts)
 
-    def _subscribed(self, grant: Grant, mode: Mode, cursor: Cursor, missed: int) -> Subscribed:
+    def _subscribed(
+        self, grant: StreamGrant, mode: Mode, cursor: Cursor, missed: int
+    ) -> Subscribed:
         return Subscribed(self.ask.stream, mode, cursor, is_dense(grant.view), missed, self.ask.id)
 
     def _replay_bounds(self) -> ReplayBounds:

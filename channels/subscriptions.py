@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from passerelle.channels.inputs import Delivered, Told
+from passerelle.channels.inputs import EventsDelivered, NoticeDue
 from passerelle.channels.services import parse_stream_name
-from passerelle.channels.subscription import Link, Subscription
+from passerelle.channels.subscription import SubscriberLink, Subscription
 from passerelle.core.errors import CallerError
 from passerelle.protocol.frames import Unsubscribed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from passerelle.channels.services import Grant
+    from passerelle.channels.services import StreamGrant
     from passerelle.protocol.cursor import Cursor
     from passerelle.protocol.frames import AskSnapshot, Subscribe
 
 
-class Follower(Link, Protocol):
+class FollowingConnection(SubscriberLink, Protocol):
     """The connection that follows."""
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -32,7 +32,7 @@ class Subscriptions:
 
     __slots__ = ("_held", "_link")
 
-    def __init__(self, link: Follower) -> None:
+    def __init__(self, link: FollowingConnection) -> None:
         self._link = link
         self._held: dict[str, tuple[Subscription, asyncio.Task[None]]] = {}
 
@@ -60,7 +60,7 @@ class Subscriptions:
         if held is not None and held[0].grant is not None:
             self._link.spawn(held[0].answer_snapshot(ask, held[0].grant))
 
-    def find_grant(self, stream: str) -> Grant | None:
+    def find_grant(self, stream: str) -> StreamGrant | None:
         """The right by which a stream is followed; None where it is not, or not yet."""
         held = self._held.get(stream)
         return held[0].grant if held else None
@@ -73,7 +73,7 @@ class Subscriptions:
             if (told := subscription.take_delivered()) is not None
         }
         if fresh:
-            self._link.feed(Delivered(fresh))
+            self._link.feed(EventsDelivered(fresh))
 
     def read_reached(self) -> Mapping[str, Cursor]:
         """How far the streams have come that are caught up."""
@@ -97,7 +97,7 @@ class Subscriptions:
                 held = None
             if held != subscription.grant:
                 self.release(stream)
-                link.feed(Told(Unsubscribed(stream, "forbidden")))
+                link.feed(NoticeDue(Unsubscribed(stream, "forbidden")))
 
     def clear(self) -> None:
         """Forgets them: they know the connection, and would wait for the collector with it."""

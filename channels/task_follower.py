@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal, assert_never
 import orjson
 
 from passerelle.channels.pages import Page
-from passerelle.channels.position import Gap, Live
+from passerelle.channels.position import CursorGap, ReplayEnd
 from passerelle.channels.stream_ends import StreamOpening
-from passerelle.channels.stream_frame import Followed, StreamFrame
+from passerelle.channels.stream_frame import FollowedStream, StreamFrame
 from passerelle.channels.views import TaskView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import (
@@ -27,7 +27,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.payloads.conversation import TurnFailed
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskUpdated
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.channels.hub import Hub
-    from passerelle.channels.position import Item, Position
+    from passerelle.channels.position import Position, PositionItem
     from passerelle.channels.stream_ends import StreamEnd
     from passerelle.channels.stream_frame import Frames
     from passerelle.core.commands import TurnAccepted
@@ -128,7 +128,7 @@ class Following:
         accepted: TurnAccepted,
         owner: str,
         until: StreamEnd | None = None,
-    ) -> Followed:
+    ) -> FollowedStream:
         """The frames of a task from its first one on, until it ends or answers with a Message, or ``until`` is over.
 
         What is opened is closed by ``stack``.
@@ -143,7 +143,7 @@ class Following:
         position = await stack.enter_async_context(opening)
         awaits = [accepted.turn_id]
         frames = self._cut(position, accepted.facade, record, sender=Sender(awaits, until))
-        return Followed(frames, awaits=awaits)
+        return FollowedStream(frames, awaits=awaits)
 
     async def follow_task(
         self,
@@ -154,7 +154,7 @@ class Following:
         until: StreamEnd | None = None,
         *,
         sends: bool = False,
-    ) -> Followed:
+    ) -> FollowedStream:
         """The Task as it stands, then what comes after it; or, after the cursor of ``wish``, what was missed first.
 
         A cursor that does not hold is answered with the Task, and never with a part of what was missed (I8). The Task
@@ -173,15 +173,15 @@ class Following:
                 )
             awaits: list[str] | None = [] if sends else None
             frames = await self._begin(stack, owned, facade, awaits, until)
-            return Followed(frames, awaits=[] if awaits is None else awaits)
+            return FollowedStream(frames, awaits=[] if awaits is None else awaits)
         resumed = await self._resume(stack, record, facade, wish)
         if resumed is not None:
-            return Followed(resumed, resumed=True)
-        return Followed(await self._begin(stack, owned, facade), resumed=False)
+            return FollowedStream(resumed, resumed=True)
+        return FollowedStream(await self._begin(stack, owned, facade), resumed=False)
 
     async def follow_repeat(
         self, stack: AsyncExitStack, accepted: TurnAccepted, owner: str, until: StreamEnd | None
-    ) -> Followed:
+    ) -> FollowedStream:
         """The Task as it stands for a further message that had been taken before, then what is still to come of it.
 
         Raises:
@@ -201,7 +201,7 @@ class Following:
         repeat = Repeat(is_active(thread, accepted.turn_id))
         owned = Owned(task_ref, seen, record)
         frames = await self._begin(stack, owned, accepted.facade, awaits, until, repeat)
-        return Followed(frames, awaits=awaits)
+        return FollowedStream(frames, awaits=awaits)
 
     async def _begin(
         self,
@@ -235,7 +235,7 @@ class Following:
         )
         if awaits is None or isinstance(task, LongContent):
             return _prepend(first, self._cut(position, facade, record, shown=True))
-        shard = place(record.task_id)
+        shard = shard_of(record.task_id)
         opening = StreamOpening(self.contents, shard, task, record.generation, awaits)
         opening.is_taken = repeat is not None
         if opening.is_ready:
@@ -256,7 +256,7 @@ class Following:
         opening = self.hub.open(stream, TaskView(record.task_id), cursor)
         position = await stack.enter_async_context(opening)
         first = await take_step(position, patience_s=0)
-        if first is None or isinstance(first, Gap):
+        if first is None or isinstance(first, CursorGap):
             return None
         ended = record.status in ENDED
         frames = self._cut(position, facade, record, first=first, shown=True, ended=ended)
@@ -302,7 +302,7 @@ class Following:
         facade: str,
         record: TaskRecord,
         *,
-        first: Page | Live | None = None,
+        first: Page | ReplayEnd | None = None,
         shown: bool = False,
         ended: bool = False,
         sender: Sender = _NOBODY,
@@ -324,7 +324,7 @@ class Following:
                 case Page():
                     self._note_asked(item, record)
                     item, over = _cut_page(item, facade, record.last, sender.awaits)
-                    async for frames in self._read_page(item, facade, place(task_id), sender):
+                    async for frames in self._read_page(item, facade, shard_of(task_id), sender):
                         shown = True
                         yield frames
                     if isinstance(over, Exception):
@@ -333,17 +333,17 @@ class Following:
                         raise await self._explain(task_id)
                     if over is not None or (until is not None and until.is_over):
                         return
-                case Live():
+                case ReplayEnd():
                     if ended:
                         return
-                case Gap(why=why):
+                case CursorGap(why=why):
                     raise StoreUnavailable(f"the stream cannot be followed on ({why.value})", "no")
                 case _:
                     assert_never(item)
 
     def _note_asked(self, page: Page, record: TaskRecord) -> None:
         if any(linked.entry.type in _ASKING for linked in page.entries):
-            self.arrivals.note(record.owner, place(record.task_id))
+            self.arrivals.note(record.owner, shard_of(record.task_id))
 
     async def _read_page(
         self,
@@ -461,7 +461,9 @@ async def _only(frame: StreamFrame) -> Frames:
     yield [frame]
 
 
-async def take_step(steps: AsyncIterator[Item], patience_s: float = _PATIENCE_S) -> Item | None:
+async def take_step(
+    steps: AsyncIterator[PositionItem], patience_s: float = _PATIENCE_S
+) -> PositionItem | None:
     """The next item, or None at the end. A store that is away is waited for: the position has not moved.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.views import TaskView
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import parse_facade
-from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.deltas import TextDelta
 from passerelle.protocol.frames import Volatile
 from passerelle.protocol.wire import encode_server
 
@@ -45,11 +45,11 @@ class TextReader:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._is_live = False
-        self._waiting: dict[str, Delta] = {}
+        self._waiting: dict[str, TextDelta] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._told_s = float("-inf")
 
-    def begin(self, blocks: list[Delta]) -> None:
+    def begin(self, blocks: list[TextDelta]) -> None:
         """The reader is live: it is given what is open, and told what comes from now on."""
         self._is_live = True
         self._waiting.clear()
@@ -64,13 +64,13 @@ class TextReader:
             self._timer.cancel()
             self._timer = None
 
-    def take(self, delta: Delta) -> None:
+    def take(self, delta: TextDelta) -> None:
         """One piece; the first at once, what follows at the end of a window."""
         if not self._is_live or not self._shows(delta):
             return
         before = self._waiting.get(delta.block)
         if before is not None and delta.at == before.at + len(before.text):
-            delta = Delta(before.block, before.at, before.text + delta.text)
+            delta = TextDelta(before.block, before.at, before.text + delta.text)
         self._waiting[delta.block] = delta
         if self._timer is None:
             left_s = self._told_s + WINDOW_S - self._loop.time()
@@ -102,7 +102,7 @@ class TextReader:
         else:
             self._timer = self._loop.call_later(WINDOW_S, self.flush)
 
-    def _shows(self, delta: Delta) -> bool:
+    def _shows(self, delta: TextDelta) -> bool:
         if self._task is None:
             return True
         parsed = parse_facade(delta.facade)
@@ -177,7 +177,7 @@ class Texts:
             if not heard.readers and self._heard.get(stream) is heard:
                 del self._heard[stream]
 
-    def _take(self, heard: _Heard, delta: Delta) -> None:
+    def _take(self, heard: _Heard, delta: TextDelta) -> None:
         for reader in heard.readers:
             reader.take(delta)
 

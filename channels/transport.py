@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Receiver(Protocol):
+class SocketListener(Protocol):
     """Who is told what happens to a socket: its connection."""
 
     def take_message(self, message: str | bytes) -> None:

@@ -28,7 +28,7 @@ from passerelle.peers.agent import AgentPeer
 from passerelle.peers.interface import Security, is_unsaid
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.address_screen import Screen
+from passerelle.runtime.common.address_screen import AddressScreen
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.store.blobs import open_blobs
 from passerelle.store.store import Store
@@ -141,7 +141,7 @@ async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
 
 
 async def _reach_issuers(settings: Settings) -> list[tuple[str, bool]]:
-    trusted, screened = PeerSessions(), PeerSessions(screen=Screen())
+    trusted, screened = PeerSessions(), PeerSessions(screen=AddressScreen())
     try:
         return list(
             await asyncio.gather(

@@ -51,7 +51,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     a2a_errors.ExtendedCardNotConfigured: ExitStatus.CALLER,
     a2a_errors.ExtensionRequired: ExitStatus.CALLER,
     errors.NotCancelable: ExitStatus.CALLER,
-    errors.Conflict: ExitStatus.CALLER,
+    errors.WriteConflict: ExitStatus.CALLER,
     errors.VersionMismatch: ExitStatus.STALE,
     errors.IdempotencyConflict: ExitStatus.CALLER,
     errors.ActionClosed: ExitStatus.CLOSED,

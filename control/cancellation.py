@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelAccepted
-from passerelle.core.errors import Conflict, NotCancelable, PasserelleError
+from passerelle.core.errors import NotCancelable, PasserelleError, WriteConflict
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import RequestCancel
@@ -24,7 +24,7 @@ from passerelle.core.task.status import ENDED, Status
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.family import list_below
 from passerelle.runtime.records.ownership import Owned
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -143,12 +143,12 @@ class Cancelling:
                 return await self._want(owned, requested)
             except NotCancelable:
                 return False
-            except Conflict:  # it was started meanwhile
+            except WriteConflict:  # it was started meanwhile
                 held = (await self.writes.load([owned.ref]))[owned.ref]
                 if not isinstance(held.record, TaskRecord) or held.record.status in _OVER:
                     return False
                 owned = Owned(owned.ref, held, held.record)
-        raise Conflict("a task below is changed by others again and again", task=owned.ref.id)
+        raise WriteConflict("a task below is changed by others again and again", task=owned.ref.id)
 
     async def _tell(self, told: list[str]) -> None:
         """Tells the agents that work on some tasks, a few at a time: one that is slow keeps no other waiting."""
@@ -173,14 +173,14 @@ class Cancelling:
             await self.finishing.stop(owned, requested, owed)
             return False
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             now = decision.state(owned.ref)
             if isinstance(now, TaskRecord):
                 decision.add(tasks.decide(now, RequestCancel(requested)))
             if not decision.events:
-                return Terms(due=owed)
+                return AppendOptions(due=owed)
             at_ms = decision.now_ms + GRACE_MS
-            return Terms(due=(DueChange(f"cancel:{owned.ref.id}", at_ms), *owed))
+            return AppendOptions(due=(DueChange(f"cancel:{owned.ref.id}", at_ms), *owed))
 
         await self.writes.decide(owned.record.session_id, [owned.ref], body)
         return True

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from passerelle.a2a_mapping.cards import AgentAddress, Edge, rewrite_card
+from passerelle.a2a_mapping.cards import AgentAddress, PublicEdge, rewrite_card
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_at
 from passerelle.core.errors import RemoteError
 
@@ -26,7 +26,7 @@ CARD_WAIT_S: Final = 3.0
 """How long one agent may hold up the list: an agent that never had a card is asked for it."""
 
 
-class Listed(Protocol):
+class ConfiguredAgents(Protocol):
     """The configured agents; ``PeerRegistry`` is one."""
 
     @property
@@ -51,9 +51,9 @@ def _no_tags(_agent: str) -> frozenset[str]:
 class Catalogue:
     """Lists agents. Without ``public_url`` addresses are relative to the gateway's own."""
 
-    agents: Listed | None = None
+    agents: ConfiguredAgents | None = None
     find_tags: Callable[[str], frozenset[str]] = _no_tags
-    edge: Edge = field(default_factory=Edge)
+    edge: PublicEdge = field(default_factory=PublicEdge)
     public_url: str | None = None
 
     def list_names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.channels.services import Grant, StreamName
+from passerelle.channels.services import StreamGrant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView, UnpairedView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListActions
@@ -20,7 +20,7 @@ from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
@@ -43,8 +43,8 @@ _LISTED_TASKS: Final = 100
 _LOOKED_BACK: Final = 256
 """Events of an inbox that are searched for notices."""
 _NOTICES: Final = 32
-_FOLLOW: Final = (Scope.CALL, Scope.READ_TASKS)
-_DECIDE: Final = (Scope.READ_APPROVALS, Scope.DECIDE)
+_FOLLOW: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
+_DECIDE: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class StreamGrants:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_sessions", Coalescer(self._read_session))
 
-    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
+    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> StreamGrant:
         """The stream behind a name.
 
         Raises:
@@ -76,12 +76,14 @@ class StreamGrants:
                         why="task_given",
                     )
                 await self._check_session(principal, session.session_id)
-                return Grant(_session(session.session_id), FullView() if full else PlainView())
+                return StreamGrant(
+                    _session(session.session_id), FullView() if full else PlainView()
+                )
             case "task":
                 require_scope(principal, _FOLLOW)
                 record = await self._find_task(principal, name.id or "")
                 require_operation(principal, record.kind, Method.SUBSCRIBE_TO_TASK)
-                return Grant(_session(record.session_id), TaskView(record.task_id))
+                return StreamGrant(_session(record.session_id), TaskView(record.task_id))
             case "inbox":
                 if name.id not in {None, principal.key, principal.id}:
                     raise NotFound("stream", f"inbox:{name.id}")
@@ -90,7 +92,7 @@ class StreamGrants:
                 # Its stream may begin with a question that this caller has just been told of.
                 await self.arrivals.wait(principal.key)
                 view = FullView() if principal.paired else UnpairedView()
-                return Grant(StreamRef(StreamKind.INBOX, principal.key), view)
+                return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), view)
             case _:
                 assert_never(name.word)
 
@@ -140,7 +142,7 @@ class StreamSnapshots:
     questions: QuestionLists
 
     async def read_snapshot(
-        self, principal: Principal, name: StreamName, grant: Grant
+        self, principal: Principal, name: StreamName, grant: StreamGrant
     ) -> JsonObject:
         """The state of a stream; whoever asks has read its cursor before."""
         match name.word:

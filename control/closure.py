@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED
 from passerelle.control.task_changes import check_version, render_change
-from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.errors import StoreUnavailable, UnsupportedOperation, WriteConflict
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested, TaskCompleted
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
@@ -24,7 +23,7 @@ from passerelle.delegation.runs.draft import FACADE
 from passerelle.delegation.runs.reconciliation import deliver_to_parent, read_withheld, supply
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +126,7 @@ class Finishing:
 
         row = once.remember(owned.ref.id) if once else None
         try:
-            await run.append(body, lambda _draft: Terms(due=owed, idem=row))
+            await run.append(body, lambda _draft: AppendOptions(due=owed, idem=row))
         except RunMovedError:
             raise StoreUnavailable("the run is being moved", "no") from None
         self.dispatch.runs.drop(owned.ref.id)
@@ -142,7 +141,7 @@ def _complete(draft: DecisionDraft, command: CompleteTask) -> None:
         evidence=record.evidence_refs,
         delivery=record.delivery.get(FACADE, Delivery.NOT_APPLICABLE),
     )
-    facts = draft.tell(tell.CompleteTask(completed))
+    facts = draft.tell(tell.SucceedTask(completed))
     draft.close_actions("task_cancelled")
     if record.shown:
         draft.end_with(facts, COMPLETED, command.summary or "completed by its owner")
@@ -161,8 +160,8 @@ def _go_on(draft: DecisionDraft, frame: JsonObject) -> None:
 
 
 def _fail(draft: DecisionDraft, command: FailTask) -> None:
-    failure = Failure(command.code, ErrorCategory.CALLER, command.reason, source=_SOURCE)
-    facts = draft.tell(tell.FailTask(failure))
+    failure = ErrorDetail(command.code, ErrorCategory.CALLER, command.reason, source=_SOURCE)
+    facts = draft.tell(tell.EndInError(failure))
     if draft.record.run is not None:
         draft.add(draft.tell(tell.FailRun(Status.FAILED, failure)))
     draft.close_actions("task_cancelled")
@@ -172,10 +171,12 @@ def _fail(draft: DecisionDraft, command: FailTask) -> None:
 def _stop(draft: DecisionDraft, requested: TaskCancelRequested) -> None:
     works = draft.record.run is not None
     if works and requested.propagation != "none":
-        raise ConflictError("the task was started just now; cancel it once more")
+        raise WriteConflict("the task was started just now; cancel it once more")
     draft.add(draft.tell(tell.RequestCancel(requested)))
     if works:
-        stopped = Failure("cancelled", ErrorCategory.CALLER, "left to its agent", source=_SOURCE)
+        stopped = ErrorDetail(
+            "cancelled", ErrorCategory.CALLER, "left to its agent", source=_SOURCE
+        )
         draft.add(draft.tell(tell.FailRun(Status.CANCELLED, stopped)))
     draft.close_actions("task_cancelled")
     cancelled = TaskCancelled(requested.actor, requested.source)

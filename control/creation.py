@@ -15,29 +15,28 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.control.task_changes import check_content, read_task, render_change
 from passerelle.core.batch import (
-    Claim,
     Conflict,
     DueChange,
+    DueClaim,
     Early,
     EntityKind,
     EntityRef,
     StaleEpoch,
 )
-from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
     StoreUnavailable,
     UnsupportedOperation,
+    WriteConflict,
 )
 from passerelle.core.events import Fact
-from passerelle.core.facts import Bounds
-from passerelle.core.facts import Scope as FactScope
+from passerelle.core.facts import Scope, TaskBounds
 from passerelle.core.index_changes import list_rows
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
 from passerelle.core.task import commands as tell
@@ -48,7 +47,7 @@ from passerelle.core.task.status import ENDED, Status, Visibility
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import Once, make_once
 from passerelle.runtime.records.message_summary import TITLE_LENGTH
-from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
+from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -103,8 +102,10 @@ class Creating:
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
-        if command.visibility is Visibility.HIDDEN and Scope.OPERATE not in principal.scopes:
-            raise Forbidden(f"a hidden task takes the scope {Scope.OPERATE}", scope=Scope.OPERATE)
+        if command.visibility is Visibility.HIDDEN and AccessScope.OPERATE not in principal.scopes:
+            raise Forbidden(
+                f"a hidden task takes the scope {AccessScope.OPERATE}", scope=AccessScope.OPERATE
+            )
         self.find_peer(command.agent)
         check_content(command)
         _check_scope(command.scope)
@@ -119,7 +120,7 @@ class Creating:
             if created is not None:
                 return created
             await self.turns.writes.step_back(tries)
-        raise ConflictError("the context was changed by others again and again; try once more")
+        raise WriteConflict("the context was changed by others again and again; try once more")
 
     async def _find_parent(self, principal: Principal, command: CreateTask) -> Owned | None:
         if command.parent_task_id is None:
@@ -140,7 +141,9 @@ class Creating:
             held = held | await writes.load([plan.parent.ref])
         decision = writes.begin(place.session.id, held)
         self._decide(decision, plan, place, task)
-        outcome = await writes.commit(decision, held, Terms(idem=plan.once.remember(task.id)))
+        outcome = await writes.commit(
+            decision, held, AppendOptions(idem=plan.once.remember(task.id))
+        )
         match outcome:
             case Conflict() | StaleEpoch() | Early():
                 return None
@@ -176,15 +179,15 @@ class Creating:
             decision.introduce(place.session)
         if is_new and decision.state(place.session) is None:
             created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
-            decision.add(sessions.decide(None, sessions.OpenSession(place.session.id, created)))
+            decision.add(sessions.decide(None, sessions.BeginSession(place.session.id, created)))
         if is_new:
             started = ThreadStarted(
                 context_id=place.context_id, owner=who.key, tenant=who.tenant, principal=who.id
             )
             opening = threads.OpenThread(place.session.id, place.thread.id, started)
             decision.add(threads.decide(None, opening))
-        scope = FactScope(place.session.id, place.thread.id, None, task.id)
-        command = tell.CreateTask(
+        scope = Scope(place.session.id, place.thread.id, None, task.id)
+        command = tell.BeginTask(
             scope, _compose(plan, place, task.id), accepts=not plan.command.draft
         )
         decision.add(tasks.decide(None, command))
@@ -205,9 +208,9 @@ def _adopt(decision: Decision, parent: Owned, place: Place, task: EntityRef) -> 
         decision.add(tasks.decide(child, tell.LinkTask(edge)))
 
 
-def _check_scope(scope: Bounds | None) -> None:
+def _check_scope(scope: TaskBounds | None) -> None:
     """Raises InvalidInput for a reference that is empty or too long."""
-    for member in fields(Bounds):
+    for member in fields(TaskBounds):
         given = getattr(scope, member.name) if scope else None
         if given is not None and not 0 < len(given) <= BOUND_CHARS:
             raise InvalidInput(f"scope.{member.name}", f"takes 1 to {BOUND_CHARS} characters")
@@ -274,29 +277,29 @@ class Preparing:
             UnsupportedOperation: it has been started, or has ended.
         """
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = read_task(decision, owned.ref, version)
             if record.status is Status.DRAFT:
                 decision.add(tasks.decide(record, AcceptTask()))
                 record = read_task(decision, owned.ref, None)
             decision.add(tasks.decide(record, PrepareTask(CARD)))
             row = DueChange(name_row(owned.ref.id), decision.now_ms + _LONGEST_MS)
-            return Terms(due=(row,))
+            return AppendOptions(due=(row,))
 
         await self.writes.decide(owned.record.session_id, [owned.ref], body)
 
     async def put_back(
-        self, task: EntityRef, session_id: str, reason: str, claim: Claim | None = None
+        self, task: EntityRef, session_id: str, reason: str, claim: DueClaim | None = None
     ) -> None:
         """It is not any more, and may be started again; nothing where it has gone on meanwhile."""
         row = DueChange(name_row(task.id), None)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = decision.state(task)
             if not isinstance(record, TaskRecord) or record.status is not Status.PREPARING:
-                return Terms()
+                return AppendOptions()
             decision.add(tasks.decide(record, PutBack(reason)))
-            return Terms(claim=claim) if claim else Terms(due=(row,))
+            return AppendOptions(claim=claim) if claim else AppendOptions(due=(row,))
 
         await self.writes.decide(session_id, [task], body)
 
@@ -309,5 +312,5 @@ class Preparing:
         if not isinstance(record, TaskRecord) or record.status is not Status.PREPARING:
             await drop(shard, row)
             return
-        claim = Claim(row.member, row.token)
+        claim = DueClaim(row.member, row.token)
         await self.put_back(task, record.session_id, "nobody prepares it any more", claim)

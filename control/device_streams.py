@@ -14,12 +14,12 @@ import orjson
 
 from passerelle.channels.ack_writer import name_ack
 from passerelle.channels.admission import name_channel, name_generation
-from passerelle.channels.cursor_check import Broken, Held, end_of
+from passerelle.channels.cursor_check import CursorBroken, CursorHeld, end_of
 from passerelle.channels.follower import read_verified
 from passerelle.channels.link_record import join_tab
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import shows
-from passerelle.core.errors import Conflict, NotFound, StreamGap
+from passerelle.core.errors import NotFound, StreamGap, WriteConflict
 from passerelle.core.payloads.channel import ChannelMessage, Resumption
 from passerelle.core.session.device_requests import (
     AckEvents,
@@ -33,7 +33,7 @@ from passerelle.protocol.cursor import Cursor, parse_cursor
 from passerelle.runtime.records.idempotency import make_once
 
 if TYPE_CHECKING:
-    from passerelle.channels.services import Grant, Snapshots, StreamAccess
+    from passerelle.channels.services import Snapshots, StreamAccess, StreamGrant
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Acks, Channels
     from passerelle.core.ports.log import EventLog
@@ -81,7 +81,7 @@ class DeviceStreams:
         grant = await self.access.grant(principal, name, full=False)
         cursor = parse_cursor(command.cursor)
         verdict = await read_verified(self.log, grant.stream, cursor)
-        if isinstance(verdict, Broken):
+        if isinstance(verdict, CursorBroken):
             top = str(end_of(verdict.head)) if verdict.head else None
             raise StreamGap(command.stream, verdict.why, top)
         device = join_tab(command.device, command.tab)
@@ -91,7 +91,7 @@ class DeviceStreams:
             grant.stream, field, generation, str(cursor), self.clock.now_ms()
         )
         if result != "stored":
-            raise Conflict(f"the ack was not taken: {result}")
+            raise WriteConflict(f"the ack was not taken: {result}")
         stored = await self.acks.read_ack(grant.stream, field)
         return EventsAcked(command.stream, stored or str(cursor))
 
@@ -129,7 +129,9 @@ class DeviceStreams:
             continued=command.resume in {name_generation(channel, newest - ago) for ago in (0, 1)},
         )
 
-    async def _read_after(self, command: ReconnectChannel, grant: Grant, top: Cursor) -> _After:
+    async def _read_after(
+        self, command: ReconnectChannel, grant: StreamGrant, top: Cursor
+    ) -> _After:
         mode: _Mode = "resumed"
         text = command.cursor
         if text is None:
@@ -141,9 +143,9 @@ class DeviceStreams:
         held = parse_cursor(text)
         verdict = await read_verified(self.log, grant.stream, held)
         match verdict:
-            case Broken(why):
+            case CursorBroken(why):
                 return _After("gap", held.sequence, top, why=why.value)
-            case Held(entries, head):
+            case CursorHeld(entries, head):
                 part = entries[: command.limit]
                 seen = [one.entry for one in part if shows(grant.view, one.entry)]
                 events = tuple(cast("JsonObject", orjson.loads(entry.data)) for entry in seen)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core.batch import Claim, EntityKind, EntityRef
+from passerelle.core.batch import DueClaim, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.facts import EdgeKind
 from passerelle.core.ids import read_shard
@@ -22,7 +22,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import LinkTasks, UnlinkTasks
 from passerelle.core.task.status import Status
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -142,11 +142,11 @@ class Linking:
     async def _write_edge(self, record: TaskRecord, edge: TaskDependencyUpdated) -> None:
         ref = EntityRef(EntityKind.TASK, record.task_id)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             now = decision.state(ref)
             if isinstance(now, TaskRecord):
                 decision.add(decide_edge(now, edge))
-            return Terms()
+            return AppendOptions()
 
         await self.changes.writes.decide(record.session_id, [ref], body)
         await self.changes.tell(ref)
@@ -172,7 +172,7 @@ class Linking:
         for edge in waiting:
             await self._satisfy(record, edge.target)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             now = decision.state(ref)
             for edge in waiting:
                 satisfied = TaskDependencyUpdated(
@@ -180,7 +180,7 @@ class Linking:
                 )
                 if isinstance(now, TaskRecord):
                     decision.add(decide_edge(now, satisfied))
-            return Terms(claim=Claim(row.member, row.token))
+            return AppendOptions(claim=DueClaim(row.member, row.token))
 
         await self.changes.writes.decide(record.session_id, [ref], body)
 
@@ -221,7 +221,7 @@ def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     if record.status is not Status.BLOCKED or others:
         return []
     return tasks.decide(
-        record, tell.ResumeTask(edge.reason or f"task {edge.target} blocks no more")
+        record, tell.ContinueTask(edge.reason or f"task {edge.target} blocks no more")
     )
 
 

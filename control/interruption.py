@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from passerelle.core.session.requests import InterruptTurn, ResumeThread
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.permission_bridge.governing.command_gate import Governing
-    from passerelle.runtime.records.task_lists import Records
+    from passerelle.runtime.records.task_lists import TaskLists
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupting:
     """Stops turns, and takes threads up again."""
 
-    records: Records
+    records: TaskLists
     cancelling: Cancelling
     dispatch: Dispatch
     governing: Governing

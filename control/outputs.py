@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.errors import NotFound, StoreUnavailable
 from passerelle.core.events import Fact
@@ -22,7 +22,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.contents import place_of
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -108,10 +108,10 @@ class Outputs:
         # No record changes, so this row tells a second try from a second fact (I2).
         key = f"{row.member}:{row.token}"
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             decision.add(facts)
-            return Terms(
-                claim=Claim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _KEPT_MS)
+            return AppendOptions(
+                claim=DueClaim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _KEPT_MS)
             )
 
         task = EntityRef(EntityKind.TASK, record.task_id)

@@ -20,7 +20,7 @@ from passerelle.control.task_changes import check_version, render_change
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import NotFound, StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
 from passerelle.core.task import commands as tell
@@ -35,7 +35,7 @@ from passerelle.runtime.records.exposures import freeze, name_field
 from passerelle.runtime.records.family import check_above
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.task_fields import CONTENT
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ class Rerunning:
         run = driver.run if driver is not None else await self.dispatch.hold(owned.ref.id)
         row = once.remember(owned.ref.id)
         try:
-            await run.append(retry, lambda _draft: Terms(idem=row))
+            await run.append(retry, lambda _draft: AppendOptions(idem=row))
         except RunMovedError:
             raise StoreUnavailable("the run is being moved", "no") from None
         if driver is not None:
@@ -129,7 +129,7 @@ def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:
     record, now_ms = draft.record, draft.decision.now_ms
     if record.run is not None:
         reason = record.status_reason or "nobody can tell whether the agent works on it"
-        lost = Failure("lost", ErrorCategory.TRANSPORT, reason, source=record.run.worker.peer)
+        lost = ErrorDetail("lost", ErrorCategory.TRANSPORT, reason, source=record.run.worker.peer)
         draft.close_actions("asker_lost")
         draft.add(draft.tell(tell.FailRun(Status.LOST, lost)))
     is_over = record.status in TERMINAL
@@ -143,7 +143,7 @@ def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:
         actor=wish.actor,
         exposure=record.exposure + 1 if is_over and is_seen else None,
     )
-    facts = draft.tell(tell.RetryTask(retrying))
+    facts = draft.tell(tell.PrepareRetry(retrying))
     if is_over:
         _expose(draft, facts, retrying.exposure or record.exposure)
     else:

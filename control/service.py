@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.channels.stream_ends import StreamEnd
-    from passerelle.channels.stream_frame import Followed
+    from passerelle.channels.stream_frame import FollowedStream
     from passerelle.channels.task_follower import Following
     from passerelle.control.handlers import Handlers
     from passerelle.control.messages import Messages
@@ -88,7 +88,7 @@ class Service:
         wish: ResumeWish | None = None,
         until: StreamEnd | None = None,
         sends: bool = False,
-    ) -> AsyncGenerator[Followed]:
+    ) -> AsyncGenerator[FollowedStream]:
         """The frames of a turn from its beginning, or of a task (a facade id): the Task first, then what comes.
 
         ``wish`` goes on after a cursor; it is looked at when the task has proved to be the caller's. ``until`` says
@@ -118,7 +118,7 @@ class Service:
         wish: ResumeWish | None,
         until: StreamEnd | None,
         sends: bool,  # noqa: FBT001  of one caller
-    ) -> Followed:
+    ) -> FollowedStream:
         # Apart, so that the record is let go: the body of ``follow`` lasts as long as its reader.
         owned = await self.ownership.find(principal, facade, agent)
         return await self.following.follow_task(stack, owned, facade, wish, until, sends=sends)

@@ -25,7 +25,7 @@ from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.task_lists import CHUNK
 from passerelle.runtime.records.task_pages import read_token, write_token
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
         OpenSession,
     )
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.runtime.records.task_lists import Records, Row
+    from passerelle.runtime.records.task_lists import TaskListRow, TaskLists
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
     """Opens, changes and lists sessions."""
 
-    records: Records
+    records: TaskLists
 
     async def open(
         self, principal: Principal, command: OpenSession, idem: str | None
@@ -74,9 +74,9 @@ class Sessions:
             labels=command.labels or None,
         )
 
-        def body(decision: Decision) -> Terms:
-            decision.add(machine.decide(None, machine.OpenSession(ref.id, created)))
-            return Terms(idem=once.remember(ref.id))
+        def body(decision: Decision) -> AppendOptions:
+            decision.add(machine.decide(None, machine.BeginSession(ref.id, created)))
+            return AppendOptions(idem=once.remember(ref.id))
 
         written = await writes.decide(ref.id, [ref], body)
         if not isinstance(written, Written):
@@ -107,13 +107,13 @@ class Sessions:
         if await once.find(writes.log, ref.shard) is not None:
             return _render(held, repeated=True)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             check_version(command.version, decision.version(ref))
             now = decision.state(ref)
             if isinstance(now, SessionRecord) and _differs(now, command):
                 updated = SessionUpdated(title=command.title, labels=command.labels)
-                decision.add(machine.decide(now, machine.DescribeSession(updated)))
-            return Terms(idem=once.remember(ref.id))
+                decision.add(machine.decide(now, machine.RelabelSession(updated)))
+            return AppendOptions(idem=once.remember(ref.id))
 
         written = await writes.decide(ref.id, [ref], body)
         if not isinstance(written, Written):
@@ -140,7 +140,7 @@ class Sessions:
             InvalidInput: a page token that is not ours.
         """
         found: list[Json] = []
-        last: Row | None = None
+        last: TaskListRow | None = None
         async for row, session_id in self._walk(principal, read_token(query.page_token)):
             if len(found) == query.page_size:
                 return {"sessions": found, "nextPageToken": write_token(last) if last else ""}
@@ -159,10 +159,10 @@ class Sessions:
         return {"sessions": found, "nextPageToken": ""}
 
     async def _walk(
-        self, principal: Principal, before: Row | None
-    ) -> AsyncIterator[tuple[Row, str]]:
+        self, principal: Principal, before: TaskListRow | None
+    ) -> AsyncIterator[tuple[TaskListRow, str]]:
         """Rows with the session that each is about, the newest first."""
-        batch: list[Row] = []
+        batch: list[TaskListRow] = []
         async for row in self.records.list_all(principal, before, also=(UNSEEN, SESSIONS)):
             batch.append(row)
             if len(batch) == CHUNK:
@@ -172,12 +172,12 @@ class Sessions:
         for one in await self._name_sessions(batch):
             yield one
 
-    async def _name_sessions(self, rows: list[Row]) -> list[tuple[Row, str]]:
+    async def _name_sessions(self, rows: list[TaskListRow]) -> list[tuple[TaskListRow, str]]:
         tasks = {
             row: held.record
             for row, held in await self.records.load([row for row in rows if not _is_session(row)])
         }
-        named: list[tuple[Row, str]] = []
+        named: list[tuple[TaskListRow, str]] = []
         for row in rows:
             record = tasks.get(row)
             if _is_session(row):
@@ -187,7 +187,7 @@ class Sessions:
         return named
 
 
-def _is_session(row: Row) -> bool:
+def _is_session(row: TaskListRow) -> bool:
     return row[1].startswith("se_")
 
 

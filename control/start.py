@@ -41,13 +41,13 @@ from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.delegation.runs.turns import OpenedTurn
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
-from passerelle.runtime.records.blob_overflow import Spill
+from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.message_summary import submit
 from passerelle.runtime.records.places import Place
 from passerelle.runtime.records.task_fields import OWNER
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +195,7 @@ class Starting:
     ) -> TaskStart:
         record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
         scope = Scope(record.session_id, record.thread_id, ids.mint("turn", shard), record.task_id)
-        spill = Spill()
+        spill = BlobOverflow()
         submitting = submit(turn, scope, spill)
         for blob in spill.blobs:
             await self.turns.blobs.put(shard, blob)
@@ -218,10 +218,10 @@ class Starting:
         await self.turns.regain(start.task.shard)
         driver = start.plan.drives(start.task.shard)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             _decide(decision, start, self.turns.writes.ids)
             decision.set_field(start.task, OWNER, str(driver).encode())
-            return Terms(
+            return AppendOptions(
                 runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
                 due=(
                     *list_limits(start.task.id, start.plan.policy, decision.now_ms),

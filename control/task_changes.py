@@ -25,7 +25,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import AppendTaskProgress, PauseTask, ResumeTask, TaskChanged
 from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,11 +79,11 @@ class TaskChanges:
         if await once.find(self.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = read_task(decision, owned.ref, command.version)
             decision.add(decide(record))
             due = () if owed is None else (DueChange(owed, decision.now_ms + _OWED_MS),)
-            return Terms(idem=once.remember(owned.ref.id), due=due)
+            return AppendOptions(idem=once.remember(owned.ref.id), due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
         if not isinstance(written, Written):
@@ -189,7 +189,7 @@ def decide_update(record: TaskRecord, command: UpdateTask) -> list[Fact]:
         old = getattr(record, name)
         if new is not None and new != old:
             changed[name] = {"old": _as_json(old), "new": _as_json(new)}
-    facts = tasks.decide(record, tell.UpdateTask(changed))
+    facts = tasks.decide(record, tell.DescribeTask(changed))
     return facts if changed else []
 
 
@@ -208,9 +208,9 @@ def decide_steering(record: TaskRecord, command: Steering, actor: str) -> list[F
         case AppendTaskProgress():
             return tasks.decide(record, tell.ReportProgress(_compose_progress(command)))
         case PauseTask(reason=reason):
-            return tasks.decide(record, tell.PauseTask(actor, reason))
+            return tasks.decide(record, tell.SuspendTask(actor, reason))
         case ResumeTask(reason=reason):
-            return tasks.decide(record, tell.ResumeTask(reason or f"resumed by {actor}"))
+            return tasks.decide(record, tell.ContinueTask(reason or f"resumed by {actor}"))
         case _:
             assert_never(command)
 

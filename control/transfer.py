@@ -15,17 +15,17 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import parse_facade
 from passerelle.core.index_changes import list_rows
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import UpdateTask
+from passerelle.core.task.commands import DescribeTask
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import TaskGiven
 from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.webhooks.push_configs import forget_all
 
 if TYPE_CHECKING:
@@ -73,20 +73,20 @@ class Giving:
         session = EntityRef(EntityKind.SESSION, record.session_id)
         gone: list[StoredWebhook] = []
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             before = read_task(decision, task, command.version)
             if not _may_give(principal, before):
                 raise NotFound("task", command.task_id)
             facts = decide_gift(before, heir)
             if not facts:
-                return Terms()
+                return AppendOptions()
             _check_room(decision.state(session))
             ended, webhooks = self.webhooks.end_all(decision, session, task.id)
             gone[:] = webhooks
             targets = (*forget_all(decision, task, before), *ended)
             decision.add(facts)
             given = TaskGiven(task.id, heir.id, decision.version(task) + 1)
-            return Terms(targets=targets, idem=once.remember(to_bytes(given).decode()))
+            return AppendOptions(targets=targets, idem=once.remember(to_bytes(given).decode()))
 
         written = await writes.decide(record.session_id, [task, session], body)
         if not isinstance(written, Written):
@@ -110,7 +110,7 @@ class Giving:
         if (
             heir is None
             or not heir.may_call(record.kind)
-            or (hidden and Scope.OPERATE not in heir.scopes)
+            or (hidden and AccessScope.OPERATE not in heir.scopes)
         ):
             raise InvalidInput("owner", "is not known here, or may not have tasks of this agent")
         return heir
@@ -142,7 +142,7 @@ def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
         UnsupportedOperation: the task has ended (LT-12), or something of the old owner hangs on it.
     """
     old, new = record.scope.principal, heir.id
-    facts = tasks.decide(record, UpdateTask({"owner": {"old": old, "new": new}}))
+    facts = tasks.decide(record, DescribeTask({"owner": {"old": old, "new": new}}))
     if record.owner == heir.key:
         return []
     if record.open_actions:
@@ -174,7 +174,7 @@ def _check_room(session: object) -> None:
 
 
 def _may_give(principal: Principal, record: TaskRecord) -> bool:
-    if Scope.OPERATE in principal.scopes:
+    if AccessScope.OPERATE in principal.scopes:
         return record.scope.tenant == principal.tenant
     return record.owner == principal.key and record.visibility is not Visibility.HIDDEN
 

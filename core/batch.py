@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from passerelle.core.ids import Shard, place
+from passerelle.core.ids import Shard, shard_of
 from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class EntityRef(NamedTuple):
     @property
     def shard(self) -> Shard:
         """Where it lives."""
-        return place(self.id)
+        return shard_of(self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class RunMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DueClaim:
     """A due row that the append settles: it must still have the score with which it was claimed."""
 
     member: str
@@ -184,7 +184,7 @@ class Batch:
     events: tuple[EncodedEvent, ...] = ()
     fence: Fence | None = None
     runs: tuple[RunMove, ...] = ()
-    claim: Claim | None = None
+    claim: DueClaim | None = None
     not_after_ms: int | None = None
     due: tuple[DueChange, ...] = ()
     open: tuple[OpenChange, ...] = ()
@@ -202,7 +202,7 @@ class Batch:
     @property
     def shard(self) -> Shard:
         """The one shard that the batch touches."""
-        return place(self.session)
+        return shard_of(self.session)
 
 
 @value

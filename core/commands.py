@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 from pydantic import Field
 
 from passerelle.core.approval.requests import GetAudit, MuteMinutes
-from passerelle.core.payloads.approval import ActionKind, Decision, ListedState, Risk
+from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.session.device_requests import (
     DeviceAnswer,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.push import PushConfig
 
 TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli"]
-Wait: TypeAlias = Literal["stream", "unary", "none"]
+WaitMode: TypeAlias = Literal["stream", "unary", "none"]
 
 
 @value
@@ -58,7 +58,7 @@ class SubmitTurn:
     agent: str
     message: JsonObject
     source: TurnSource
-    wait: Wait
+    wait: WaitMode
     task: str | None = None
     context_id: str | None = None
     session_id: str | None = None
@@ -354,7 +354,7 @@ class ActionAnswered:
 
     outcome: Literal["won", "replayed", "vote_recorded"]
     rev: int
-    decision: Decision | None
+    decision: ApprovalDecision | None
     votes: int = 0
     need: int = 1
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from passerelle.core.batch import (
-        Claim,
+        DueClaim,
         Fence,
         IdempotencyRow,
         RunMove,
@@ -179,7 +179,7 @@ class Decision:
         shard_epoch: int,
         *,
         fence: Fence | None = None,
-        claim: Claim | None = None,
+        claim: DueClaim | None = None,
         not_after_ms: int | None = None,
         runs: tuple[RunMove, ...] = (),
         due: tuple[DueChange, ...] = (),

@@ -21,7 +21,7 @@
     │   ├── NotFound                unknown, or not the caller's: the two look the same
     │   ├── UnsupportedOperation    the state of the thing does not allow it (terminal is frozen)
     │   ├── NotCancelable           a task that has ended
-    │   ├── Conflict                somebody else changed it first
+    │   ├── WriteConflict           somebody else changed it first
     │   ├── VersionMismatch         the record is not the one that was read
     │   ├── IdempotencyConflict     one key, two different requests
     │   ├── ActionClosed            the question is answered, expired, cancelled or superseded
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 Wrote: TypeAlias = Literal["no", "unknown"]
-LimitKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
+CallerLimitKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
 ClosedState: TypeAlias = Literal["already_resolved", "expired", "cancelled", "superseded"]
 
-_LIMIT_CODES: Final[dict[LimitKind, str]] = {
+_LIMIT_CODES: Final[dict[CallerLimitKind, str]] = {
     "concurrency": "concurrency_limited",
     "rate_limit": "rate_limited",
     "quota": "quota_exceeded",
@@ -221,9 +221,9 @@ class Limited(CallerError):
 
     retryable = True
 
-    def __init__(self, kind: LimitKind, message: str, retry_after_s: int) -> None:
+    def __init__(self, kind: CallerLimitKind, message: str, retry_after_s: int) -> None:
         super().__init__(message, limit=kind)
-        self.kind: LimitKind = kind
+        self.kind: CallerLimitKind = kind
         self.retry_after_s = retry_after_s
 
     @property
@@ -264,7 +264,7 @@ class NotCancelable(CallerError):
     code = "not_cancelable"
 
 
-class Conflict(CallerError):
+class WriteConflict(CallerError):
     """Somebody else changed it first, again and again, or the expected version is old."""
 
     code = "conflict"

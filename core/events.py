@@ -33,7 +33,7 @@ SCHEMA_VERSION: Final = "1.0"
 FRAME: Final = "a2a"
 """The member of a payload that holds the outgoing A2A frame."""
 GENERATION: Final = "generation"
-"""The member of an envelope that says the how manieth event of its facade task callers see with it."""
+"""The member of an envelope that gives the 1-based position of the event among those that callers of the task see."""
 
 _SCOPE_MEMBERS: Final = tuple(name for name in Scope.__dataclass_fields__)
 _TURN: Final = ("session_id", "thread_id", "turn_id")

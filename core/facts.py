@@ -26,7 +26,7 @@ EdgeStatus: TypeAlias = Literal["open", "satisfied", "removed"]
 
 
 @record
-class Bounds:
+class TaskBounds:
     """What a task is bound to outside of this runtime: references that its maker knows how to read (CMD-4, TR-10).
 
     They are kept and shown, and grant nothing.
@@ -55,7 +55,7 @@ class ErrorCategory(StrEnum):
 
 
 @record
-class Failure:
+class ErrorDetail:
     """A structured error (TR-19). ``native`` is the peer's own code, as text.
 
     ``http_status`` is that of its answer, where it said no more; ``details`` are its typed details, cleaned.

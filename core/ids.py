@@ -160,7 +160,7 @@ def _read_shard(identifier: str) -> Shard | None:
     return ALL_SHARDS[int(match[1], 16)] if match else None
 
 
-def place(identifier: str) -> Shard:
+def shard_of(identifier: str) -> Shard:
     """The shard of an id that is known to be ours.
 
     Raises:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.machine import Record
-    from passerelle.core.ports.projections import Part
+    from passerelle.core.ports.projections import IndexPart
 
 
-_ENDS: Final[Mapping[Status, Part]] = {
+_ENDS: Final[Mapping[Status, IndexPart]] = {
     Status.COMPLETED: "completed",
     Status.CANCELLED: "canceled",
 }
@@ -54,7 +54,7 @@ _UNSEEN_ENDS: Final = TERMINAL - {Status.COMPLETED}
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class IndexChanges:
     """The derived parts of a batch."""
 
     opened: tuple[OpenChange, ...]
@@ -63,11 +63,11 @@ class Standing:
     feed: bool
 
 
-def derive_standing(
+def derive_index_changes(
     before: Mapping[EntityRef, Record | None],
     after: Mapping[EntityRef, Record | None],
     types: Iterable[str] = (),
-) -> Standing:
+) -> IndexChanges:
     """Compares the records of a decision before and after it; ``types`` are those of its events."""
     opened: list[OpenChange] = []
     index: list[IndexRow] = []
@@ -88,7 +88,7 @@ def derive_standing(
         if isinstance(record, SessionRecord) and record.title is not None:
             named.append(_list_session(record))
     times = tuple((row.facade, row.at_ms) for row in index if row.part != "gone")
-    return Standing(tuple(opened), times, (*index, *named), feed)
+    return IndexChanges(tuple(opened), times, (*index, *named), feed)
 
 
 def _list_session(record: SessionRecord) -> IndexRow:
@@ -138,7 +138,7 @@ def _choose_list(record: TaskRecord) -> str:
     return record.kind if record.visibility in LISTED else UNSEEN
 
 
-def find_part(record: TaskRecord) -> Part:
+def find_part(record: TaskRecord) -> IndexPart:
     """Where a task stands in its owner's list: by the end that callers see."""
     if record.status not in TERMINAL:
         return "open"

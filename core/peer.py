@@ -32,7 +32,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedByPeer:
     """The peer answered with an error of its own: it did not take the request. ``code`` is its JSON-RPC code.
 
     ``details`` are the typed details of the error. ``is_bare``: it said no more than its HTTP status, and the code
@@ -93,7 +93,7 @@ Where it says no, nothing is written, and the outcome is ``Unreached`` for ``lea
 """
 
 
-PeerOutcome: TypeAlias = Answered | Refused | Unreached | Unknown | Malformed
+PeerOutcome: TypeAlias = Answered | RefusedByPeer | Unreached | Unknown | Malformed
 
 
 @dataclass(frozen=True, slots=True)

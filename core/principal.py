@@ -17,7 +17,7 @@ EVERY_AGENT: Final = "*"
 PrincipalKind: TypeAlias = Literal["person", "service", "agent", "gateway"]
 
 
-class Scope(StrEnum):
+class AccessScope(StrEnum):
     """A right. Agents and peers never hold ``approvals:decide``."""
 
     CALL = "a2a:call"
@@ -49,7 +49,7 @@ class Principal:
     id: str
     tenant: str = "default"
     kind: PrincipalKind = "service"
-    scopes: frozenset[Scope] = frozenset()
+    scopes: frozenset[AccessScope] = frozenset()
     agents: frozenset[str] | None = None
     device: str | None = None
     device_name: str | None = None
@@ -92,11 +92,11 @@ class Principal:
 
     def may_call(self, agent: str) -> bool:
         """Whether this principal may send to ``agent``."""
-        return Scope.CALL in self.scopes and self.sees(agent)
+        return AccessScope.CALL in self.scopes and self.sees(agent)
 
     def may_serve(self, agent: str) -> bool:
         """Whether this principal may be served as ``agent``."""
-        return Scope.SERVE in self.scopes and (self.serves is None or agent in self.serves)
+        return AccessScope.SERVE in self.scopes and (self.serves is None or agent in self.serves)
 
 
 @lru_cache(1024)
@@ -109,5 +109,5 @@ def _derive_key(tenant: str, principal: str) -> str:
     return derive_id("pr", _find_home(tenant, principal), tenant, principal)
 
 
-OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(Scope), serves=None)
+OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(AccessScope), serves=None)
 """Who set this gateway up."""

@@ -13,7 +13,7 @@ from a2a.types import GetTaskRequest
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.demo.caller import is_completed, open_caller, read_artifacts, say
 from passerelle.demo.checks import StoryBroken, wait_for
-from passerelle.demo.devices import Device, open_device
+from passerelle.demo.devices import DemoDevice, open_device
 
 if TYPE_CHECKING:
     from a2a.client import Client
@@ -84,7 +84,7 @@ async def _await_end(client: Client, task_id: str) -> Task:
     return await wait_for("the task completes", look, _FINISH_WITHIN_S)
 
 
-def _check_device(stage: Stage, device: Device, stream: str, reached: int) -> None:
+def _check_device(stage: Stage, device: DemoDevice, stream: str, reached: int) -> None:
     seen = device.sequences(stream)
     stage.checks.equal(
         "the device resumed by its old cursor: no gap, no repeat",

@@ -27,7 +27,7 @@ INBOX: Final = "inbox"
 
 
 @dataclass(slots=True)
-class Device:
+class DemoDevice:
     """One device. ``events`` and ``snapshots`` are by stream, in the order they came."""
 
     name: str
@@ -137,11 +137,11 @@ class Device:
 
 
 @contextlib.asynccontextmanager
-async def open_device(url: str, token: str, name: str) -> AsyncGenerator[Device]:
+async def open_device(url: str, token: str, name: str) -> AsyncGenerator[DemoDevice]:
     """A connected device; ``url`` is that of the gateway or of a network before it."""
     address = f"{url.replace('http', 'ws', 1)}/v1/channel"
     async with ChannelClient(address, token=token, device=name) as client:
-        device = Device(name, client)
+        device = DemoDevice(name, client)
         try:
             await device.await_welcome()
             yield device

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.client.items import Connected
 from passerelle.demo.caller import ends_well, open_caller, read_chunk, say
 from passerelle.demo.checks import wait_for
-from passerelle.demo.devices import Device, open_device
+from passerelle.demo.devices import DemoDevice, open_device
 from passerelle.demo.network import Network, open_network
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def play(stage: Stage) -> None:
 
 
 async def _lose_network(
-    stage: Stage, tunnel: Network, laptop: Device, phone: Device, stream: str
+    stage: Stage, tunnel: Network, laptop: DemoDevice, phone: DemoDevice, stream: str
 ) -> None:
     await phone.await_lines(stream, 2)
     before = phone.connections
@@ -84,7 +84,7 @@ def _check_caller(stage: Stage, frames: list[StreamResponse]) -> None:
     checks.check("its stream ends with the completed task", ends_well(frames[-1]), frames[-1])
 
 
-async def _check_devices(stage: Stage, laptop: Device, phone: Device, stream: str) -> None:
+async def _check_devices(stage: Stage, laptop: DemoDevice, phone: DemoDevice, stream: str) -> None:
     checks = stage.checks
     for device in (laptop, phone):
         await device.await_event(stream, "task.completed")

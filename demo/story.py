@@ -18,9 +18,9 @@ from passerelle.demo.checks import Checks
 from passerelle.demo.stage import PEERS, Stage, set_stage
 from passerelle.gateway.server import stop_on_signals
 
-Part: TypeAlias = Callable[[Stage], Awaitable[None]]
+StoryPart: TypeAlias = Callable[[Stage], Awaitable[None]]
 
-PARTS: Final[tuple[Part, ...]] = (
+PARTS: Final[tuple[StoryPart, ...]] = (
     answers.play,
     resuming.play,
     asking.play,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from passerelle.channels.hub import Hub, HubSettings
-from passerelle.channels.links import LinkFacts
+from passerelle.channels.links import StoredLinkFacts
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
@@ -23,8 +23,9 @@ from passerelle.delegation.runs.outputs import make_policy
 from passerelle.delegation.runs.remote_drivers import InstanceSignals
 from passerelle.gateway.a2a.cards import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
+from passerelle.gateway.dependencies import Dependencies
 from passerelle.gateway.due_rows import list_handlers
-from passerelle.gateway.late_duties import LateDuties
+from passerelle.gateway.duties_proxy import DutiesProxy
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.reverse.host import open_host
 from passerelle.gateway.reverse.routing import Routing
@@ -40,11 +41,10 @@ from passerelle.gateway.settings.values import (
 )
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_setup import open_store
-from passerelle.gateway.surroundings import Dependencies
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.reverse.cards import Dialling
 from passerelle.peers.reverse.local import LocalLinks
-from passerelle.permission_bridge.devices.attempts import Attempts
+from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
 from passerelle.permission_bridge.devices.delivery import Forwarding
 from passerelle.permission_bridge.devices.pairing import find_entrance
 from passerelle.permission_bridge.devices.push_hold import Holding
@@ -71,7 +71,7 @@ from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
 from passerelle.webhooks.deliveries import Deliveries
-from passerelle.webhooks.job import Means
+from passerelle.webhooks.job import DeliveryDeps
 from passerelle.webhooks.sender import WebhookSender
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Gateway:
     gate: Gate
     spending: Spending
     terms: AgentTerms
-    links: LinkFacts
+    links: StoredLinkFacts
     signer: Signer | None = None
     spans: Spans | None = None
     host: Host | None = None
@@ -137,12 +137,12 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             list_prices(settings),
             notices.tell_blocked,
         )
-        terms, late = AgentTerms(settings, Timeouts()), LateDuties()
+        terms, late = AgentTerms(settings, Timeouts()), DutiesProxy()
         pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
         stack.push_async_callback(pushes.close)
         parts = make_parts(
             replace(
-                _list_surroundings(settings, store, hub, peers, outages, spending, terms, late),
+                _list_dependencies(settings, store, hub, peers, outages, spending, terms, late),
                 push_sender=pushes,
             ),
             _load_webhooks(settings, data_dir, signer, outages),
@@ -152,7 +152,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
         await stack.enter_async_context(following.follow())
         deliveries = Deliveries(
-            _make_delivery_means(store, outages, late), parts.links.dead_letters.kinds
+            _make_delivery_deps(store, outages, late), parts.links.dead_letters.kinds
         )
         links = _make_links(store, parts, late)
         routing = Routing(
@@ -265,7 +265,7 @@ def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> Memo
     return MemoryRoom(Budget(settings.memory.find_budget()), tell, count, later)
 
 
-def _list_surroundings(
+def _list_dependencies(
     settings: Settings,
     store: Store,
     hub: Hub,
@@ -273,7 +273,7 @@ def _list_surroundings(
     outages: Outages,
     spending: Spending,
     terms: AgentTerms,
-    late: LateDuties,
+    late: DutiesProxy,
 ) -> Dependencies:
     return Dependencies(
         store=store,
@@ -293,7 +293,7 @@ def _list_surroundings(
         timeouts=terms.timeouts,
         tally=outages.tally,
         news=late.tell,
-        glimpse=late.glimpse,
+        on_feed_snapshot=late.on_feed_snapshot,
         hurry=late.hurry,
         outputs=make_policy(read_output_terms(settings.outputs)),
         spending=spending,
@@ -325,8 +325,8 @@ def _load_webhooks(
     return webhooks
 
 
-def _make_delivery_means(store: Store, outages: Outages, late: LateDuties) -> Means:
-    return Means(
+def _make_delivery_deps(store: Store, outages: Outages, late: DutiesProxy) -> DeliveryDeps:
+    return DeliveryDeps(
         targets=store.targets,
         due=store.due,
         log=store.log,
@@ -343,8 +343,8 @@ def _make_delivery_means(store: Store, outages: Outages, late: LateDuties) -> Me
     )
 
 
-def _make_links(store: Store, parts: Parts, late: LateDuties) -> LinkFacts:
-    return LinkFacts(
+def _make_links(store: Store, parts: Parts, late: DutiesProxy) -> StoredLinkFacts:
+    return StoredLinkFacts(
         store.links,
         store.channels,
         Home(parts.writes),
@@ -355,7 +355,7 @@ def _make_links(store: Store, parts: Parts, late: LateDuties) -> LinkFacts:
 
 
 def _make_forwarding(
-    store: Store, parts: Parts, settings: Settings, late: LateDuties
+    store: Store, parts: Parts, settings: Settings, late: DutiesProxy
 ) -> Forwarding:
     devices = parts.links.devices
     reaching = Reaching(
@@ -374,7 +374,7 @@ def _make_forwarding(
         read_quiet_hours(approvals),
     )
     pushing = Pushing(devices.web_push, devices.subscriptions)
-    attempts = Attempts(parts.writes)
+    attempts = DeliveryAttempts(parts.writes)
     return Forwarding(attempts, reaching, holding, pushing, devices.tokens, late.drop)
 
 
@@ -383,10 +383,10 @@ def _make_duties(
     parts: Parts,
     forwarding: Forwarding,
     deliveries: Deliveries,
-    links: LinkFacts,
+    links: StoredLinkFacts,
     routing: Routing,
     outages: Outages,
-    late: LateDuties,
+    late: DutiesProxy,
 ) -> Duties:
     instance = SystemIds().mint("inst", Shard(0))
     INSTANCE.set(instance)

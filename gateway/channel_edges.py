@@ -28,7 +28,7 @@ from passerelle.gateway.reverse.outgoing_calls import OutgoingAsking
 from passerelle.gateway.rpc.table import ANSWERING, call
 from passerelle.runtime.common.calls import Caller
 from passerelle.runtime.common.clock import SystemClock, SystemIds
-from passerelle.runtime.common.collector import CollectorRest
+from passerelle.runtime.common.collector import GcPause
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -131,7 +131,7 @@ class ChannelEdges:
 
     endpoint: ChannelEndpoint
     streams: StreamEdge
-    rest: CollectorRest
+    rest: GcPause
 
 
 def make_channel_edges(
@@ -182,7 +182,7 @@ def make_channel_edges(
         limits.connections,
         face.operations.seats,
     )
-    rest = CollectorRest()
+    rest = GcPause()
     endpoint = ChannelEndpoint(services, limits, settings.channels.origins, rest.join)
     gateway.metrics.add(ChannelMetrics(gateway.hub.counts, gateway.hub, endpoint))
     return ChannelEdges(endpoint, streams, rest)

@@ -50,7 +50,7 @@ class ConnectionMetrics(Collector):
 
 
 @dataclass(frozen=True, slots=True)
-class Connections:
+class ConnectionLimits:
     """``admission`` is that of HTTP and its sockets; gRPC and channels may have so many on ports of their own.
 
     None is no limit.
@@ -63,7 +63,7 @@ class Connections:
     descriptors: Descriptors
 
 
-def make_connections(settings: Settings, limit: int | None = None) -> Connections:
+def make_connections(settings: Settings, limit: int | None = None) -> ConnectionLimits:
     """For a process that may have ``limit`` descriptors; by default that of this one."""
     found = read_descriptor_limit() if limit is None else limit
     room = None if found is None else find_most(found)
@@ -87,4 +87,4 @@ def make_connections(settings: Settings, limit: int | None = None) -> Connection
     grpc_of_address = settings.connections.per_address
     if grpc_of_address is None and grpc is not None:
         grpc_of_address = find_most_of_address(grpc)
-    return Connections(admission, grpc, grpc_of_address, channels, descriptors)
+    return ConnectionLimits(admission, grpc, grpc_of_address, channels, descriptors)

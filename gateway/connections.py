@@ -34,7 +34,7 @@ _BACKLOG_LEAST: Final = 16
 _SAID_AGAIN_S: Final = 60.0
 
 
-class Connection(Protocol):
+class CountedConnection(Protocol):
     """What the table asks of a connection."""
 
     @property
@@ -102,8 +102,8 @@ class ConnectionTable:
         self._most = most
         self._most_of_address = most_of_address
         self.proxies: Final = proxies or Proxies()
-        self._strangers: dict[ConnectionSlot, Connection] = {}
-        self._callers: dict[ConnectionSlot, Connection] = {}
+        self._strangers: dict[ConnectionSlot, CountedConnection] = {}
+        self._callers: dict[ConnectionSlot, CountedConnection] = {}
         self._of_address: Counter[str] = Counter()
         self._said_s = -_SAID_AGAIN_S
         self.counts: Final = Counter[str]()
@@ -111,7 +111,7 @@ class ConnectionTable:
     def __len__(self) -> int:
         return len(self._strangers) + len(self._callers)
 
-    def admit(self, connection: Connection, address: str | None) -> ConnectionSlot | None:
+    def admit(self, connection: CountedConnection, address: str | None) -> ConnectionSlot | None:
         """A place for a connection that was accepted just now, if need be that of another one; None: send it away."""
         if address is not None and not self._has_room(address):
             return None
@@ -126,7 +126,7 @@ class ConnectionTable:
         self._count(address)
         return slot
 
-    def hand_over(self, slot: ConnectionSlot, connection: Connection) -> None:
+    def hand_over(self, slot: ConnectionSlot, connection: CountedConnection) -> None:
         """Another protocol is spoken on it from now on."""
         for slots in (self._strangers, self._callers):
             if slot in slots:
@@ -206,8 +206,8 @@ class ConnectionTable:
 
     @staticmethod
     def _find(
-        slots: Iterable[tuple[ConnectionSlot, Connection]], of: str | None
-    ) -> Iterator[tuple[ConnectionSlot, Connection]]:
+        slots: Iterable[tuple[ConnectionSlot, CountedConnection]], of: str | None
+    ) -> Iterator[tuple[ConnectionSlot, CountedConnection]]:
         return (one for one in slots if of is None or one[0].address == of)
 
     def _say(self, most: int, of: str | None, newcomer: str | None, what: str) -> None:

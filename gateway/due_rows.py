@@ -29,7 +29,7 @@ from passerelle.webhooks.deliveries import ROW as TARGET_ROW
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.channels.links import LinkFacts
+    from passerelle.channels.links import StoredLinkFacts
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.duties.due import Handler
@@ -45,7 +45,7 @@ def list_handlers(
     deadlines: Deadlines,
     forwarding: Forwarding,
     deliveries: Deliveries,
-    links: LinkFacts,
+    links: StoredLinkFacts,
     routing: Routing,
     drop: Callable[[Shard, DueRow], Awaitable[bool]],
 ) -> dict[str, Handler]:

@@ -22,7 +22,11 @@ from passerelle.gateway.a2a_socket.edge import SocketEdge
 from passerelle.gateway.auth.tickets import Tickets
 from passerelle.gateway.channel_edges import make_channel_edges
 from passerelle.gateway.channel_port import CHANNEL_PATH
-from passerelle.gateway.connection_settings import ConnectionMetrics, Connections, make_connections
+from passerelle.gateway.connection_settings import (
+    ConnectionLimits,
+    ConnectionMetrics,
+    make_connections,
+)
 from passerelle.gateway.gauges import watch
 from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.buttons import ButtonEdge, make_button_route
@@ -69,7 +73,7 @@ class Edges:
     face: Face
     drain: Callable[[], Awaitable[None]]
     channels: ChannelEndpoint
-    connections: Connections
+    connections: ConnectionLimits
     admits: Callable[[Scope], bool]
     """Whether a handshake on a port of its own may come in at all, as the site judges its requests."""
 

@@ -131,7 +131,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.devices.devices import Devices
     from passerelle.permission_bridge.governing.judgement import Judging
     from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
-    from passerelle.runtime.records.task_lists import Records
+    from passerelle.runtime.records.task_lists import TaskLists
     from passerelle.runtime.records.task_pages import Listing
     from passerelle.webhooks.dead_letters import DeadLetters
     from passerelle.webhooks.push_configs import PushConfigs
@@ -146,7 +146,7 @@ class TaskHandlers:
 
     reads: TaskReads
     listing: Listing
-    records: Records
+    records: TaskLists
     models: Models
     outputs: Outputs
     creating: Creating

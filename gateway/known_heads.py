@@ -26,7 +26,7 @@ from passerelle.gateway.request_bounds import (
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveEvent, HTTPScope
 
-    from passerelle.gateway.a2a.heads import Kept
+    from passerelle.gateway.a2a.heads import HeadCache
 
 _END: Final = b"\r\n\r\n"
 _NEVER: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
@@ -40,7 +40,7 @@ class KnownHead:
     head: bytes
     length: int
     scope: HTTPScope
-    kept: Kept
+    kept: HeadCache
 
 
 class _Unheard(asyncio.Event):

@@ -32,9 +32,9 @@ from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
+from passerelle.gateway.dependencies import CoreServices, make_core_services
 from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
 from passerelle.gateway.settings.policy import read_tried_policy
-from passerelle.gateway.surroundings import CoreServices, lay_ground
 from passerelle.permission_bridge.answers.attention import Attending
 from passerelle.permission_bridge.answers.audit import Auditing, Explaining
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
@@ -43,7 +43,7 @@ from passerelle.permission_bridge.answers.workers import WorkerAsking
 from passerelle.permission_bridge.devices.action_tokens import ActionTokens
 from passerelle.permission_bridge.devices.devices import Devices
 from passerelle.permission_bridge.devices.pairing import Pairing
-from passerelle.permission_bridge.devices.subscriptions import Subscriptions
+from passerelle.permission_bridge.devices.subscriptions import BrowserSubscriptions
 from passerelle.permission_bridge.devices.web_push import WebPush, is_installed
 from passerelle.permission_bridge.governing.command_gate import Governing
 from passerelle.permission_bridge.governing.dry_run import Rehearsing
@@ -52,7 +52,7 @@ from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
 from passerelle.runtime.records.lag import Lag
 from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
-from passerelle.runtime.records.task_lists import Records
+from passerelle.runtime.records.task_lists import TaskLists
 from passerelle.runtime.records.task_pages import Listing
 from passerelle.runtime.records.writes import Writes
 from passerelle.webhooks.dead_letters import DeadLetters
@@ -69,7 +69,7 @@ from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.gateway.surroundings import Dependencies
+    from passerelle.gateway.dependencies import Dependencies
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
@@ -119,42 +119,42 @@ class Parts:
     links: LinkHandlers
 
 
-def make_parts(around: Dependencies, webhooks: Webhooks | None = None) -> Parts:
-    """The service object over its surroundings, with its parts; without webhooks push is refused."""
+def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
+    """The service object over what it is given, with its parts; without webhooks push is refused."""
     webhooks = webhooks or Webhooks()
-    ground = lay_ground(around, webhooks.sealer)
-    store, dispatch, writes = ground.store, ground.dispatch, ground.writes
-    telling = _make_telling(ground, webhooks)
-    working = _make_working(ground, telling.push_configs)
-    questions = QuestionLists(ground.actions, store.projections, ground.arrivals)
-    grants, snapshots = StreamGrants(writes, ground.arrivals), StreamSnapshots(writes, questions)
-    models = _make_models(ground)
-    tasks = _make_task_handlers(ground, telling, working, models)
-    permissions = _make_permission_handlers(ground, models, tasks.records, questions)
-    links = _make_link_handlers(ground, webhooks, telling, models, (grants, snapshots))
+    services = make_core_services(deps, webhooks.sealer)
+    store, dispatch, writes = services.store, services.dispatch, services.writes
+    telling = _make_telling(services, webhooks)
+    working = _make_working(services, telling.push_configs)
+    questions = QuestionLists(services.actions, store.projections, services.arrivals)
+    grants, snapshots = StreamGrants(writes, services.arrivals), StreamSnapshots(writes, questions)
+    models = _make_models(services)
+    tasks = _make_task_handlers(services, telling, working, models)
+    permissions = _make_permission_handlers(services, models, tasks.records, questions)
+    links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     handlers = Handlers()
     for group in (tasks, permissions, links):
         group.register(handlers)
-    answers = Answers(writes, ground.contents, dispatch)
-    messages = _make_messages(ground, telling.push_configs, working, answers)
+    answers = Answers(writes, services.contents, dispatch)
+    messages = _make_messages(services, telling.push_configs, working, answers)
     service = Service(
         messages,
         handlers,
         working.governing,
         answers,
         telling.following,
-        ground.ownership,
+        services.ownership,
         dispatch.commands,
     )
     return Parts(
         service=service,
         dispatch=dispatch,
         writes=writes,
-        contents=ground.contents,
-        actions=ground.actions,
-        arrivals=ground.arrivals,
+        contents=services.contents,
+        actions=services.actions,
+        arrivals=services.arrivals,
         inputs=working.inputs,
-        retries=Retries(dispatch, ground.references),
+        retries=Retries(dispatch, services.references),
         following=telling.following,
         grants=grants,
         snapshots=snapshots,
@@ -165,30 +165,30 @@ def make_parts(around: Dependencies, webhooks: Webhooks | None = None) -> Parts:
 
 
 def _make_messages(
-    ground: CoreServices, push_configs: PushConfigs, working: _Working, answers: Answers
+    services: CoreServices, push_configs: PushConfigs, working: _Working, answers: Answers
 ) -> Messages:
-    around, writes, dispatch = ground.around, ground.writes, ground.dispatch
-    blobs, inputs = ground.store.blobs, working.inputs
+    deps, writes, dispatch = services.deps, services.writes, services.dispatch
+    blobs, inputs = services.store.blobs, working.inputs
     return Messages(
         turns=working.turns,
         templated_turns=TemplatedTurns(working.turns),
-        follow_ups=FollowUps(writes, blobs, ground.actions, ground.ownership, dispatch, inputs),
-        references=ground.references,
+        follow_ups=FollowUps(writes, blobs, services.actions, services.ownership, dispatch, inputs),
+        references=services.references,
         push_configs=push_configs,
         planning=working.planning,
         dispatch=dispatch,
         answers=answers,
-        find_peer=around.find_peer,
-        ids=around.ids,
-        bounds=around.message_bounds,
+        find_peer=deps.find_peer,
+        ids=deps.ids,
+        bounds=deps.message_bounds,
     )
 
 
-def _make_telling(ground: CoreServices, webhooks: Webhooks) -> _Telling:
-    around, store, writes = ground.around, ground.store, ground.writes
-    following = Following(writes, store.log, around.hub, ground.contents, ground.arrivals)
+def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
+    deps, store, writes = services.deps, services.store, services.writes
+    following = Following(writes, store.log, deps.hub, services.contents, services.arrivals)
     push_configs = PushConfigs(
-        writes, ground.ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
+        writes, services.ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
     stream_webhooks = StreamWebhooks(
         writes,
@@ -201,79 +201,82 @@ def _make_telling(ground: CoreServices, webhooks: Webhooks) -> _Telling:
     )
     kinds: dict[str, TargetKind] = {
         PUSH: PushKind(push_configs, following, webhooks.authority),
-        STREAM: StreamWebhookKind(stream_webhooks, store.log, around.machine),
-        NOTIFIER: _make_notifiers(around, writes),
+        STREAM: StreamWebhookKind(stream_webhooks, store.log, deps.machine),
+        NOTIFIER: _make_notifiers(deps, writes),
     }
-    dead_letters = DeadLetters(store.targets, kinds, around.news)
+    dead_letters = DeadLetters(store.targets, kinds, deps.news)
     return _Telling(following, push_configs, stream_webhooks, dead_letters)
 
 
-def _make_working(ground: CoreServices, push_configs: PushConfigs) -> _Working:
-    around, writes, dispatch = ground.around, ground.writes, ground.dispatch
-    finishing = Finishing(writes, ground.ownership, dispatch)
+def _make_working(services: CoreServices, push_configs: PushConfigs) -> _Working:
+    deps, writes, dispatch = services.deps, services.writes, services.dispatch
+    finishing = Finishing(writes, services.ownership, dispatch)
     turns = Turns(
         writes,
-        ground.store.blobs,
+        services.store.blobs,
         push_configs,
         dispatch.mend,
         dispatch.list_row,
-        around.regain,
+        deps.regain,
     )
-    planning = Planner(writes, around.find_terms, around.drives, around.find_rules, around.spending)
+    planning = Planner(writes, deps.find_terms, deps.drives, deps.find_rules, deps.spending)
     return _Working(
         turns=turns,
-        conditions=Conditions(around.find_terms),
+        conditions=Conditions(deps.find_terms),
         planning=planning,
         inputs=Inputs(dispatch),
-        governing=Governing(ground.actions, ground.ownership, dispatch),
-        cancelling=Cancelling(writes, ground.ownership, dispatch, finishing),
+        governing=Governing(services.actions, services.ownership, dispatch),
+        cancelling=Cancelling(writes, services.ownership, dispatch, finishing),
         finishing=finishing,
     )
 
 
-def _make_records(ground: CoreServices) -> Records:
-    around, store = ground.around, ground.store
-    lag = Lag(store.projections, around.clock)
-    return Records(ground.writes, store.log, store.projections, around.catalogue.list_names, lag)
+def _make_records(services: CoreServices) -> TaskLists:
+    deps, store = services.deps, services.store
+    lag = Lag(store.projections, deps.clock)
+    return TaskLists(services.writes, store.log, store.projections, deps.catalogue.list_names, lag)
 
 
-def _make_models(ground: CoreServices) -> Models:
-    store = ground.store
+def _make_models(services: CoreServices) -> Models:
+    store = services.store
     receivers = Receivers(store.targets, store.acks)
-    clock, contents = ground.around.clock, ground.contents
-    return Models(ground.writes, store.log, ground.ownership, clock, receivers, contents)
+    clock, contents = services.deps.clock, services.contents
+    return Models(services.writes, store.log, services.ownership, clock, receivers, contents)
 
 
 def _make_task_handlers(
-    ground: CoreServices, telling: _Telling, working: _Working, models: Models
+    services: CoreServices, telling: _Telling, working: _Working, models: Models
 ) -> TaskHandlers:
-    around, store, writes, dispatch = ground.around, ground.store, ground.writes, ground.dispatch
-    ownership, contents, turns = ground.ownership, ground.contents, working.turns
-    changes, records = TaskChanges(writes, ownership, dispatch), _make_records(ground)
+    deps, store, writes, dispatch = (
+        services.deps,
+        services.store,
+        services.writes,
+        services.dispatch,
+    )
+    ownership, contents, turns = services.ownership, services.contents, working.turns
+    changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     return TaskHandlers(
         reads=TaskReads(ownership, contents, telling.following),
         listing=Listing(writes, store.log, store.projections, contents),
         records=records,
         models=models,
-        outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, around.outputs),
-        creating=Creating(
-            turns, ownership, store.projections, around.find_peer, working.conditions
-        ),
+        outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, deps.outputs),
+        creating=Creating(turns, ownership, store.projections, deps.find_peer, working.conditions),
         starting=Starting(
             turns,
             ownership,
             working.planning,
-            ground.references,
+            services.references,
             Preparing(writes),
             dispatch,
-            around.find_peer,
-            around.message_bounds,
+            deps.find_peer,
+            deps.message_bounds,
         ),
-        updates=TaskUpdates(changes, around.find_peer, working.conditions),
-        giving=Giving(changes, around.find_principal, store.channels, telling.stream_webhooks),
+        updates=TaskUpdates(changes, deps.find_peer, working.conditions),
+        giving=Giving(changes, deps.find_principal, store.channels, telling.stream_webhooks),
         finishing=working.finishing,
         cancelling=working.cancelling,
-        rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, around.find_peer),
+        rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
         linking=Linking(changes),
         sessions=Sessions(records),
         interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
@@ -281,46 +284,46 @@ def _make_task_handlers(
 
 
 def _make_permission_handlers(
-    ground: CoreServices,
+    services: CoreServices,
     models: Models,
-    records: Records,
+    records: TaskLists,
     questions: QuestionLists,
 ) -> PermissionHandlers:
-    around, dispatch, actions = ground.around, ground.dispatch, ground.actions
-    granting, log = dispatch.consulting.granting, ground.store.log
-    rehearsing = Rehearsing(records, log, around.list_callers, read_tried_policy)
+    deps, dispatch, actions = services.deps, services.dispatch, services.actions
+    granting, log = dispatch.consulting.granting, services.store.log
+    rehearsing = Rehearsing(records, log, deps.list_callers, read_tried_policy)
     return PermissionHandlers(
-        question_waits=QuestionWaits(actions, around.hub),
+        question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
-        attending=Attending(actions, dispatch, around.store.mutes),
+        attending=Attending(actions, dispatch, deps.store.mutes),
         auditing=Auditing(actions, log),
         explaining=Explaining(actions, log),
         subjects=Subjects(actions, dispatch.blobs),
         granting=granting,
         judging=Judging(
             granting,
-            ground.ownership,
-            around.find_rules,
-            around.find_terms,
-            lambda agent: agent in around.catalogue.list_names(),
-            around.ids,
+            services.ownership,
+            deps.find_rules,
+            deps.find_terms,
+            lambda agent: agent in deps.catalogue.list_names(),
+            deps.ids,
         ),
-        summaries=PermissionSummaries(models, granting, around.find_rules),
+        summaries=PermissionSummaries(models, granting, deps.find_rules),
         editing=PolicyEditing(
-            ground.writes, around.rulebook, around.find_rules, around.store.rule_news, rehearsing
+            services.writes, deps.rulebook, deps.find_rules, deps.store.rule_news, rehearsing
         ),
         workers=WorkerAsking(actions, dispatch),
     )
 
 
 def _make_link_handlers(
-    ground: CoreServices,
+    services: CoreServices,
     webhooks: Webhooks,
     telling: _Telling,
     models: Models,
     served: tuple[StreamGrants, StreamSnapshots],
 ) -> LinkHandlers:
-    store, writes, (grants, snapshots) = ground.store, ground.writes, served
+    store, writes, (grants, snapshots) = services.store, services.writes, served
     recoveries = Recoveries(writes, store.log, store.projections)
     return LinkHandlers(
         access=grants,
@@ -331,47 +334,47 @@ def _make_link_handlers(
             store.channels,
             store.log,
             recoveries,
-            ground.around.clock,
+            services.deps.clock,
         ),
         notices=ChannelNotices(Home(writes), store.channels),
         summaries=ChannelSummaries(
             models, writes, store.acks, store.channels, telling.stream_webhooks
         ),
-        devices=_make_devices(ground, webhooks),
+        devices=_make_devices(services, webhooks),
         webhooks=telling.stream_webhooks,
         push_configs=telling.push_configs,
         dead_letters=telling.dead_letters,
-        catalogue=ground.around.catalogue,
+        catalogue=services.deps.catalogue,
     )
 
 
-def _make_notifiers(around: Dependencies, writes: Writes) -> NotifierKind:
-    store = around.store
-    named = {one.name: one for one in around.notifiers}
-    return NotifierKind(named, store.log, store.projections, around.machine, Home(writes), OWNER)
+def _make_notifiers(deps: Dependencies, writes: Writes) -> NotifierKind:
+    store = deps.store
+    named = {one.name: one for one in deps.notifiers}
+    return NotifierKind(named, store.log, store.projections, deps.machine, Home(writes), OWNER)
 
 
-def _make_devices(ground: CoreServices, webhooks: Webhooks) -> Devices:
-    around, store, lists = ground.around, ground.store, ground.lists
+def _make_devices(services: CoreServices, webhooks: Webhooks) -> Devices:
+    deps, store, lists = services.deps, services.store, services.lists
     return Devices(
         lists=lists,
-        pairing=Pairing(lists, around.ids, around.clock, around.find_entrance),
-        subscriptions=Subscriptions(lists, webhooks.sealer, webhooks.rules),
-        actions=ground.actions,
-        arrivals=ground.arrivals,
+        pairing=Pairing(lists, deps.ids, deps.clock, deps.find_entrance),
+        subscriptions=BrowserSubscriptions(lists, webhooks.sealer, webhooks.rules),
+        actions=services.actions,
+        arrivals=services.arrivals,
         channels=store.channels,
         projections=store.projections,
         log=store.log,
-        clock=around.clock,
-        web_push=_make_web_push(around, webhooks),
-        tokens=ActionTokens(webhooks.sealer, around.clock, around.ids, around.buttons),
+        clock=deps.clock,
+        web_push=_make_web_push(deps, webhooks),
+        tokens=ActionTokens(webhooks.sealer, deps.clock, deps.ids, deps.buttons),
     )
 
 
-def _make_web_push(around: Dependencies, webhooks: Webhooks) -> WebPush | None:
-    sender, sealer = around.push_sender, webhooks.sealer
+def _make_web_push(deps: Dependencies, webhooks: Webhooks) -> WebPush | None:
+    sender, sealer = deps.push_sender, webhooks.sealer
     if sender is None or sealer is None or not is_installed():
         return None
     return WebPush(
-        around.store.push_keys, sealer, sender, webhooks.rules, around.machine, around.push_contact
+        deps.store.push_keys, sealer, sender, webhooks.rules, deps.machine, deps.push_contact
     )

@@ -26,8 +26,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from passerelle.a2a_mapping.socket_frames import PATH
-from passerelle.gateway.a2a.heads import OFFER, Kept
-from passerelle.gateway.a2a.http_request import Left
+from passerelle.gateway.a2a.heads import OFFER, HeadCache
+from passerelle.gateway.a2a.http_request import OnCallerLeft
 from passerelle.gateway.connections import SLOT, ConnectionTable
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ class Watchers:
     __slots__ = ("_has_left", "_lefts")
 
     def __init__(self) -> None:
-        self._lefts: set[Left] = set()
+        self._lefts: set[OnCallerLeft] = set()
         self._has_left = False
 
-    def watch(self, left: Left) -> Callable[[], object]:
+    def watch(self, left: OnCallerLeft) -> Callable[[], object]:
         """``Offer.watch``."""
         if self._has_left:
             asyncio.get_running_loop().call_soon(left)
@@ -147,7 +147,7 @@ class ServerOffer:
     __slots__ = ("_asked", "kept", "watch")
 
     def __init__(
-        self, cycle: RequestResponseCycle, connection: BoundedRequests, kept: Kept
+        self, cycle: RequestResponseCycle, connection: BoundedRequests, kept: HeadCache
     ) -> None:
         self._asked = ref(cycle)
         self.watch: Final = connection.watchers.watch
@@ -339,7 +339,7 @@ class BoundedRequests(HttpToolsProtocol):
         if cycle is None:  # a WebSocket, which is served elsewhere
             return
         # The task that serves it begins after this.
-        self._offer = offer = ServerOffer(cycle, self, Kept())
+        self._offer = offer = ServerOffer(cycle, self, HeadCache())
         self.scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
 
     def _begin_for_client(self) -> bool:

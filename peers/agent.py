@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from passerelle.core.errors import RemoteError
-from passerelle.core.peer import Answered, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, PeerCall
 from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from passerelle.peers.limits import SendLimit
     from passerelle.runtime.observability.spans import Spans
 
-Tried: TypeAlias = "list[Interface]"
+TriedInterfaces: TypeAlias = "list[Interface]"
 """Interfaces that a call was made over, the first one first."""
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
 _ANSWER: Final = Answered({})
-_NO_INTERFACE: Final = Refused(-32004, "no interface of the agent has the operation")
+_NO_INTERFACE: Final = RefusedByPeer(-32004, "no interface of the agent has the operation")
 
 
 class AgentPeer:
@@ -193,7 +193,7 @@ class AgentPeer:
         try:
             if self._spans:
                 span = self._spans.begin_call(self.name, call.operation)
-            tried: Tried = []
+            tried: TriedInterfaces = []
             while True:
                 known = self._cards.fresh or await self._cards.load()
                 line = self._choose(known, call, tried)
@@ -223,7 +223,7 @@ class AgentPeer:
         last: StreamOutcome | None = None
         span = self._spans.begin_call(self.name, operation) if self._spans else None
         try:
-            tried: Tried = []
+            tried: TriedInterfaces = []
             while (line := self._choose(await self._cards.load(), call, tried)) is not None:
                 has_begun = False
                 async with aclosing(line.follow(call)) as outcomes:
@@ -248,7 +248,7 @@ class AgentPeer:
                 self._count(self.name, name_outcome(last))
         yield last or _NO_INTERFACE
 
-    def _choose(self, known: KnownCard, call: PeerCall, tried: Tried) -> Line | None:
+    def _choose(self, known: KnownCard, call: PeerCall, tried: TriedInterfaces) -> Line | None:
         """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
         for interface in self._list_fit(known) if self._unfit else known.interfaces:
             if interface not in tried and (call.operation != "ListTasks" or interface.lists):
@@ -293,9 +293,9 @@ class AgentPeer:
                 return False
             case Unreached():
                 return True
-            case Refused(code=answers.VERSION_NOT_SUPPORTED):
+            case RefusedByPeer(code=answers.VERSION_NOT_SUPPORTED):
                 pass
-            case Refused(code=answers.INTERNAL_ERROR, http_status=status) if status in _GONE:
+            case RefusedByPeer(code=answers.INTERNAL_ERROR, http_status=status) if status in _GONE:
                 # Agents without streams may lack this one path; the interface is there all the same.
                 if call.operation == "SubscribeToTask":
                     return False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown
+from passerelle.core.peer import Answered, Malformed, PeerOutcome, RefusedByPeer, Unknown
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
@@ -100,11 +100,11 @@ def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOu
     return reject("a JSON-RPC response without a result object or an error", raw)
 
 
-def _read_error(error: JsonObject, http_status: int, raw: bytes) -> Refused | Malformed:
+def _read_error(error: JsonObject, http_status: int, raw: bytes) -> RefusedByPeer | Malformed:
     match error:
         case {"code": int() as code, "message": str() as message}:
             details = list_given(error.get("data"))
-            return Refused(code, message[:MESSAGE_CHARS], http_status, details=details)
+            return RefusedByPeer(code, message[:MESSAGE_CHARS], http_status, details=details)
         case _:
             return reject("a JSON-RPC error without code or message", raw)
 
@@ -119,7 +119,7 @@ def list_given(data: Json) -> tuple[JsonObject, ...]:
 def read_response(status: int, retry_after: str | None, raw: bytes, request_id: int) -> PeerOutcome:
     """The outcome of a whole HTTP response with body ``raw``."""
     outcome = read_envelope(raw, request_id, status)
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, RefusedByPeer):
         wait_s = read_retry_after(retry_after)
         return replace(outcome, retry_after_s=wait_s)
     return outcome if status == OK else read_bare_status(status, retry_after, raw)
@@ -138,11 +138,11 @@ def read_bare_status(status: int, retry_after: str | None, raw: bytes) -> PeerOu
     """The outcome of a response that says no more than its status."""
     if status in _MOVED:
         text = f"HTTP {status}: redirects are not followed"
-        return Refused(INTERNAL_ERROR, text, status, is_bare=True)
+        return RefusedByPeer(INTERNAL_ERROR, text, status, is_bare=True)
     client_fault = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
     if status in _REFUSING_5XX or (client_fault and status not in _UNSURE_4XX):
         wait_s = read_retry_after(retry_after)
-        return Refused(INTERNAL_ERROR, f"HTTP {status}", status, wait_s, is_bare=True)
+        return RefusedByPeer(INTERNAL_ERROR, f"HTTP {status}", status, wait_s, is_bare=True)
     if status in _UNSURE_4XX or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Unknown(f"HTTP {status}", status)
     return reject(f"HTTP {status} without an A2A answer", raw)
@@ -155,7 +155,7 @@ def judge_send(outcome: PeerOutcome) -> PeerOutcome:
     """
     if isinstance(outcome, Unknown) and outcome.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
         text = outcome.message or outcome.reason
-        return Refused(INTERNAL_ERROR, text, outcome.http_status, is_bare=not outcome.message)
+        return RefusedByPeer(INTERNAL_ERROR, text, outcome.http_status, is_bare=not outcome.message)
     return outcome
 
 

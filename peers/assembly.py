@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.peers.call import BindingWire, Transport
     from passerelle.peers.config import PeerConfig
-    from passerelle.peers.credential import Credential
+    from passerelle.peers.credential import PeerCredential
     from passerelle.peers.grpc.channels import GrpcChannels
     from passerelle.peers.interface import Choice, InterfaceKind
     from passerelle.peers.reverse.cards import Dialling
@@ -95,7 +95,7 @@ def make_peer(
     return AgentPeer(config, cards, transports, SendLimit(limit), clock, count, spans)
 
 
-def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:
+def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> PeerCredential:
     if isinstance(config.auth, ClientCredentials):
         return TokenSource(config, config.auth, sessions, clock)
     return Fixed(show_fixed(config.auth))

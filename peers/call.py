@@ -69,7 +69,7 @@ class Transport(Protocol):
 
 
 @value
-class Request:
+class PeerRequest:
     """An HTTP request without the headers that every request carries."""
 
     method: Literal["GET", "POST"]
@@ -94,7 +94,7 @@ class AgentReply:
 class BindingWire(Protocol):
     """One binding in one version. ``call_id`` ties an answer to its request where the binding does so."""
 
-    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:
         """The request."""
         ...
 

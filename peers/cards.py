@@ -13,7 +13,7 @@ import structlog
 
 from passerelle.core.errors import PeerUnavailable, RemoteError
 from passerelle.peers import exchange
-from passerelle.peers.call import Request
+from passerelle.peers.call import PeerRequest
 from passerelle.peers.card import KnownCard, read_card, reject_card
 from passerelle.peers.origin import origin_of
 from passerelle.peers.signatures import CardJudge
@@ -130,7 +130,7 @@ class CardCache:
         if self._known is not None:
             headers.update(self._validators)
         origin = origin_of(config.url) or config.url
-        asked = Request("GET", config.card_url)
+        asked = PeerRequest("GET", config.card_url)
         try:
             async with self._client.request(
                 asked, origin, headers, config.query_timeout_s

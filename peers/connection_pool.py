@@ -16,7 +16,7 @@ from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVa
 from yarl import URL
 
 from passerelle.core.errors import Draining
-from passerelle.peers.whole_answer import Broken, Connection, HeldBack, NotConnected
+from passerelle.peers.whole_answer import ConnectionLost, HeldBack, NotConnected, PeerConnection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import MayLeave
     from passerelle.peers.call import AgentReply
     from passerelle.peers.sessions import AddressInfo
-    from passerelle.runtime.memory.room import Account
+    from passerelle.runtime.memory.room import MemoryAccount
 
 
 @lru_cache(1)
@@ -56,7 +56,7 @@ class ConnectionPool:
         limit_bytes: int,
         make_socket: Callable[[AddressInfo], socket.socket],
         resolve: Callable[[str, int], Awaitable[list[AddressInfo]]] | None = None,
-        room: Account | None = None,
+        room: MemoryAccount | None = None,
     ) -> None:
         self._origin = URL(origin)
         self._tls = tls
@@ -65,8 +65,8 @@ class ConnectionPool:
         self._make_socket = make_socket
         self._room = room
         self._resolve = resolve or resolve_name
-        self._idle: list[Connection] = []
-        self._made: WeakSet[Connection] = WeakSet()
+        self._idle: list[PeerConnection] = []
+        self._made: WeakSet[PeerConnection] = WeakSet()
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -118,7 +118,7 @@ class ConnectionPool:
         if self._sweep is not None:
             self._sweep.cancel()
 
-    def _take(self, now_s: float) -> Connection | None:
+    def _take(self, now_s: float) -> PeerConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable and now_s - connection.free_since_s < self._idle_s:
@@ -136,7 +136,7 @@ class ConnectionPool:
         self._idle = kept
         self._sweep = loop.call_later(self._idle_s / 2, self._drop_idle, loop) if kept else None
 
-    async def _connect(self, within_s: float) -> Connection:
+    async def _connect(self, within_s: float) -> PeerConnection:
         """Tries the addresses of the host: a quarter of a second after one that says nothing the next one too.
 
         An address at which TLS fails is passed over (RFC 8305).
@@ -150,7 +150,7 @@ class ConnectionPool:
         except TimeoutError:
             raise NotConnected(f"no connection within {within_s:g} s") from None
 
-    async def _connect_to_any(self) -> Connection:
+    async def _connect_to_any(self) -> PeerConnection:
         host, port = self._origin.host or "", self._origin.port or 0
         reason = "the name has no address"
         try:
@@ -176,17 +176,17 @@ class ConnectionPool:
                 raise NotConnected(f"{type(error).__name__}: {error}") from None
             try:
                 return await self._talk(made, host)
-            except (OSError, ssl.SSLError, Broken) as error:
+            except (OSError, ssl.SSLError, ConnectionLost) as error:
                 reason = f"{type(error).__name__}: {error}"
             addresses.remove(tried[made])
         raise NotConnected(reason)
 
-    async def _talk(self, made: socket.socket, host: str) -> Connection:
+    async def _talk(self, made: socket.socket, host: str) -> PeerConnection:
         loop = asyncio.get_running_loop()
         secure = self._origin.scheme == "https"
         try:
             _, connection = await loop.create_connection(
-                lambda: Connection(self._limit_bytes, loop, self._room),
+                lambda: PeerConnection(self._limit_bytes, loop, self._room),
                 sock=made,
                 ssl=(self._tls or trust_public_authorities()) if secure else None,
                 server_hostname=host if secure else None,

@@ -91,7 +91,7 @@ class ShownCredential:
     query: str = ""
 
 
-class Credential(Protocol):
+class PeerCredential(Protocol):
     """Shows itself on each request."""
 
     renews: ClassVar[bool]
@@ -111,7 +111,7 @@ class Credential(Protocol):
         ...
 
     def renew(self, refused: ShownCredential) -> bool:
-        """After a 401: whether another try shows something else."""
+        """After a 401: whether a retry shows something else."""
         ...
 
 

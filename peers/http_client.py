@@ -22,15 +22,16 @@ from passerelle.runtime.common.carried import AUTHORIZATION, find_wanted, write_
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
 
+    from passerelle.a2a_mapping.version import Version
     from passerelle.core.peer import MayLeave
-    from passerelle.peers.call import AgentReply, Request
+    from passerelle.peers.call import AgentReply, PeerRequest
     from passerelle.peers.config import PeerConfig, Tls
     from passerelle.peers.connection_pool import ConnectionPool
-    from passerelle.peers.credential import Credential
-    from passerelle.peers.interface import Interface, Version
+    from passerelle.peers.credential import PeerCredential
+    from passerelle.peers.interface import Interface
     from passerelle.peers.sessions import PeerSessions
     from passerelle.runtime.common.secret import Secret
-    from passerelle.runtime.memory.room import Account
+    from passerelle.runtime.memory.room import MemoryAccount
 
     Kind: TypeAlias = tuple[
         str, str, bool, Interface, frozenset[str], ShownCredential, Secret | None
@@ -59,7 +60,9 @@ class _Form:
 class HttpClient:
     """Makes the requests of one peer. They follow no redirect."""
 
-    def __init__(self, config: PeerConfig, sessions: PeerSessions, credential: Credential) -> None:
+    def __init__(
+        self, config: PeerConfig, sessions: PeerSessions, credential: PeerCredential
+    ) -> None:
         """Loads certificates.
 
         Raises:
@@ -74,7 +77,7 @@ class HttpClient:
     @asynccontextmanager
     async def request(
         self,
-        request: Request,
+        request: PeerRequest,
         origin: str,
         headers: Mapping[str, str],
         timeout_s: float,
@@ -97,13 +100,13 @@ class HttpClient:
                     yield response
                     return
 
-    def bind(self, origin: str) -> Account | None:
+    def bind(self, origin: str) -> MemoryAccount | None:
         """What answers from an origin draw on; None where nothing is counted."""
         return self._sessions.bind(origin)
 
     def fetch(
         self,
-        request: Request,
+        request: PeerRequest,
         interface: Interface,
         timeout_s: float,
         may_leave: MayLeave | None = None,
@@ -121,7 +124,11 @@ class HttpClient:
         return self._ask(request, interface, timeout_s, shown, may_leave)
 
     async def _fetch_renewing(
-        self, request: Request, interface: Interface, timeout_s: float, may_leave: MayLeave | None
+        self,
+        request: PeerRequest,
+        interface: Interface,
+        timeout_s: float,
+        may_leave: MayLeave | None,
     ) -> AgentReply:
         is_last = False
         while True:
@@ -133,7 +140,7 @@ class HttpClient:
 
     def _ask(
         self,
-        request: Request,
+        request: PeerRequest,
         interface: Interface,
         timeout_s: float,
         shown: ShownCredential,
@@ -162,7 +169,9 @@ class HttpClient:
             may_leave=may_leave,
         )
 
-    def _write_head(self, request: Request, interface: Interface, shown: ShownCredential) -> bytes:
+    def _write_head(
+        self, request: PeerRequest, interface: Interface, shown: ShownCredential
+    ) -> bytes:
         headers = write_call(interface, request) | write_credential(self._config, shown)
         url = add_credential(request, shown).url
         return write_head(request.method, url, headers)
@@ -190,7 +199,7 @@ class HttpClient:
 
     async def _send(
         self,
-        request: Request,
+        request: PeerRequest,
         origin: str,
         headers: Mapping[str, str],
         timeout_s: float,
@@ -210,7 +219,7 @@ class HttpClient:
             )
 
 
-def add_credential(request: Request, shown: ShownCredential) -> Request:
+def add_credential(request: PeerRequest, shown: ShownCredential) -> PeerRequest:
     """The request with the part of a credential that stands in its address."""
     if not shown.query:
         return request
@@ -232,7 +241,9 @@ def write_credential(config: PeerConfig, shown: ShownCredential) -> dict[str, st
     return headers
 
 
-def write_call(interface: Interface, request: Request, *, streams: bool = False) -> dict[str, str]:
+def write_call(
+    interface: Interface, request: PeerRequest, *, streams: bool = False
+) -> dict[str, str]:
     """Headers that say what is asked, and in which form it is answered."""
     headers = write_version(interface.version, find_wanted(interface.extensions))
     if request.body is not None:

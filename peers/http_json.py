@@ -8,9 +8,9 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from passerelle.a2a_mapping.members import text_at
-from passerelle.core.peer import Answered, Refused
+from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.peers import answers
-from passerelle.peers.call import AgentReply, Request
+from passerelle.peers.call import AgentReply, PeerRequest
 from passerelle.peers.status import read_status_body
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class HttpJson:
     """The wire of HTTP+JSON 1.0; a tenant is the first part of the path."""
 
-    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:  # noqa: ARG002  # a connection answers in order
         base = interface.url.rstrip("/")
         if interface.tenant is not None:
             base = f"{base}/{quote(interface.tenant)}"
@@ -36,7 +36,7 @@ class HttpJson:
         return read_event(payload)
 
 
-def address(base: str, call: PeerCall, body: bytes) -> Request:
+def address(base: str, call: PeerCall, body: bytes) -> PeerRequest:
     """Verb and path of a call below ``base``; sends and push configurations carry ``body``.
 
     The paths of 0.3 differ by their base alone.
@@ -44,23 +44,23 @@ def address(base: str, call: PeerCall, body: bytes) -> Request:
     task = quote(text_at(call.params, "id"), safe="")
     match call.operation:
         case "SendMessage":
-            return Request("POST", f"{base}/message:send", body)
+            return PeerRequest("POST", f"{base}/message:send", body)
         case "SendStreamingMessage":
-            return Request("POST", f"{base}/message:stream", body)
+            return PeerRequest("POST", f"{base}/message:stream", body)
         case "GetTask":
             rest = {name: value for name, value in call.params.items() if name != "id"}
-            return Request("GET", f"{base}/tasks/{task}{_write_query(rest)}")
+            return PeerRequest("GET", f"{base}/tasks/{task}{_write_query(rest)}")
         case "ListTasks":
-            return Request("GET", f"{base}/tasks{_write_query(call.params)}")
+            return PeerRequest("GET", f"{base}/tasks{_write_query(call.params)}")
         case "CancelTask":
-            return Request("POST", f"{base}/tasks/{task}:cancel", b"{}")
+            return PeerRequest("POST", f"{base}/tasks/{task}:cancel", b"{}")
         case "SubscribeToTask":
-            return Request("POST", f"{base}/tasks/{task}:subscribe", b"{}")
+            return PeerRequest("POST", f"{base}/tasks/{task}:subscribe", b"{}")
         case "CreateTaskPushNotificationConfig":
             task = quote(text_at(call.params, "taskId"), safe="")
-            return Request("POST", f"{base}/tasks/{task}/pushNotificationConfigs", body)
+            return PeerRequest("POST", f"{base}/tasks/{task}/pushNotificationConfigs", body)
         case "GetExtendedAgentCard":
-            return Request("GET", f"{base}/extendedAgentCard")
+            return PeerRequest("GET", f"{base}/extendedAgentCard")
         case _:
             assert_never(call.operation)
 
@@ -92,6 +92,6 @@ def read_event(payload: bytes) -> PeerOutcome:
     ):
         return outcome
     said = read_status_body("SendStreamingMessage", AgentReply(answers.OK, None, payload))
-    if isinstance(said, Refused):
+    if isinstance(said, RefusedByPeer):
         return said
-    return Refused(answers.INTERNAL_ERROR, text_at(error, "message")[: answers.MESSAGE_CHARS])
+    return RefusedByPeer(answers.INTERNAL_ERROR, text_at(error, "message")[: answers.MESSAGE_CHARS])

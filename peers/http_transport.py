@@ -34,7 +34,7 @@ from passerelle.peers.sessions import MAX_BODY_BYTES
 from passerelle.peers.stream_room import StreamRoom
 from passerelle.peers.whole_answer import (
     GAVE_WAY,
-    Broken,
+    ConnectionLost,
     GaveWay,
     HeldBack,
     NotConnected,
@@ -72,7 +72,7 @@ class HttpTransport:
         except (RemoteError, NotConnected) as error:
             # Draining, no credential, no connection: nothing was sent.
             return Unreached(error.message if isinstance(error, RemoteError) else str(error))
-        except Broken as error:
+        except ConnectionLost as error:
             return Unknown(str(error), gave_way=isinstance(error, GaveWay))
         except TimeoutError:
             return Unknown("no answer in time")

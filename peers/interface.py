@@ -16,10 +16,10 @@ from passerelle.peers.origin import host_of, origin_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from passerelle.a2a_mapping.version import Version
     from passerelle.core.wire.json import JsonObject
 
 Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC", "CHANNEL"]
-Version: TypeAlias = Literal["1.0", "0.3"]
 Security: TypeAlias = Literal["plaintext", "tls"]
 """What an address of gRPC does not say: dialers expect ``host:port`` without a scheme."""
 Choice: TypeAlias = Literal[
@@ -71,7 +71,7 @@ class Interface:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CardInterfaces:
     """What a card offers: ``usable`` in no order yet, and ``foreign`` ones that calls may not go to."""
 
     usable: tuple[Interface, ...]
@@ -87,7 +87,7 @@ class Reach:
     grpc: Security | None = None
 
 
-def read_offer(card: JsonObject, reach: Reach) -> Offer:
+def read_offer(card: JsonObject, reach: Reach) -> CardInterfaces:
     """The interfaces of a card that are spoken here."""
     extensions = read_extensions(card)
     usable: list[Interface] = []
@@ -97,7 +97,7 @@ def read_offer(card: JsonObject, reach: Reach) -> Offer:
             foreign.append(interface)
         else:
             usable.append(replace(interface, extensions=extensions))
-    return Offer(tuple(dict.fromkeys(usable)), tuple(dict.fromkeys(foreign)))
+    return CardInterfaces(tuple(dict.fromkeys(usable)), tuple(dict.fromkeys(foreign)))
 
 
 def read_extensions(card: JsonObject) -> frozenset[str]:

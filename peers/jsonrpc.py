@@ -12,7 +12,7 @@ import orjson
 
 from passerelle.core.peer import Answered
 from passerelle.peers import answers
-from passerelle.peers.call import AgentReply, Request
+from passerelle.peers.call import AgentReply, PeerRequest
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
@@ -25,12 +25,12 @@ _BARE_UPDATES: Final = {"status-update": "statusUpdate", "artifact-update": "art
 class JsonRpc:
     """The wire of JSON-RPC 1.0."""
 
-    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:
         params = call.params
         if interface.tenant is not None:
             params = {**params, "tenant": interface.tenant}
         envelope = {"jsonrpc": "2.0", "id": call_id, "method": call.operation, "params": params}
-        return Request("POST", interface.url, orjson.dumps(envelope))
+        return PeerRequest("POST", interface.url, orjson.dumps(envelope))
 
     def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002  # every result has one form
         if reply.status == answers.OK and reply.retry_after is None:

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.v0_3.objects import read_task
 from passerelle.a2a_mapping.v0_3.responses import read_response
 from passerelle.core.peer import Answered
 from passerelle.peers import answers, http_json
-from passerelle.peers.call import SENDS, AgentReply, Request
+from passerelle.peers.call import SENDS, AgentReply, PeerRequest
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
@@ -32,7 +32,7 @@ _AS_IT_STANDS: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"}
 class LegacyJsonRpc:
     """The wire of JSON-RPC 0.3."""
 
-    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:
         method = Method(call.operation)
         envelope = {
             "jsonrpc": "2.0",
@@ -40,7 +40,7 @@ class LegacyJsonRpc:
             "method": NAMES[method],
             "params": write_params(method, call.params, Form.KIND),
         }
-        return Request("POST", interface.url, orjson.dumps(envelope))
+        return PeerRequest("POST", interface.url, orjson.dumps(envelope))
 
     def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:
         outcome = answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
@@ -53,14 +53,14 @@ class LegacyJsonRpc:
 class LegacyHttpJson:
     """The wire of HTTP+JSON 0.3, whose bodies are ProtoJSON of the package ``a2a.v1``."""
 
-    def write(self, interface: Interface, call: PeerCall, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
+    def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:  # noqa: ARG002  # a connection answers in order
         body = orjson.dumps(write_params(Method(call.operation), call.params, Form.PROTO))
         base = f"{interface.url.rstrip('/')}/v1"
         if call.operation == _EXTENDED:
-            return Request("GET", f"{base}/card")
+            return PeerRequest("GET", f"{base}/card")
         request = http_json.address(base, call, body)
         # Its text says POST in one place and GET in another; agents of the Python SDK have GET alone.
-        return Request("GET", request.url) if call.operation == _SUBSCRIBE else request
+        return PeerRequest("GET", request.url) if call.operation == _SUBSCRIBE else request
 
     def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002
         return _upgrade(call, http_json.read_reply(call, reply), Form.PROTO)

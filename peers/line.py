@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from passerelle.core.peer import Answered, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
 from passerelle.peers.breaker import HEALTHY, step
 from passerelle.peers.call import SENDS
 
@@ -110,7 +110,7 @@ def _is_failure(outcome: StreamOutcome) -> bool:
             return False
         case Unreached() | Unknown():
             return True
-        case Refused(http_status=status):
+        case RefusedByPeer(http_status=status):
             return status >= HTTPStatus.INTERNAL_SERVER_ERROR
         case _:
             return False

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
     from passerelle.core.peer import MayLeave
-    from passerelle.runtime.common.address_screen import Screen
-    from passerelle.runtime.memory.room import Account, MemoryRoom
+    from passerelle.runtime.common.address_screen import AddressScreen
+    from passerelle.runtime.memory.room import MemoryAccount, MemoryRoom
 
 # uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
 _IDLE_S: Final = 4.0
@@ -80,7 +80,7 @@ class PeerSessions:
         self,
         *,
         idle_s: float = _IDLE_S,
-        screen: Screen | None = None,
+        screen: AddressScreen | None = None,
         resolver: AbstractResolver | None = None,
         memory: MemoryRoom | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class PeerSessions:
             )
         return pool
 
-    def bind(self, origin: str) -> Account | None:
+    def bind(self, origin: str) -> MemoryAccount | None:
         """What answers from an origin draw on; None where nothing is counted."""
         return self._memory.bind("answer", f"agent:{origin}") if self._memory else None
 

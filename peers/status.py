@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.errors import A2A_DOMAIN, ROWS, ErrorKind
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, whole_at
-from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_status_body(operation: Operation, reply: AgentReply) -> PeerOutcome:
     text = text_at(error, "message")[: answers.MESSAGE_CHARS]
     wait_s = answers.read_retry_after(reply.retry_after)
     details = answers.list_given(error.get("details"))
-    return Refused(code, text, reply.status, wait_s, details)
+    return RefusedByPeer(code, text, reply.status, wait_s, details)
 
 
 def _find_code(operation: Operation, error: JsonObject) -> int | None:
@@ -94,7 +94,7 @@ def name_outcome(outcome: StreamOutcome) -> str:
     match outcome:
         case Answered() | Closed():
             return "answered"
-        case Refused():
+        case RefusedByPeer():
             return "refused"
         case Unreached(why=why):
             return "unreached" if why == "connection" else why

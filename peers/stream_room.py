@@ -14,7 +14,7 @@ from passerelle.peers.whole_answer import FREE_BYTES, TIMES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.runtime.memory.room import Account, Hold, Reservation
+    from passerelle.runtime.memory.room import Hold, MemoryAccount, Reservation
 
 _SMALL_BYTES: Final = 1_310_720
 """A chunk of 1 MiB with what stands around it."""
@@ -24,7 +24,7 @@ class StreamRoom:
     """What one stream draws on an account; with none nothing is counted. ``leave`` ends the stream."""
 
     def __init__(
-        self, account: Account | None, limit_bytes: int, leave: Callable[[], None]
+        self, account: MemoryAccount | None, limit_bytes: int, leave: Callable[[], None]
     ) -> None:
         self._account = account
         self._limit_bytes = limit_bytes

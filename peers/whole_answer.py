@@ -24,7 +24,7 @@ from passerelle.core.wire.record import value
 from passerelle.peers.call import AgentReply
 
 if TYPE_CHECKING:
-    from passerelle.runtime.memory.room import Account, Reservation
+    from passerelle.runtime.memory.room import MemoryAccount, Reservation
 
 _START: Final = b"HTTP/1.1 200 "
 _LENGTH_VALUE: Final = b"\r\ncontent-length: "
@@ -96,11 +96,11 @@ class HeldBack(NotConnected):
         super().__init__("the request must not be sent any more")
 
 
-class Broken(Exception):
+class ConnectionLost(Exception):
     """The connection ended between a request and the end of its answer: nobody knows whether it was taken."""
 
 
-class GaveWay(Broken):
+class GaveWay(ConnectionLost):
     """The same, by ourselves: others waited for the memory that the answer had."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Parser(Protocol):
     def should_keep_alive(self) -> bool: ...
 
 
-class Connection(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One connection, with one parser and one timer for all its answers.
 
     ``keeps_alive`` says whether a further request may be sent, as far as answers tell; ``free_since_s`` is for whoever
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, limit_bytes: int, loop: asyncio.AbstractEventLoop, room: Account | None = None
+        self, limit_bytes: int, loop: asyncio.AbstractEventLoop, room: MemoryAccount | None = None
     ) -> None:
         self._limit_bytes = limit_bytes
         self._room = room
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         reason = f"{type(exc).__name__}: {exc}" if exc else "the connection was closed"
-        self._fail(Broken(reason))
+        self._fail(ConnectionLost(reason))
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0

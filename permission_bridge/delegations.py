@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.guards import TITLE_LIMIT
 from passerelle.core.approval.prompt import PeerPrompt
-from passerelle.core.payloads.approval import Option, Origin, Request
+from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin
 from passerelle.core.wire.display import escape_line
 from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS, quote
 from passerelle.permission_bridge.subject import Shown, find_whole, show_subject
@@ -25,11 +25,11 @@ _TITLE: Final = "Send this message to {}?"
 
 def make_delegation_request(
     message: JsonObject, asking: Asking, evaluation: Evaluation, now_ms: int
-) -> Request:
+) -> ApprovalRequest:
     """The question, ready to be opened at ``now_ms``; bound to the message. When its time is over, the answer is no."""
     shown = show_message(message)
     room = TITLE_LIMIT - len(_TITLE)
-    request = Request(
+    request = ApprovalRequest(
         action_id=asking.action_id,
         kind="permission",
         action_type="delegation",
@@ -57,7 +57,7 @@ def make_delegation_request(
     return replace(request, digest=compute_digest(render_request(request, asking.scope)))
 
 
-def digest_use(request: Request, asking: Asking, message: JsonObject) -> str:
+def digest_use(request: ApprovalRequest, asking: Asking, message: JsonObject) -> str:
     """The digest that the question would have were it about ``message``."""
     same = replace(request, subject=show_message(message).subject)
     return compute_digest(render_request(same, asking.scope))

@@ -21,7 +21,7 @@ MOST: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DeliveryTarget:
     """One device or receiver, and how it went. ``queued`` is stored, and on its way after that.
 
     ``channel_id`` names the link, or the receiver of a webhook; ``reason`` is a short word for what failed.
@@ -34,11 +34,11 @@ class Target:
     reason: str | None = None
 
 
-_NOBODY: Final = Target(None)
+_NOBODY: Final = DeliveryTarget(None)
 
 
 def record_forwarding(
-    record: ActionRecord, targets: Sequence[Target], attempt: int = 1
+    record: ActionRecord, targets: Sequence[DeliveryTarget], attempt: int = 1
 ) -> list[Fact]:
     """A fact for each target in the order given; without any, one that says so, since silence would look like care.
 
@@ -54,7 +54,7 @@ def _tell(
     transport: Way | Literal["none"],
     outcome: Forwarded | Literal["no_device"],
     attempt: int,
-    target: Target,
+    target: DeliveryTarget,
 ) -> Fact:
     origin = record.request.origin
     forwarded = ChannelPermissionForwarded(

@@ -62,7 +62,7 @@ _PLACES: Final[dict[GrantScope, str]] = {
 
 
 def add_always(options: tuple[Option, ...], offer: GrantOffer | None) -> tuple[Option, ...]:
-    """The same choices and the standing yes, where one is offered; the asking side is sent its own single yes."""
+    """The same choices and the standing approval, where one is offered; the asking side is sent its own single yes."""
     yes = next((option for option in options if option.kind == "allow_once"), None)
     if offer is None or yes is None or any(option.option_id == ALWAYS for option in options):
         return options

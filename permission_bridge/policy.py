@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.rules import Rule
 
-Source: TypeAlias = Literal[
+EvaluationSource: TypeAlias = Literal[
     "integrity", "rule", "hook", "grant", "mode", "default", "classifier", "unavailable"
 ]
 Verdict: TypeAlias = Effect | Literal["silent"]
@@ -58,7 +58,7 @@ _AUTO_UP_TO: Final[Risk] = "medium"
 class Said:
     """What one source says, and why. ``ref`` is the name of the rule, mode, hook or grant."""
 
-    source: Source
+    source: EvaluationSource
     verdict: Verdict
     reason: str
     ref: str | None = None
@@ -88,7 +88,7 @@ class PolicyFacts:
     """Those of the owner."""
     where: Where = NOWHERE
     bypass: bool = False
-    """Whether the owner has everything allowed for a while."""
+    """Whether everything of the owner is auto-approved for a while."""
     can_ask: bool = True
     """Whether there is somebody who could decide."""
     unsound: str | None = None
@@ -101,7 +101,7 @@ class Evaluation:
 
     evaluation_id: str
     decision: Effect
-    source: Source
+    source: EvaluationSource
     reason: str
     subject: str
     policy_version: str
@@ -247,7 +247,7 @@ def _say_default(case: Case, facts: PolicyFacts) -> Said:
     return Said("default", "allow" if covered else "deny", reason)
 
 
-_RANKS: Final[dict[tuple[Source, Verdict], int]] = {
+_RANKS: Final[dict[tuple[EvaluationSource, Verdict], int]] = {
     ("integrity", "deny"): 0,
     ("rule", "deny"): 1,
     ("hook", "deny"): 2,
@@ -302,7 +302,7 @@ def _refuse_to_ask(
 
 
 def _offers_grant(winner: Said, said: list[Said]) -> bool:
-    """Whether a standing yes would be heard the next time: not where a rule or a hook wants to ask each time."""
+    """Whether a standing approval would be heard the next time: not where a rule or a hook wants to ask each time."""
     asks = [one for one in said if one.verdict == "ask" and one.source in {"rule", "hook"}]
     return winner.verdict == "ask" and all(one.grantable for one in asks)
 

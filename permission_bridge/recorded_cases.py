@@ -25,7 +25,7 @@ from passerelle.permission_bridge.policy import PolicyFacts, Said, evaluate
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
-    from passerelle.permission_bridge.policy import Evaluation, Source, Verdict
+    from passerelle.permission_bridge.policy import Evaluation, EvaluationSource, Verdict
     from passerelle.permission_bridge.rules import Policy
 
 CASE_LIMIT_BYTES: Final = 4_096
@@ -120,7 +120,12 @@ def judge_again(recorded: PermissionEvaluated, policy: Policy, at_ms: int) -> Ev
     if recorded.case is None:
         return None
     heard = tuple(
-        Said(cast("Source", one.source), cast("Verdict", one.verdict), one.ref or "", one.ref)
+        Said(
+            cast("EvaluationSource", one.source),
+            cast("Verdict", one.verdict),
+            one.ref or "",
+            one.ref,
+        )
         for one in recorded.trail
         if one.source in _HEARD
     )

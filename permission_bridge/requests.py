@@ -26,11 +26,11 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.approval import (
     ActionKind,
+    ApprovalRequest,
     GrantOffer,
     OnTimeout,
     Origin,
     RemotePause,
-    Request,
     Risk,
 )
 from passerelle.core.wire.canonical import canonicalize
@@ -189,12 +189,12 @@ class Asking:
 
 def make_request(
     prompt: PeerPrompt, asking: Asking, evaluation: Evaluation, now_ms: int
-) -> Request:
+) -> ApprovalRequest:
     """The question, ready to be opened at ``now_ms``; the digest binds all that decides (P6)."""
     shown = show_subject(prompt)
     schema, schema_reason = _read_schema(prompt)
     reasons = (*evaluation.risk_reasons, *shown.doubts, *schema_reason)
-    request = Request(
+    request = ApprovalRequest(
         action_id=asking.action_id,
         kind=prompt.kind,
         action_type=prompt.action_type,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, PeerOutcome, RefusedByPeer, Unknown, Unreached
 from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RunningOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TaskOver:
     """GetTask: the task is in a terminal state."""
 
     native_status: str
@@ -64,11 +64,11 @@ class Unreachable:
     """GetTask was not answered, or not with a task."""
 
 
-Sight: TypeAlias = StillWaiting | RunningOn | Ended | Gone | Unreachable
+TaskSighting: TypeAlias = StillWaiting | RunningOn | TaskOver | Gone | Unreachable
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class ReturnAttempts:
     """The attempts *before* this step; any of them may have reached the peer.
 
     ``last_ms`` is the time of the last one, if there was any; ``untaken`` says that it certainly did not arrive.
@@ -80,7 +80,7 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendReturn:
     """Store the attempt (BeginReturn), then send once."""
 
 
@@ -105,16 +105,18 @@ class WaitUntil:
     at_ms: int
 
 
-Step: TypeAlias = Send | Returned | Undeliverable | WaitUntil
+ReturnStep: TypeAlias = SendReturn | Returned | Undeliverable | WaitUntil
 
 
-def read_attempts(record: ActionRecord, *, untaken: bool = False) -> Attempts:
+def read_attempts(record: ActionRecord, *, untaken: bool = False) -> ReturnAttempts:
     """The attempts that stand in a record, to be read before a further one is stored."""
     # After a retry that a person asked for, the time is that of the asking: later than the attempt, never earlier.
-    return Attempts(record.return_attempts, parse_ms(record.updated_at), untaken)
+    return ReturnAttempts(record.return_attempts, parse_ms(record.updated_at), untaken)
 
 
-def choose_step(sight: Sight, attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
+def choose_step(
+    sight: TaskSighting, attempts: ReturnAttempts, now_ms: int, doubt_ms: int
+) -> ReturnStep:
     """What to do about an answer that is ``owed`` or ``returning``, given what GetTask said just now.
 
     ``doubt_ms``: for how long a message of unknown outcome may still be on its way to the peer, whoever has sent it:
@@ -127,7 +129,7 @@ def choose_step(sight: Sight, attempts: Attempts, now_ms: int, doubt_ms: int) ->
             return Undeliverable("task_not_found")
         case StillWaiting(same=True, has_message=True) if attempts.count:
             return _judge_unmoved(attempts, now_ms, doubt_ms)
-        case StillWaiting() | RunningOn() | Ended() if sight.has_message:
+        case StillWaiting() | RunningOn() | TaskOver() if sight.has_message:
             return Returned(sight.native_status)
         case StillWaiting(same=False):
             return Undeliverable("stale")
@@ -138,7 +140,7 @@ def choose_step(sight: Sight, attempts: Attempts, now_ms: int, doubt_ms: int) ->
         case RunningOn():
             # It went on by itself: its history, or the lack of any attempt, says that it never saw our answer.
             return Undeliverable("peer_moved_on")
-        case Ended():
+        case TaskOver():
             return Undeliverable("peer_terminal")
         case _:
             assert_never(sight)
@@ -161,7 +163,7 @@ class LookAgain:
 class TurnedDown:
     """The peer has answered, and does not take the answer: whoever gave it is told, and may give another one."""
 
-    outcome: Refused | Malformed
+    outcome: RefusedByPeer | Malformed
 
 
 def judge_sending(
@@ -174,13 +176,13 @@ def judge_sending(
     match outcome:
         case Answered():
             return Returned(native_status or "unknown")
-        case Refused(http_status=status, retry_after_s=wait_s) if status == _TOO_MANY or (
+        case RefusedByPeer(http_status=status, retry_after_s=wait_s) if status == _TOO_MANY or (
             status == _AWAY and wait_s is not None
         ):
             return LookAgain(
                 now_ms + (back_off(attempts) if wait_s is None else wait_s * 1000), True
             )
-        case Refused() | Malformed():
+        case RefusedByPeer() | Malformed():
             return TurnedDown(outcome)
         case Unreached():
             return LookAgain(now_ms + back_off(attempts), untaken=True)
@@ -190,7 +192,7 @@ def judge_sending(
             assert_never(outcome)
 
 
-def _judge_unmoved(attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
+def _judge_unmoved(attempts: ReturnAttempts, now_ms: int, doubt_ms: int) -> ReturnStep:
     """The peer has our answer and waits for it: it may be about to take it, or it has refused it and nobody heard."""
     settled_ms = min(attempts.last_ms, now_ms) + doubt_ms
     if now_ms > settled_ms:
@@ -198,9 +200,9 @@ def _judge_unmoved(attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
     return WaitUntil(settled_ms + 1)
 
 
-def _try_again(attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
+def _try_again(attempts: ReturnAttempts, now_ms: int, doubt_ms: int) -> ReturnStep:
     if attempts.count == 0 or attempts.untaken:
-        return Send()
+        return SendReturn()
     # A time in the future is another machine's clock; it counts as now, which only waits longer.
     settled_ms = min(attempts.last_ms, now_ms) + doubt_ms
-    return Send() if now_ms > settled_ms else WaitUntil(settled_ms + 1)
+    return SendReturn() if now_ms > settled_ms else WaitUntil(settled_ms + 1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.guards import TITLE_LIMIT
-from passerelle.core.payloads.approval import Option, Origin, Request
+from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin
 from passerelle.core.wire.display import escape_line, escape_text
 from passerelle.permission_bridge.views import compute_digest, render_request
 
@@ -23,10 +23,12 @@ REFUSE: Final = Option("refuse", "Refuse", "reject_once")
 _TITLE: Final = "Review what {} brought"
 
 
-def make_review(question: str, asking: Asking, evaluation: Evaluation, now_ms: int) -> Request:
+def make_review(
+    question: str, asking: Asking, evaluation: Evaluation, now_ms: int
+) -> ApprovalRequest:
     """The question, ready to be opened at ``now_ms``. When its time is over, the answer is no."""
     room = TITLE_LIMIT - len(_TITLE)
-    request = Request(
+    request = ApprovalRequest(
         action_id=asking.action_id,
         kind="confirmation",
         action_type="free_input",

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.payloads.approval import (
+        ApprovalDecision,
+        ApprovalRequest,
         AudienceStep,
-        Decision,
         Option,
         Quorum,
-        Request,
         Vote,
     )
     from passerelle.core.wire.json import Json, JsonObject
@@ -82,7 +82,7 @@ def render_view(record: ActionRecord) -> JsonObject:
     return view
 
 
-def render_request(request: Request, scope: Scope) -> JsonObject:
+def render_request(request: ApprovalRequest, scope: Scope) -> JsonObject:
     """What was asked: nothing in it changes while the question lives."""
     members: dict[str, Json] = {
         "actionId": request.action_id,
@@ -137,7 +137,7 @@ def _render_option(option: Option) -> JsonObject:
     return view if option.grant is None else {**view, "grant": to_wire(option.grant)}
 
 
-def render_decision(decision: Decision) -> JsonObject:
+def render_decision(decision: ApprovalDecision) -> JsonObject:
     """Who closed it and how; the same for the one who won and for those who came late."""
     members: dict[str, Json] = {
         "decisionId": decision.decision_id,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.errors import InvalidInput
-from passerelle.core.payloads.approval import Option, Origin, Request
+from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin
 from passerelle.core.wire.canonical import canonicalize, digest
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.requests import Asking, make_request
@@ -65,7 +65,7 @@ def make_worker_request(
     now_ms: int,
     *,
     is_command: bool = False,
-) -> Request:
+) -> ApprovalRequest:
     """The question, ready to be opened; no agent waits for the answer, so nothing is sent anywhere."""
     request = make_request(prompt, asking, evaluation, now_ms)
     origin = Origin("local", "worker", asking.peer)
@@ -75,14 +75,16 @@ def make_worker_request(
     return replace(request, digest=compute_digest(render_request(request, asking.scope)))
 
 
-def digest_use(request: Request, asking: Asking, prompt: PeerPrompt, evaluation: Evaluation) -> str:
+def digest_use(
+    request: ApprovalRequest, asking: Asking, prompt: PeerPrompt, evaluation: Evaluation
+) -> str:
     """The digest that the question would have were it about what is about to be done."""
     about = make_request(prompt, asking, evaluation, request.created_ms)
     same = replace(request, subject=_bind(about, prompt))
     return compute_digest(render_request(same, asking.scope))
 
 
-def _bind(request: Request, prompt: PeerPrompt) -> JsonObject:
+def _bind(request: ApprovalRequest, prompt: PeerPrompt) -> JsonObject:
     """What is shown is escaped, and what is done is not: both are bound."""
     try:
         raw = digest(prompt.subject or {})

@@ -2,7 +2,7 @@
 
 4000 to 4499: connect again with the same cursors. 4500 to 4999: stop and tell the user. Of the
 standard codes, 1000 and 1001 are a clean leave, 1009 means a frame over the limit, and every other
-one (1006, 1011, 1012, 1013 …) is worth another try.
+one (1006, 1011, 1012, 1013 …) is worth a retry.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import (
 
 from passerelle.core.wire.generated import make_function
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.protocol.members import AsItIs, Record, Text, Wire, read_items
+from passerelle.protocol.members import AsItIs, ObjectValue, Text, Wire, read_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,7 +111,7 @@ class Nested(Generic[F]):
     def read(self, value: Json, at: str) -> tuple[F, ...]:
         items = read_items(value, at, self._most)
         return tuple(
-            self._codec.read(Record().read(item, f"{at}[{index}]"), f"{at}[{index}].")
+            self._codec.read(ObjectValue().read(item, f"{at}[{index}]"), f"{at}[{index}].")
             for index, item in enumerate(items)
         )
 

@@ -23,21 +23,21 @@ from passerelle.protocol.frame_codec import Frame, Nested
 from passerelle.protocol.members import (
     NAME,
     TOKEN,
-    Counts,
-    Cursors,
+    CursorMap,
     CursorText,
     Flag,
     Integer,
-    Mark,
+    IntegerMap,
     Number,
+    ObjectList,
+    ObjectValue,
+    PresentFlag,
     Prose,
-    Record,
-    Records,
     Switch,
     Text,
     Wire,
     Word,
-    Words,
+    WordSet,
 )
 from passerelle.protocol.reverse_frames import AgentFrame, HostFrame
 
@@ -63,9 +63,9 @@ _OptionalId: TypeAlias = Annotated[
     str | None, Wire("id", Text(), "comes back in the answer to this frame")
 ]
 _After: TypeAlias = Annotated[Cursor, Wire("c", CursorText(), "cursor")]
-_Data: TypeAlias = Annotated[JsonObject, Wire("d", Record())]
+_Data: TypeAlias = Annotated[JsonObject, Wire("d", ObjectValue())]
 _Retry: TypeAlias = Annotated[
-    int | None, Wire("retry", Integer(), "seconds after which another try can help")
+    int | None, Wire("retry", Integer(), "seconds after which a retry can help")
 ]
 
 
@@ -91,7 +91,7 @@ class Subscribe(Frame):
     ] = None
     id: _OptionalId = None
     volatile: Annotated[
-        bool, Wire("vol", Mark(), "text on its way, too; for who has the capability `vol`")
+        bool, Wire("vol", PresentFlag(), "text on its way, too; for who has the capability `vol`")
     ] = False
 
 
@@ -110,7 +110,7 @@ class Hello(Frame):
         None
     )
     sdk: Annotated[str, Wire("sdk", Text(), "client and its version")] = ""
-    capabilities: Annotated[frozenset[str], Wire("caps", Words(32), "what the client can do")] = (
+    capabilities: Annotated[frozenset[str], Wire("caps", WordSet(32), "what the client can do")] = (
         frozenset()
     )
     resume: Annotated[str | None, Wire("resume", Text(NAME), "`resume` of the last `welcome`")] = (
@@ -148,7 +148,7 @@ class Ack(Frame):
 
     TAG: ClassVar = "ack"
     cursors: Annotated[
-        Mapping[str, Cursor], Wire("a", Cursors(_MOST_STREAMS, least=1), "cursor of each stream")
+        Mapping[str, Cursor], Wire("a", CursorMap(_MOST_STREAMS, least=1), "cursor of each stream")
     ]
 
 
@@ -159,7 +159,7 @@ class ClientBeat(Frame):
     TAG: ClassVar = "hb"
     number: Annotated[int, Wire("n", Integer(), "comes back in the answer")]
     cursors: Annotated[
-        Mapping[str, Cursor], Wire("a", Cursors(_MOST_STREAMS), "acks, as in `ack`")
+        Mapping[str, Cursor], Wire("a", CursorMap(_MOST_STREAMS), "acks, as in `ack`")
     ] = field(default_factory=dict[str, Cursor])
 
 
@@ -179,7 +179,7 @@ class Call(Frame):
         int | None, Wire("win", Integer(least=1), "items that may be sent before `win` brings more")
     ] = None
     headers: Annotated[
-        JsonObject | None, Wire("hdr", Record(), "A2A service parameters, and the trace")
+        JsonObject | None, Wire("hdr", ObjectValue(), "A2A service parameters, and the trace")
     ] = None
 
 
@@ -198,7 +198,7 @@ class SayPresence(Frame):
     TAG: ClassVar = "presence"
     state: Annotated[PresenceState, Wire("state", Word(PresenceState), "there or away")]
     focus: Annotated[
-        frozenset[str], Wire("focus", Words(_MOST_FOCUSED), "streams that are looked at")
+        frozenset[str], Wire("focus", WordSet(_MOST_FOCUSED), "streams that are looked at")
     ] = frozenset()
 
 
@@ -225,14 +225,14 @@ class Welcome(Frame):
     channel: Annotated[str, Wire("channel", Text(), "this device and tab, lasting")]
     generation: Annotated[int, Wire("gen", Integer(), "counts the connections of the channel")]
     principal: Annotated[str, Wire("principal", Text(NAME), "who was recognized")]
-    capabilities: Annotated[frozenset[str], Wire("caps", Words(64), "what both sides can do")]
+    capabilities: Annotated[frozenset[str], Wire("caps", WordSet(64), "what both sides can do")]
     heartbeat_s: Annotated[float, Wire("hb", Number(), "seconds between two heartbeats")]
     idle_s: Annotated[float, Wire("idle", Number(), "seconds of silence that end it")]
-    limits: Annotated[Mapping[str, int], Wire("limits", Counts(), "those that a client needs")]
+    limits: Annotated[Mapping[str, int], Wire("limits", IntegerMap(), "those that a client needs")]
     resume: Annotated[str, Wire("resume", Text(NAME), "to be given back in the next `hello`")]
     now: Annotated[str, Wire("now", Text(), "time of the server, RFC 3339")]
     pending: Annotated[
-        tuple[JsonObject, ...], Wire("pending", Records(1_000), "open questions to the caller")
+        tuple[JsonObject, ...], Wire("pending", ObjectList(1_000), "open questions to the caller")
     ]
     pending_more: Annotated[bool, Wire("pendingMore", Flag(), "whether there are more")]
     expires_s: Annotated[
@@ -272,7 +272,7 @@ class Event(Frame):
     sequence: Annotated[int, Wire("o", Integer(least=1), "sequence")]
     previous: Annotated[int, Wire("p", Integer(), "no event of this view lies between it and `o`")]
     chain: Annotated[str, Wire("h", Text(), "chain after this event")]
-    data: Annotated[JsonObject, Wire("d", Record(), "the event, as it is stored")]
+    data: Annotated[JsonObject, Wire("d", ObjectValue(), "the event, as it is stored")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ class ServerBeat(Frame):
     TAG: ClassVar = "hb"
     number: Annotated[int, Wire("n", Integer(), "that of the client's")]
     cursors: Annotated[
-        Mapping[str, Cursor], Wire("c", Cursors(_MOST_STREAMS), "cursor of each stream")
+        Mapping[str, Cursor], Wire("c", CursorMap(_MOST_STREAMS), "cursor of each stream")
     ] = field(default_factory=dict[str, Cursor])
 
 
@@ -356,7 +356,7 @@ class Failure(Frame):
     code: Annotated[str, Wire("code", Text(), "stable code")]
     message: Annotated[str, Wire("msg", Prose(), "for people")]
     retry_s: _Retry = None
-    data: Annotated[JsonObject | None, Wire("d", Record(), "details")] = None
+    data: Annotated[JsonObject | None, Wire("d", ObjectValue(), "details")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +397,7 @@ class ShowPresence(Frame):
     stream: Annotated[str, Wire("s", Text(NAME), "inbox of the person")]
     devices: Annotated[
         tuple[JsonObject, ...],
-        Wire("devices", Records(1_000), "`device`, `tab`, `state`, `focus` of each"),
+        Wire("devices", ObjectList(1_000), "`device`, `tab`, `state`, `focus` of each"),
     ]
 
 

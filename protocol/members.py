@@ -148,7 +148,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark(Flag):
+class PresentFlag(Flag):
     """A flag that is left out where it is not set."""
 
     def write(self, value: object) -> Json:
@@ -188,7 +188,7 @@ class Number(AsItIs):
 
 
 @dataclass(frozen=True, slots=True)
-class Record(AsItIs):
+class ObjectValue(AsItIs):
     """An object whose members are not the channel's business."""
 
     def read(self, value: Json, at: str) -> JsonObject:
@@ -201,13 +201,13 @@ class Record(AsItIs):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class IntegerMap:
     """Integers by name; a value that is none is passed over, since names are only ever added."""
 
     def read(self, value: Json, at: str) -> dict[str, int]:
         return {
             name: count
-            for name, count in Record().read(value, at).items()
+            for name, count in ObjectValue().read(value, at).items()
             if isinstance(count, int) and not isinstance(count, bool)
         }
 
@@ -219,7 +219,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class WordSet:
     """A set of short texts; others are passed over, since words are only ever added."""
 
     most: int
@@ -236,14 +236,14 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class ObjectList:
     """A list of objects."""
 
     most: int
 
     def read(self, value: Json, at: str) -> tuple[JsonObject, ...]:
         items = read_items(value, at, self.most)
-        return tuple(Record().read(item, f"{at}[{index}]") for index, item in enumerate(items))
+        return tuple(ObjectValue().read(item, f"{at}[{index}]") for index, item in enumerate(items))
 
     def write(self, value: tuple[JsonObject, ...]) -> Json:
         return [*value]
@@ -267,14 +267,14 @@ class CursorText:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursors:
+class CursorMap:
     """Cursors by stream, at least ``least`` of them; none at all is left out."""
 
     most: int
     least: int = 0
 
     def read(self, value: Json, at: str) -> dict[str, Cursor]:
-        named = Record().read(value, at)
+        named = ObjectValue().read(value, at)
         if not self.least <= len(named) <= self.most:
             raise InvalidInput(at, f"from {self.least} to {self.most} streams and their cursors")
         cursor = CursorText()

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.frame_codec import Frame
-from passerelle.protocol.members import NAME, Integer, Prose, Record, Text, Wire, Word
+from passerelle.protocol.members import NAME, Integer, ObjectValue, Prose, Text, Wire, Word
 
 AGENT_METHODS: Final = "a2a:"
 """What stands before the A2A name of a method."""
@@ -30,7 +30,8 @@ UnregisterCode: TypeAlias = Literal["superseded", "forbidden", "asked"]
 _Agent: TypeAlias = Annotated[str, Wire("agent", Text(), "name that it is served under")]
 _Id: TypeAlias = Annotated[str, Wire("id", Text(), "that of the call")]
 _Data: TypeAlias = Annotated[
-    JsonObject | None, Wire("d", Record(), "what it says; absent where it went ahead in `more`")
+    JsonObject | None,
+    Wire("d", ObjectValue(), "what it says; absent where it went ahead in `more`"),
 ]
 
 
@@ -41,7 +42,7 @@ class Register(Frame):
     TAG: ClassVar = "reg"
     agent: _Agent
     card: Annotated[
-        JsonObject, Wire("card", Record(), "A2A agent card; its addresses do not count")
+        JsonObject, Wire("card", ObjectValue(), "A2A agent card; its addresses do not count")
     ]
     most: Annotated[int, Wire("max", Integer(least=1), "calls that it takes at once")] = 8
 
@@ -55,7 +56,7 @@ class Unregister(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class Item(Frame):
+class AnswerItem(Frame):
     """One more of the answers to a streaming call: a StreamResponse."""
 
     TAG: ClassVar = "item"
@@ -65,7 +66,7 @@ class Item(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Frame):
+class AnswerPiece(Frame):
     """A piece of the JSON text that the next ``item``, ``ok`` or ``rpc`` with this id has as its ``d``."""
 
     TAG: ClassVar = "more"
@@ -91,9 +92,9 @@ class Failed(Frame):
     code: Annotated[str, Wire("code", Text(), "`busy`, `a2a`, `status` or `failed`")]
     message: Annotated[str, Wire("msg", Prose(), "for people")] = ""
     retry_s: Annotated[
-        int | None, Wire("retry", Integer(), "seconds after which another try can help")
+        int | None, Wire("retry", Integer(), "seconds after which a retry can help")
     ] = None
-    data: Annotated[JsonObject | None, Wire("d", Record(), "details")] = None
+    data: Annotated[JsonObject | None, Wire("d", ObjectValue(), "details")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class AgentCall(Frame):
         int | None, Wire("win", Integer(least=1), "items that may be sent before `win` brings more")
     ] = None
     headers: Annotated[
-        JsonObject, Wire("hdr", Record(), "A2A service parameters, and the trace")
+        JsonObject, Wire("hdr", ObjectValue(), "A2A service parameters, and the trace")
     ] = field(default_factory=dict[str, Json])
     data: _Data = None
 
@@ -190,7 +191,7 @@ class StreamItem(Frame):
     data: _Data = None
 
 
-AnswerFrame: TypeAlias = Item | Piece | Done | Failed
+AnswerFrame: TypeAlias = AnswerItem | AnswerPiece | Done | Failed
 """What an agent says about a call."""
 AskingFrame: TypeAlias = TakeMore | StopAsking
 """What an agent says about its own calls."""

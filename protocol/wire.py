@@ -22,7 +22,7 @@ from passerelle.protocol.frames import (
     Refusal,
     ServerFrame,
 )
-from passerelle.protocol.members import NAME, Record
+from passerelle.protocol.members import NAME, ObjectValue
 from passerelle.protocol.nesting import DEPTH_LIMIT, is_too_deep, may_be_too_deep
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _read_object(frame: bytes) -> JsonObject:
         members: Json = orjson.loads(frame)
     except orjson.JSONDecodeError as error:
         raise InvalidInput("frame", "not JSON") from error
-    return Record().read(members, "frame")
+    return ObjectValue().read(members, "frame")
 
 
 def _refuse_type(kind: Json) -> Refusal:

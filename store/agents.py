@@ -34,7 +34,7 @@ _REGISTER_AGENT: Final = Script("register_agent", as_int)
 
 
 class RedisAgents:
-    """``core.ports.agents.Agents`` over a server or cluster."""
+    """``core.ports.agents.DialedInAgents`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes

@@ -11,13 +11,13 @@ import secrets
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.ports.channels import (
     DevicesChanged,
     Greeted,
     OwedLink,
     PresenceMoved,
-    Present,
+    PresentDevice,
     SaidHello,
 )
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -87,7 +87,7 @@ class RedisChannels:
         Raises:
             StoreUnavailable: not confirmed in time; nothing is subscribed then.
         """
-        shard = place(owner)
+        shard = shard_of(owner)
 
         def take(raw: bytes) -> None:
             if raw == _PRESENCE_HINT:
@@ -101,7 +101,7 @@ class RedisChannels:
 
     async def ignore(self, owner: str) -> None:
         """Ends what ``listen`` began."""
-        shard = place(owner)
+        shard = shard_of(owner)
         await self._hints.ignore(shard, keys.link_hints(shard, owner))
 
     async def tell_devices(self, owner: str) -> None:
@@ -110,7 +110,7 @@ class RedisChannels:
         Raises:
             StoreUnavailable: it is not known whether any was notified.
         """
-        shard = place(owner)
+        shard = shard_of(owner)
         command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES_HINT)
         await self._nodes.update(shard, command)
 
@@ -125,8 +125,8 @@ class RedisChannels:
             StoreUnavailable: also when ``driver`` holds no lease in the owner's shard.
             ValueError: the channel does not live in the owner's shard.
         """
-        shard = place(owner)
-        if place(channel) != shard:
+        shard = shard_of(owner)
+        if shard_of(channel) != shard:
             message = f"channel {channel} is not in the shard of {owner}"
             raise ValueError(message)
         return self._hellos.call((owner, driver), (channel, record))
@@ -135,7 +135,7 @@ class RedisChannels:
         self, said: tuple[str, Incarnation | None], hellos: list[tuple[str, bytes]]
     ) -> Awaitable[list[Greeted]]:
         owner, driver = said
-        shard = place(owner)
+        shard = shard_of(owner)
         inbox = StreamRef(StreamKind.INBOX, owner)
         names = [keys.head(inbox), keys.link_hints(shard, owner), keys.links(shard, owner)]
         names.append(keys.inbox_open(shard, owner))
@@ -158,7 +158,7 @@ class RedisChannels:
 
     async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
         """Renews the record of an open link; returns the newest generation of its channel."""
-        shard = place(channel)
+        shard = shard_of(channel)
         names = [keys.channel(shard, channel)]
         if driver is not None:
             names += [keys.own(shard, driver.instance), keys.due(shard)]
@@ -177,7 +177,7 @@ class RedisChannels:
 
     async def read_generation(self, channel: str) -> int:
         """The newest generation of a channel; 0 when there is none."""
-        shard = place(channel)
+        shard = shard_of(channel)
         command = pack("HGET", keys.channel(shard, channel), "gen")
         return await self._nodes.query(shard, command, as_int)
 
@@ -187,7 +187,7 @@ class RedisChannels:
         Raises:
             StoreUnavailable: nobody knows.
         """
-        shard = place(owner)
+        shard = shard_of(owner)
         newest = pack("ZRANGE", keys.links(shard, owner), "0", str(REMEMBERED - 1), "REV")
         names = await self._nodes.query(shard, newest, as_texts)
         if not names:
@@ -198,13 +198,13 @@ class RedisChannels:
 
     async def is_live(self, channel: str) -> bool:
         """Whether a connection of the channel is open, as far as stored."""
-        shard = place(channel)
+        shard = shard_of(channel)
         command = pack("HGET", keys.channel(shard, channel), "live")
         return await self._nodes.query(shard, command, as_bytes) == b"1"
 
     async def read_record(self, channel: str) -> bytes | None:
         """The record that the last hello wrote."""
-        shard = place(channel)
+        shard = shard_of(channel)
         command = pack("HGET", keys.channel(shard, channel), "s")
         return await self._nodes.query(shard, command, as_bytes)
 
@@ -248,16 +248,16 @@ class RedisLinks:
         """
         most = LISTED if listed else 0
         row = (channel, kind, wait_ms, most, str(generation))
-        return self._owed.call((place(channel), leaves), (row, payload))
+        return self._owed.call((shard_of(channel), leaves), (row, payload))
 
     async def lose(self, channel: str, payload: bytes, instance: str) -> None:
         """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
         row = (channel, "disconnected", 0, 0, False)
-        await self._owed.call((place(channel), instance), (row, payload))
+        await self._owed.call((shard_of(channel), instance), (row, payload))
 
     async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
         """The pending notification; None if the record is gone."""
-        shard = place(channel)
+        shard = shard_of(channel)
         wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
         command = pack("HMGET", keys.channel(shard, channel), *wanted)
         found = await self._nodes.query(shard, command, as_sparse_list)
@@ -268,7 +268,7 @@ class RedisLinks:
 
     async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
         """Marks what was read as delivered."""
-        shard = place(row.entity)
+        shard = shard_of(row.entity)
         await self._nodes.run(
             _SETTLE_LINK,
             shard,
@@ -332,13 +332,13 @@ class RedisPresences:
         """
         await self._write(owner, channel, generation, b"")
 
-    async def list_present(self, owner: str) -> tuple[Present, ...]:
+    async def list_present(self, owner: str) -> tuple[PresentDevice, ...]:
         """The devices of one principal that are present, by the ids of their channels.
 
         Raises:
             StoreUnavailable: it is not known.
         """
-        shard = place(owner)
+        shard = shard_of(owner)
         time, rows = await self._nodes.query_all(
             shard, pack("TIME"), pack("HGETALL", keys.presence(shard, owner))
         )
@@ -347,7 +347,7 @@ class RedisPresences:
         return tuple(one for one in found if one.left_ms > 0)
 
     async def _write(self, owner: str, channel: str, generation: int, word: bytes) -> bool:
-        shard = place(owner)
+        shard = shard_of(owner)
         return await self._nodes.run(
             _PRESENCE,
             shard,
@@ -362,6 +362,6 @@ class RedisPresences:
         )
 
 
-def _read_word(row: bytes, now_ms: int) -> Present:
+def _read_word(row: bytes, now_ms: int) -> PresentDevice:
     until, _, word = row.split(b"|", 2)
-    return Present(from_bytes(Presence, word, newer=True), int(until) - now_ms)
+    return PresentDevice(from_bytes(Presence, word, newer=True), int(until) - now_ms)

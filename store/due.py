@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import SHARDS, Shard
-from passerelle.core.ports.due import Claimed, DueRow
+from passerelle.core.ports.due import ClaimedRows, DueRow
 from passerelle.core.ports.shard_poll import ShardHeads
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -47,7 +47,7 @@ class RedisDueRows:
 
     async def claim(
         self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
-    ) -> Claimed:
+    ) -> ClaimedRows:
         """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``skip_prefix``.
 
         Never tried again here: a claim whose reply was lost comes due again after the visibility time.
@@ -66,7 +66,7 @@ class RedisDueRows:
                 "skip_prefix": skip_prefix,
             },
         )
-        return Claimed(
+        return ClaimedRows(
             rows=tuple(
                 DueRow(member, token) for member, token in zip(flat[::2], flat[1::2], strict=True)
             ),

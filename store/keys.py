@@ -16,7 +16,7 @@ from passerelle.core.ports.log import StreamKind
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.log import StreamRef
-    from passerelle.core.ports.projections import Part
+    from passerelle.core.ports.projections import IndexPart
 
 SCHEMA: Final = 2
 """Number of everything that is stored: it changes with each form, and an instance refuses a store with a newer one."""
@@ -116,7 +116,7 @@ def inbox_closed(shard: Shard, principal: str, state: ClosingState) -> str:
     return _key(shard, "inc", principal, state)
 
 
-def owner_index(shard: Shard, principal: str, agent: str, part: Part) -> str:
+def owner_index(shard: Shard, principal: str, agent: str, part: IndexPart) -> str:
     """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent that stand there."""
     return _key(shard, "idx", principal, agent, part)
 
@@ -126,13 +126,13 @@ class OwnerList(NamedTuple):
 
     owner: str
     agent: str
-    part: Part
+    part: IndexPart
 
 
 def read_owner_list(key: str) -> OwnerList | None:
     """The list that a key is; None for every other key."""
     match = _OWNER_LIST.fullmatch(key)
-    return None if match is None else OwnerList(match[1], match[2], cast("Part", match[3]))
+    return None if match is None else OwnerList(match[1], match[2], cast("IndexPart", match[3]))
 
 
 def read_inbox_owner(key: str) -> str | None:

@@ -12,7 +12,7 @@ from passerelle.store.scripts import Script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.ports.limits import Draw
+    from passerelle.core.ports.limits import LimitDraw
     from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
@@ -42,7 +42,7 @@ class RedisLimits:
         slots: int,
         limit: int,
         hold_ms: int,
-        draws: Sequence[Draw] = (),
+        draws: Sequence[LimitDraw] = (),
     ) -> Granted:
         """One round trip for all limits of one name. Never tried again here: a repeat could draw twice."""
         shard = derive_shard("limit", name)
@@ -64,7 +64,7 @@ class RedisLimits:
         return Granted(numbers[0], numbers[1], drawn)
 
 
-def _describe(draw: Draw) -> ControlValue:
+def _describe(draw: LimitDraw) -> ControlValue:
     match draw:
         case Bucket():
             return {"meter": draw.meter, "want": draw.want, "limit": draw.limit, "per": draw.per_ms}

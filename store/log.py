@@ -18,7 +18,7 @@ from passerelle.core.batch import (
     Stamp,
 )
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import ALL_SHARDS, Shard, place
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
@@ -231,13 +231,13 @@ class RedisEventLog(RedisFactReader):
 
     async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
         """Facade ids of a session with their last status time in ms, newest first."""
-        shard = place(session)
+        shard = shard_of(session)
         command = pack("ZRANGE", keys.session_tasks(shard, session), 0, -1, "REV", "WITHSCORES")
         return await self._nodes.query(shard, command, as_scores)
 
     async def read_open(self, session: str) -> list[str]:
         """Ids of the open tasks and actions of a session."""
-        shard = place(session)
+        shard = shard_of(session)
         command = pack("ZRANGE", keys.session_open(shard, session), 0, -1)
         return await self._nodes.query(shard, command, as_texts)
 

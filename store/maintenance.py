@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.batch import EntityRef
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.ports.projections import PARTS
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import ClosingState
-    from passerelle.core.ports.projections import IndexRow, Part
+    from passerelle.core.ports.projections import IndexPart, IndexRow
     from passerelle.store.nodes import Node, Nodes
 
 _SCAN_COUNT: Final = 1_000
@@ -134,31 +134,31 @@ class RedisViews:
 
     async def open_in_session(self, session: str, names: Iterable[str]) -> None:
         """Adds tasks and questions to the open set of their session."""
-        shard = place(session)
+        shard = shard_of(session)
         for name in names:
             key = keys.session_open(shard, session)
             await self._nodes.update(shard, pack("ZADD", key, "NX", 0, name))
 
     async def close_in_session(self, session: str, names: Iterable[str]) -> None:
         """Removes them from it."""
-        shard = place(session)
+        shard = shard_of(session)
         for name in names:
             await self._nodes.update(shard, pack("ZREM", keys.session_open(shard, session), name))
 
     async def list_in_session(self, session: str, facade: str, at_ms: int) -> None:
         """Adds a task to the list of its session, by the time of its status."""
-        shard = place(session)
+        shard = shard_of(session)
         key = keys.session_tasks(shard, session)
         await self._nodes.update(shard, pack("ZADD", key, "GT", at_ms, facade))
 
     async def unlist_in_session(self, session: str, facade: str) -> None:
         """Removes it from there."""
-        shard = place(session)
+        shard = shard_of(session)
         await self._nodes.update(shard, pack("ZREM", keys.session_tasks(shard, session), facade))
 
     async def put_row(self, row: IndexRow) -> None:
         """Puts a task into one part of its owner's list and removes it from all others; ``gone``: from all."""
-        shard = place(row.owner)
+        shard = shard_of(row.owner)
         for part in PARTS:
             key = keys.owner_index(shard, row.owner, row.agent, part)
             if part == row.part:
@@ -168,24 +168,24 @@ class RedisViews:
 
     async def drop_row(self, place_of: keys.OwnerList, facade: str) -> None:
         """Removes a task from a list."""
-        shard = place(place_of.owner)
+        shard = shard_of(place_of.owner)
         await self._nodes.update(shard, pack("ZREM", keys.owner_index(shard, *place_of), facade))
 
     async def drop_question(self, owner: str, action: str) -> None:
         """Removes a question from the pending ones of a person."""
-        shard = place(owner)
+        shard = shard_of(owner)
         await self._nodes.update(shard, pack("HDEL", keys.inbox_open(shard, owner), action))
         await self._nodes.update(shard, pack("ZREM", keys.inbox_order(shard, owner), action))
 
     async def list_closed(self, owner: str, state: ClosingState, action: str, at_ms: int) -> None:
         """Adds a question to those of a person that ended in this state."""
-        shard = place(owner)
+        shard = shard_of(owner)
         key = keys.inbox_closed(shard, owner, state)
         await self._nodes.update(shard, pack("ZADD", key, at_ms, action))
 
-    async def find_parts(self, owner: str, agent: str, facade: str) -> frozenset[Part]:
+    async def find_parts(self, owner: str, agent: str, facade: str) -> frozenset[IndexPart]:
         """The parts of an owner's list that contain a task."""
-        shard = place(owner)
+        shard = shard_of(owner)
         asked = [
             pack("ZSCORE", keys.owner_index(shard, owner, agent, part), facade) for part in PARTS
         ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.projections import IndexRow, Part, RowPart
+    from passerelle.core.ports.projections import IndexPart, IndexRow, RowPart
     from passerelle.core.wire.json import JsonObject
     from passerelle.store.nodes import Nodes
 
@@ -66,18 +66,18 @@ class OwnerIndex:
         agent: str,
         before: tuple[int, str] | None,
         limit: int,
-        parts: Sequence[Part],
+        parts: Sequence[IndexPart],
     ) -> list[tuple[str, int]]:
         """Facade ids with their times, newest first, strictly below ``before`` = (time, id)."""
-        shard = place(owner)
+        shard = shard_of(owner)
         names = [keys.owner_index(shard, owner, agent, part) for part in parts]
         return await read_page(self._nodes, shard, names, before, limit)
 
     async def count(
-        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part]
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[IndexPart]
     ) -> int:
         """How many there are, or how many with a later time than ``after_ms``."""
-        shard = place(owner)
+        shard = shard_of(owner)
         low = "-inf" if after_ms is None else f"({after_ms}"
         counts = await asyncio.gather(
             *(
@@ -101,7 +101,7 @@ def _write(row: IndexRow, name: str) -> bytes:
 @lru_cache(4096)
 def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
     """The list that a row is added to or removed from. Cached: an owner writes to a few lists all the time."""
-    shard = place(owner)
+    shard = shard_of(owner)
     return shard, keys.owner_index(shard, owner, agent, "open" if part == "gone" else part)
 
 
@@ -137,7 +137,7 @@ class Pending:
     async def _read(self, wanted: _Wanted) -> tuple[list[tuple[str, int]], bool]:
         """A page, and whether every question has its place."""
         owner, limit, before = wanted
-        shard = place(owner)
+        shard = shard_of(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
         many = -1 if limit is None else limit
         found: list[tuple[str, int]] = []
@@ -157,7 +157,7 @@ class Pending:
             before, many = _go_on(rows, before, many)
 
     async def _rebuild_order(self, owner: str) -> None:
-        shard = place(owner)
+        shard = shard_of(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
         head = _head(owner)
         # Read before the hash: what is written meanwhile leaves the mark behind, and the set is made once more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import derive_shard, place
+from passerelle.core.ids import derive_shard, shard_of
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_texts
@@ -65,12 +65,12 @@ class RedisCallbacks:
     async def keep(self, run: str, callback: Callback, ttl_ms: int) -> None:
         """Stores the callback of a run."""
         text = _SEPARATOR.join((callback.task, callback.nonce, callback.token))
-        packed = pack("SET", keys.callback(place(run), run), text, "PX", ttl_ms)
-        await self._nodes.update(place(run), packed)
+        packed = pack("SET", keys.callback(shard_of(run), run), text, "PX", ttl_ms)
+        await self._nodes.update(shard_of(run), packed)
 
     async def find(self, run: str) -> Callback | None:
         """The callback of a run."""
-        shard = place(run)
+        shard = shard_of(run)
         found = await self._nodes.query(shard, pack("GET", keys.callback(shard, run)), as_bytes)
         if found is None:
             return None

@@ -7,7 +7,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import Shard, place
+from passerelle.core.ids import Shard, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import (
     NONE_TAKEN,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from passerelle.core.payloads.approval import ClosingState
-    from passerelle.core.ports.projections import Part, ProjectionRow
+    from passerelle.core.ports.projections import IndexPart, ProjectionRow
     from passerelle.store.log import RedisEventLog
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
@@ -187,13 +187,13 @@ class RedisProjections:
         agent: str,
         before: tuple[int, str] | None,
         limit: int,
-        parts: Sequence[Part] = PARTS,
+        parts: Sequence[IndexPart] = PARTS,
     ) -> list[tuple[str, int]]:
         """Facade ids of an owner at an agent with their times, newest first, strictly below ``before`` = (time, id)."""
         return await self._index.read(owner, agent, before, limit, parts)
 
     async def count_index(
-        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part] = PARTS
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[IndexPart] = PARTS
     ) -> int:
         """How many there are, or how many with a later time than ``after_ms``."""
         return await self._index.count(owner, agent, after_ms, parts)
@@ -212,13 +212,13 @@ class RedisProjections:
         before: tuple[int, str] | None = None,
     ) -> list[tuple[str, int]]:
         """Ids of actions of an owner that ended so, with the times at which they did, the last to end first."""
-        shard = place(owner)
+        shard = shard_of(owner)
         names = [keys.inbox_closed(shard, owner, state) for state in states]
         return await read_page(self._nodes, shard, names, before, limit)
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
-        shard = place(owner)
+        shard = shard_of(owner)
         [reply] = await self._ask(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
         return list(as_hash(reply).items())
 
@@ -235,7 +235,7 @@ class RedisProjections:
         index: list[ControlValue] = []
         inboxes: dict[str, list[InboxRow]] = {}
         for row in rows:
-            if place(row.owner) != target:
+            if shard_of(row.owner) != target:
                 message = f"{row.owner} is not in shard {target.tag}"
                 raise ValueError(message)
             match row:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import decode_event
-from passerelle.core.ids import derive_shard, place
+from passerelle.core.ids import derive_shard, shard_of
 from passerelle.core.payloads.run import ModelDelta
-from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.deltas import TextDelta
 from passerelle.core.ports.signals import Nudge
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -103,7 +103,7 @@ class RedisRuleNews:
         Raises:
             StoreUnavailable: whether it was told is not known; nothing is tried again.
         """
-        shard = place(home)
+        shard = shard_of(home)
         await self._nodes.write(shard, pack("SPUBLISH", keys.rule_hints(shard, home), ""))
 
     async def listen(self, home: str, on_news: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ class RedisRuleNews:
             StoreUnavailable: not confirmed within 5 s; nothing is told then.
             ValueError: somebody listens already.
         """
-        shard = place(home)
+        shard = shard_of(home)
         await self._hints.listen(shard, keys.rule_hints(shard, home), lambda _raw: on_news())
         self._hints.on_loss(on_news)
 
@@ -134,7 +134,7 @@ class RedisDeltas:
         command = pack("SPUBLISH", keys.stream_deltas(stream), b"{" + event.body)
         return as_int(await self._nodes.write(stream.shard, command))
 
-    async def listen(self, stream: StreamRef, on_delta: Callable[[Delta], None]) -> None:
+    async def listen(self, stream: StreamRef, on_delta: Callable[[TextDelta], None]) -> None:
         """Returns once each further delta of the stream is told.
 
         Raises:
@@ -154,10 +154,10 @@ class RedisDeltas:
         await self._hints.ignore(stream.shard, keys.stream_deltas(stream))
 
 
-def read_delta(raw: bytes) -> Delta | None:
+def read_delta(raw: bytes) -> TextDelta | None:
     """The delta of a published envelope; None for what is none: text that may be lost is no reason to stop hearing."""
     try:
         said = decode_event(raw).fact.payload
     except InvalidInput:
         return None
-    return Delta(said.block, said.at, said.text) if isinstance(said, ModelDelta) else None
+    return TextDelta(said.block, said.at, said.text) if isinstance(said, ModelDelta) else None

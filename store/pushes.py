@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_int, as_ms, as_scores, as_text, as_texts
@@ -45,14 +45,14 @@ class RedisMutes:
         Raises:
             StoreUnavailable: nobody knows.
         """
-        shard = place(owner)
+        shard = shard_of(owner)
         command = pack("ZRANGE", keys.mutes(shard, owner), 0, -1, "WITHSCORES")
         time, rows = await self._nodes.query_all(shard, pack("TIME"), command)
         now_ms = as_ms(time)
         return {peer: until_ms for peer, until_ms in as_scores(rows) if until_ms > now_ms}
 
     async def _write(self, owner: str, peer: str, keep_ms: int) -> int:
-        shard = place(owner)
+        shard = shard_of(owner)
         return await self._nodes.run(
             _MUTE,
             shard,
@@ -100,7 +100,7 @@ class RedisBundles:
         Raises:
             StoreUnavailable: whether it is counted is not known.
         """
-        shard = place(owner)
+        shard = shard_of(owner)
         return await self._nodes.run(
             _DEFER_PUSH,
             shard,
@@ -122,7 +122,7 @@ class RedisBundles:
         Raises:
             StoreUnavailable: nobody knows.
         """
-        shard = place(owner)
+        shard = shard_of(owner)
         command = pack("ZRANGE", keys.held(shard, owner), 0, AT_ONCE - 1)
         held = await self._nodes.query(shard, command, as_texts)
         words = (member.partition(" ") for member in held)
@@ -134,7 +134,7 @@ class RedisBundles:
         Raises:
             StoreUnavailable: the row comes due again.
         """
-        shard = place(row.entity)
+        shard = shard_of(row.entity)
         await self._nodes.run(
             _SETTLE_BUNDLE,
             shard,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.acks import KEEP_MS, TAB_KEEP_MS
@@ -37,7 +37,7 @@ class Trimmed:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PrefixHeld:
     """Something still needs the prefix: an open task or action, a device's ack, or a webhook receiver."""
 
     by: Literal["open", "ack", "target"]
@@ -51,7 +51,7 @@ class NotTrimmed:
     why: Literal["unarchived", "nothing"]
 
 
-TrimResult: TypeAlias = Trimmed | Held | NotTrimmed
+TrimResult: TypeAlias = Trimmed | PrefixHeld | NotTrimmed
 
 
 def _read_trimmed(reply: RespValue) -> TrimResult:
@@ -60,7 +60,7 @@ def _read_trimmed(reply: RespValue) -> TrimResult:
             return Trimmed(int(first))
         case ["held", what, sequence]:
             by = cast("Literal['open', 'ack', 'target']", what)
-            return Held(by, int(float(sequence)))
+            return PrefixHeld(by, int(float(sequence)))
         case ["unarchived"]:
             return NotTrimmed("unarchived")
         case _:
@@ -86,7 +86,7 @@ class RedisRetention:
         cap_bytes: int = CAP_BYTES,
     ) -> TrimResult:
         """Removes entries up to ``upto``; past a cap the older half goes whatever holds it."""
-        shard = place(session)
+        shard = shard_of(session)
         stream = StreamRef(StreamKind.SESSION, session)
         return await self._nodes.run(
             _TRIM,

@@ -54,6 +54,7 @@ STEPS = (
     Step("links", _module("tools.links")),
     Step("unused", _module("tools.unused")),
     Step("names", _module("tools.names")),
+    Step("words", _module("tools.words")),
     Step("lua", _module("tools.lua")),
     Step("ledger", _module("tools.ledger")),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from yarl import URL
 
 from passerelle.core.errors import InvalidInput
-from passerelle.runtime.common.address_screen import Screen
+from passerelle.runtime.common.address_screen import AddressScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,9 +66,9 @@ class WebhookRules:
 
     __slots__ = ("_allowed", "_screen")
 
-    def __init__(self, allow: Iterable[str], screen: Screen | None = None) -> None:
+    def __init__(self, allow: Iterable[str], screen: AddressScreen | None = None) -> None:
         self._allowed = tuple(map(_read_allowed, allow))
-        self._screen = screen or Screen()
+        self._screen = screen or AddressScreen()
 
     def reload(self, allow: Iterable[str]) -> None:
         """Another allow-list, from the next connection on."""

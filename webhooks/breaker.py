@@ -15,7 +15,7 @@ LONGEST_OPEN_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Breaker:
+class ReceiverBreaker:
     """``failures`` in a row; ``open_until_ms`` and ``opened_ms`` (for how long) once there were too many.
 
     ``trying_until_ms``: one delivery is on its way to find out; it is waited for until then at most.
@@ -27,22 +27,22 @@ class Breaker:
     trying_until_ms: int = 0
 
 
-CLOSED: Final = Breaker()
+CLOSED: Final = ReceiverBreaker()
 
 
-def wait_ms(breaker: Breaker, now_ms: int) -> int:
+def wait_ms(breaker: ReceiverBreaker, now_ms: int) -> int:
     """How long deliveries have to wait, 0 for those that may go."""
     return max(0, breaker.open_until_ms - now_ms, breaker.trying_until_ms - now_ms)
 
 
-def begin(breaker: Breaker, now_ms: int, within_ms: int) -> Breaker:
+def begin(breaker: ReceiverBreaker, now_ms: int, within_ms: int) -> ReceiverBreaker:
     """A delivery goes; while the breaker was open, it is the only one until it has come to an end."""
     if breaker.opened_ms == 0:
         return breaker
     return replace(breaker, trying_until_ms=now_ms + within_ms)
 
 
-def end(breaker: Breaker, now_ms: int, *, reached: bool) -> Breaker:
+def end(breaker: ReceiverBreaker, now_ms: int, *, reached: bool) -> ReceiverBreaker:
     """A delivery has found somebody there, or nobody."""
     if reached:
         return CLOSED
@@ -53,4 +53,4 @@ def end(breaker: Breaker, now_ms: int, *, reached: bool) -> Breaker:
         # It left before the breaker opened, and says nothing new.
         return replace(breaker, failures=failures)
     opened = min(breaker.opened_ms * 2 or FIRST_OPEN_MS, LONGEST_OPEN_MS)
-    return Breaker(failures, now_ms + opened, opened)
+    return ReceiverBreaker(failures, now_ms + opened, opened)

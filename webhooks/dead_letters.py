@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.members import as_list
 from passerelle.core.commands import DeliveryRetried
 from passerelle.core.errors import NotFound
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
@@ -88,4 +88,4 @@ class DeadLetters:
 
 
 def _sees(principal: Principal, described: Described) -> bool:
-    return Scope.OPERATE in principal.scopes or described.owner == principal.key
+    return AccessScope.OPERATE in principal.scopes or described.owner == principal.key

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.webhooks.addresses import Address
-    from passerelle.webhooks.job import Means
+    from passerelle.webhooks.job import DeliveryDeps
     from passerelle.webhooks.kinds import Feed, TargetKind
 
 ROW: Final = "target"
@@ -34,7 +34,7 @@ _NOTHING: Final = Target("done", "*", "00000000.0.00000000")
 class Deliveries:
     """Delivers for every kind of target in ``kinds``. ``on_due`` is the handler of their rows."""
 
-    means: Means
+    means: DeliveryDeps
     kinds: Mapping[str, TargetKind]
     _rows: dict[tuple[Shard, str], DueRow] = field(
         default_factory=dict["tuple[Shard, str]", "DueRow"]

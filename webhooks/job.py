@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, assert_never
 from passerelle.core.errors import ConfigInvalid
 from passerelle.store.targets import Target
 from passerelle.webhooks import breaker as breakers
-from passerelle.webhooks.breaker import CLOSED, Breaker
-from passerelle.webhooks.reader import Behind, ReaderRun, read_cursor, read_next
+from passerelle.webhooks.breaker import CLOSED, ReceiverBreaker
+from passerelle.webhooks.reader import ReaderRun, ReceiverBehind, read_cursor, read_next
 from passerelle.webhooks.retries import (
-    Answered,
     Barred,
     Delivered,
     GivenUp,
     Later,
+    ReceiverAnswered,
+    ReceiverUnreached,
     Trouble,
-    Unreached,
     judge,
     put_off,
     read_reaction,
@@ -62,12 +62,12 @@ _UNCONFIRMED_MS: Final = 1_000
 class JobOrigin:
     """What is known of one origin, in this process."""
 
-    breaker: Breaker = CLOSED
+    breaker: ReceiverBreaker = CLOSED
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLACES))
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class DeliveryDeps:
     """What deliveries work with. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row that leads nowhere.
 
     ``wake(shard, within_s)`` brings the due loop back, ``may_send(shard)`` says whether enough of our lease is left;
@@ -98,7 +98,7 @@ class StoppedError(Exception):
 class Job:
     """One run of deliveries to one target, under one claim."""
 
-    means: Means
+    means: DeliveryDeps
     shard: Shard
     stream: StreamRef
     name: str
@@ -127,7 +127,7 @@ class Job:
                 match await read_next(self.means.log, self.stream, self._cursor, feed):
                     case ReaderRun() as found:
                         await self._tell(found)
-                    case Behind(why=why):
+                    case ReceiverBehind(why=why):
                         await self._tell_whole(why)
             # Others wait for a place at this origin.
             await self.settle(self._outcome("live"))
@@ -166,7 +166,7 @@ class Job:
             answer = await self._send(partial(feed.compose, together, self._cursor, position))
             acked = feed.find_acked(answer, together, position)
             if acked is None:
-                refused = Unreached("nothing_acked")
+                refused = ReceiverUnreached("nothing_acked")
                 await self._judge(refused)
             elif acked != position:
                 await self._move(acked, ends=False)
@@ -221,7 +221,7 @@ class Job:
         origin.breaker = breakers.end(origin.breaker, clock.now_ms(), reached=reached)
         self.means.count(self._kind, read_reaction(outcome).value)
         await self._judge(outcome)
-        return outcome.body if isinstance(outcome, Answered) else b""
+        return outcome.body if isinstance(outcome, ReceiverAnswered) else b""
 
     async def _judge(self, outcome: Outcome) -> None:
         """Goes on where the receiver has it. Raises StoppedError where it has not."""
@@ -288,6 +288,6 @@ class Job:
 
 def is_unreached(outcome: Outcome) -> bool:
     """Whether nobody was there: what a breaker counts. A refusal is an answer."""
-    if isinstance(outcome, Answered):
+    if isinstance(outcome, ReceiverAnswered):
         return outcome.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return isinstance(outcome, Unreached)
+    return isinstance(outcome, ReceiverUnreached)

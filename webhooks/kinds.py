@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.core.ports.log import Entry, StreamRef
     from passerelle.core.wire.json import JsonObject
     from passerelle.protocol.cursor import Cursor
@@ -28,7 +28,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeState:
     """The state in place of events: None where there is nothing to be told, and the cursor behind all that it holds."""
 
     parcel: Parcel | None
@@ -37,7 +37,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReplayLimits:
     """How far behind a receiver may be and still get every event: in events that it wants, and in all of the stream."""
 
     wanted: int
@@ -57,7 +57,7 @@ class Feed(Protocol):
         ...
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ReplayLimits:
         """When it gets the state in place of events."""
         ...
 
@@ -73,21 +73,23 @@ class Feed(Protocol):
         """Whether nothing will ever come after a cursor."""
         ...
 
-    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+    def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
         """What goes in one request, in order; no part is empty."""
         ...
 
-    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+    async def compose(
+        self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
+    ) -> Parcel:
         """The request for entries after ``since``; ``cursor`` is the position behind the last of them."""
         ...
 
     def find_acked(
-        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+        self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
         """How far a receiver has come that has answered well; None where it has nothing of it."""
         ...
 
-    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
         """The request for the state as it stands, for a receiver that cannot get every event after ``since``."""
         ...
 

@@ -29,14 +29,14 @@ from passerelle.core.ports.log import StreamKind as Kind
 from passerelle.core.ports.log import StreamRef
 from passerelle.core.wire.times import format_ms
 from passerelle.webhooks.addresses import Address
-from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
+from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from yarl import URL
 
-    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.core.ports.projections import Projections
@@ -63,7 +63,7 @@ def sign_parcel(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -
 KIND: Final = "notify"
 NEW: Final = "00000000.0.00000000"
 """The cursor of a receiver that has nothing: it never holds, so the whole comes first."""
-_BOUNDS: Final = Bounds(wanted=100, events=1_000)
+_BOUNDS: Final = ReplayLimits(wanted=100, events=1_000)
 _TOLD: Final = frozenset({EventType.ACTION_REQUIRED, EventType.ACTION_RESOLVED})
 
 
@@ -132,7 +132,7 @@ class NotifierFeed:
         return Address(self.notifier.url, trusted=True)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ReplayLimits:
         """Nobody wants to be rung a hundred times for what is over."""
         return _BOUNDS
 
@@ -150,11 +150,13 @@ class NotifierFeed:
         del cursor
         return False
 
-    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+    def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
         """One message for each."""
         return [(linked,) for linked in wanted]
 
-    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+    async def compose(
+        self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
+    ) -> Parcel:
         """What has become of one question."""
         del since, cursor
         (linked,) = together
@@ -163,19 +165,19 @@ class NotifierFeed:
         return self._pack(body, linked.entry.event_id)
 
     def find_acked(
-        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+        self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
         """A receiver that has answered well has it."""
         del answer, together
         return cursor
 
-    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
         """The open questions as they stand; none are no reason to ring."""
         del why
         inbox = StreamRef(Kind.INBOX, self.owner)
         head = await self.kind.log.read_head(inbox)
         if head is None:
-            return Whole(None, since, ends=False)
+            return WholeState(None, since, ends=False)
         open_: list[Json] = [
             _summarize(orjson.loads(view))
             for _, view in await self.kind.projections.read_inbox(self.owner)
@@ -183,9 +185,9 @@ class NotifierFeed:
         ]
         cursor = end_of(head)
         if not open_:
-            return Whole(None, cursor, ends=False)
+            return WholeState(None, cursor, ends=False)
         parcel = self._pack({"kind": "open", "questions": open_}, f"open.{cursor}")
-        return Whole(parcel, cursor, ends=False)
+        return WholeState(parcel, cursor, ends=False)
 
     async def warn(self, reason: str, since_ms: int) -> None:
         """The operator learns of it; the inbox is not the place to say that the inbox is not told."""

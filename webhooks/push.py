@@ -36,12 +36,12 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes
 from passerelle.runtime.records.exposures import look_back
-from passerelle.runtime.records.writes import Terms
-from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
+from passerelle.runtime.records.writes import AppendOptions
+from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
 from passerelle.webhooks.push_configs import StoredPush, read_push_name
 
 if TYPE_CHECKING:
-    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.channels.task_follower import Following
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ports.chance import Clock
@@ -115,7 +115,7 @@ def compose_headers(
     return headers
 
 
-BOUNDS: Final = Bounds(wanted=100, events=2_000)
+BOUNDS: Final = ReplayLimits(wanted=100, events=2_000)
 """Reading through more of a session than this would cost more than the Task as it stands."""
 _WARNING_MS: Final = 3_600_000
 
@@ -198,7 +198,7 @@ class PushFeed:
         return self.kind.configs.rules.judge(self.stored.url)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ReplayLimits:
         """When it gets the Task in place of frames."""
         return BOUNDS
 
@@ -214,18 +214,20 @@ class PushFeed:
         """Whether the task had ended when it was read, and the receiver has all of it."""
         return self._has_ended() and cursor.sequence >= self.record.last
 
-    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+    def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
         """Each frame by itself."""
         return [(linked,) for linked in wanted]
 
     def find_acked(
-        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+        self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
         """All of it: A2A has no word for less."""
         del answer, together
         return cursor
 
-    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+    async def compose(
+        self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
+    ) -> Parcel:
         """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
         del since
         entry = together[0].entry
@@ -236,17 +238,17 @@ class PushFeed:
             return self._pack(entry.data[offset : offset + length], entry.event_id, cursor)
         return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
 
-    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
         """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
         del why, since
         await self._reload()
         cursor = await self.kind.following.locate(self.record)
         if not self.record.shown:
-            return Whole(None, cursor, ends=self._has_ended())
+            return WholeState(None, cursor, ends=self._has_ended())
         task = await self._read_task()
         old = self.stored.dialect == "0.3"
         body = _render_old(task) if old else orjson.dumps(task_frame(task))
-        return Whole(
+        return WholeState(
             self._pack(body, f"whole.{cursor.sequence}", cursor), cursor, ends=self._has_ended()
         )
 
@@ -257,11 +259,11 @@ class PushFeed:
         task, writes = self.name.task, self.kind.writes
         key = derive_id("warn", task.shard, self.name.target, str(since_ms))
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = decision.state(task)
             if isinstance(record, TaskRecord):
                 decision.add([Fact(tasks.scope_of(record), warning)])
-            return Terms(idem=IdempotencyRow(key, key, b"", _WARNING_MS))
+            return AppendOptions(idem=IdempotencyRow(key, key, b"", _WARNING_MS))
 
         await writes.decide(self.record.session_id, [task], body)
 

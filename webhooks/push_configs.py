@@ -24,7 +24,7 @@ from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change, record
 from passerelle.runtime.common.secret import MASK
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,8 +159,10 @@ class PushConfigs:
             config = change(config, id=derive_id("push", owned.ref.shard, command.task, idem))
         config = self._name(config, owned.ref)
 
-        def body(decision: Decision) -> Terms:
-            return Terms(targets=self.attach(decision, owned.ref, command.task, principal, config))
+        def body(decision: Decision) -> AppendOptions:
+            return AppendOptions(
+                targets=self.attach(decision, owned.ref, command.task, principal, config)
+            )
 
         await self.writes.decide(owned.record.session_id, [owned.ref], body)
         return render_config(command.task, config)
@@ -215,11 +217,11 @@ class PushConfigs:
         owned = await self.ownership.find(principal, command.task, command.agent)
         name = PushName(command.task, command.config_id)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             if name.field not in decision.fields(owned.ref):
-                return Terms()
+                return AppendOptions()
             decision.set_field(owned.ref, name.field, None)
-            return Terms(targets=(TargetChange(name.target, None),))
+            return AppendOptions(targets=(TargetChange(name.target, None),))
 
         await self.writes.decide(owned.record.session_id, [owned.ref], body)
 

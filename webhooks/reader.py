@@ -9,11 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from passerelle.channels.cursor_check import Broken, Held, ReadAgain, verify, verify_again
+from passerelle.channels.cursor_check import (
+    CursorBroken,
+    CursorHeld,
+    ReadAgain,
+    verify,
+    verify_again,
+)
 from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
-    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.core.ports.log import EventLog, StreamRef
     from passerelle.webhooks.kinds import Feed
 
@@ -24,19 +30,19 @@ _PAGE: Final = 256
 class ReaderRun:
     """Entries that are wanted, in order, and the cursor behind all that was read. ``more``: the stream goes on."""
 
-    wanted: tuple[Linked, ...]
+    wanted: tuple[LinkedEntry, ...]
     cursor: Cursor
     more: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class ReceiverBehind:
     """The receiver gets the state in place of events: a short word why."""
 
     why: str
 
 
-Next: TypeAlias = ReaderRun | Behind
+Next: TypeAlias = ReaderRun | ReceiverBehind
 
 
 async def read_next(log: EventLog, stream: StreamRef, cursor: Cursor, feed: Feed) -> Next:
@@ -49,20 +55,20 @@ async def read_next(log: EventLog, stream: StreamRef, cursor: Cursor, feed: Feed
     verdict = verify(head, page, cursor)
     if isinstance(verdict, ReadAgain):
         verdict = verify_again(*await log.read_resume(stream, cursor.sequence, _PAGE), cursor)
-    if isinstance(verdict, Broken):
-        return Behind(verdict.why.value)
+    if isinstance(verdict, CursorBroken):
+        return ReceiverBehind(verdict.why.value)
     return _choose(verdict, cursor, feed)
 
 
-def _choose(held: Held, cursor: Cursor, feed: Feed) -> Next:
+def _choose(held: CursorHeld, cursor: Cursor, feed: Feed) -> Next:
     wanted = tuple(linked for linked in held.entries if feed.wants(linked.entry))
     behind = held.head.sequence - cursor.sequence
     if len(wanted) > feed.bounds.wanted or behind > feed.bounds.events:
-        return Behind("limit")
+        return ReceiverBehind("limit")
     return ReaderRun(wanted, _end(held, cursor), more=len(held.entries) >= _PAGE)
 
 
-def _end(held: Held, cursor: Cursor) -> Cursor:
+def _end(held: CursorHeld, cursor: Cursor) -> Cursor:
     if not held.entries:
         return cursor
     last = held.entries[-1]

@@ -48,7 +48,7 @@ _BY_CLASS: Final[Mapping[int, Reaction]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ReceiverAnswered:
     """The receiver answered; ``retry_after_ms`` is what it asked for, ``body`` how its answer begins."""
 
     status: int
@@ -57,7 +57,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreached:
+class ReceiverUnreached:
     """No answer: a short word that says why."""
 
     reason: str
@@ -70,7 +70,7 @@ class Barred:
     reason: str = "address"
 
 
-Outcome: TypeAlias = Answered | Unreached | Barred
+Outcome: TypeAlias = ReceiverAnswered | ReceiverUnreached | Barred
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ DeliveryVerdict: TypeAlias = Delivered | Later | GivenUp
 def read_reaction(outcome: Outcome) -> Reaction:
     """How an outcome is taken."""
     match outcome:
-        case Answered(status=status):
+        case ReceiverAnswered(status=status):
             return _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, Reaction.BUSY)
         case Barred():
             return Reaction.REFUSED
-        case Unreached():
+        case ReceiverUnreached():
             return Reaction.BUSY
         case _:
             assert_never(outcome)
@@ -132,7 +132,7 @@ def judge(trouble: Trouble, outcome: Outcome, now_ms: int, chance: float) -> Del
     )
     if reaction is Reaction.GONE or after.refusals >= MOST_REFUSALS or is_over(after, now_ms):
         return GivenUp(after)
-    wanted_ms = outcome.retry_after_ms if isinstance(outcome, Answered) else 0
+    wanted_ms = outcome.retry_after_ms if isinstance(outcome, ReceiverAnswered) else 0
     left_ms = after.since_ms + LONGEST_MS - now_ms
     return Later(after, min(max(pause_ms(after.tries, chance), wanted_ms), left_ms))
 
@@ -156,9 +156,9 @@ def pause_ms(tries: int, chance: float) -> int:
 
 def _name(outcome: Outcome) -> str:
     match outcome:
-        case Answered(status=status):
+        case ReceiverAnswered(status=status):
             return f"http_{status}"
-        case Unreached(reason=reason) | Barred(reason=reason):
+        case ReceiverUnreached(reason=reason) | Barred(reason=reason):
             return reason
         case _:
             assert_never(outcome)

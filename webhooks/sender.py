@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import ClientConnectorDNSError, ClientError, ClientSSLError, ClientTimeout
 
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.address_screen import REFUSED_ERRNO, Screen
-from passerelle.webhooks.retries import Answered, Barred, Unreached
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
+from passerelle.webhooks.retries import Barred, ReceiverAnswered, ReceiverUnreached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,12 +40,12 @@ class WebhookSender:
         clock: Clock,
         *,
         timeout_s: float = TIMEOUT_S,
-        screen: Screen | None = None,
+        screen: AddressScreen | None = None,
         resolver: AbstractResolver | None = None,
     ) -> None:
         self._clock = clock
         self._timeout = ClientTimeout(total=timeout_s)
-        self._screened = PeerSessions(screen=screen or Screen(), resolver=resolver)
+        self._screened = PeerSessions(screen=screen or AddressScreen(), resolver=resolver)
         self._trusted = PeerSessions()
 
     async def post(self, address: Address, headers: Mapping[str, str], body: bytes) -> Outcome:
@@ -61,9 +61,9 @@ class WebhookSender:
                 allow_redirects=False,
             ) as response:
                 body = await _read_some(response)
-                return Answered(response.status, self._read_retry_after(response), body)
+                return ReceiverAnswered(response.status, self._read_retry_after(response), body)
         except TimeoutError:
-            return Unreached("timeout")
+            return ReceiverUnreached("timeout")
         except (ClientError, OSError, ValueError) as error:
             return _explain(error)
 
@@ -100,5 +100,5 @@ def _explain(error: Exception) -> Outcome:
     if isinstance(error, OSError) and error.errno == REFUSED_ERRNO:
         return Barred()
     if isinstance(error, ClientConnectorDNSError):
-        return Unreached("dns")
-    return Unreached("tls" if isinstance(error, ClientSSLError) else "connection")
+        return ReceiverUnreached("dns")
+    return ReceiverUnreached("tls" if isinstance(error, ClientSSLError) else "connection")

@@ -16,12 +16,12 @@ from passerelle.channels.cursor_check import end_of
 from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor
-from passerelle.webhooks.kinds import Bounds, Described, Opened, Parcel, Whole
+from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
 from passerelle.webhooks.notifier import sign_parcel
 from passerelle.webhooks.stream_webhooks import read_webhook_name
 
 if TYPE_CHECKING:
-    from passerelle.channels.cursor_check import Linked
+    from passerelle.channels.cursor_check import LinkedEntry
     from passerelle.channels.views import View
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry, EventLog
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BATCH_EVENTS: Final = 100
 BATCH_BYTES: Final = 262_144
-_ANYTHING: Final = Bounds(wanted=1 << 40, events=1 << 40)
+_ANYTHING: Final = ReplayLimits(wanted=1 << 40, events=1 << 40)
 _GONE: Final = "http_410"
 
 
@@ -83,7 +83,7 @@ class StreamFeed:
         return self.kind.webhooks.rules.judge(self.stored.url)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ReplayLimits:
         """It gets every event, however far behind it is: what is not kept any more is a gap."""
         return _ANYTHING
 
@@ -101,10 +101,10 @@ class StreamFeed:
         del cursor
         return False
 
-    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+    def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
         """Batches of at most 100 events and 256 KiB, but of one event at least."""
-        batches: list[tuple[Linked, ...]] = []
-        batch: list[Linked] = []
+        batches: list[tuple[LinkedEntry, ...]] = []
+        batch: list[LinkedEntry] = []
         size = 0
         for linked in wanted:
             length = len(linked.entry.data)
@@ -115,7 +115,9 @@ class StreamFeed:
             size += length
         return [*batches, tuple(batch)] if batch else batches
 
-    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+    async def compose(
+        self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
+    ) -> Parcel:
         """The batch, its envelopes byte for byte as they are stored."""
         events = b",".join(linked.entry.data for linked in together)
         body = b'{"kind":"events","stream":%b,"from":"%b","cursor":"%b","events":[%b]}' % (
@@ -126,11 +128,11 @@ class StreamFeed:
         )
         return self._sign(body, f"{self.name.webhook_id}.{cursor}")
 
-    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
         """A gap: the receiver fetches the state, and goes on behind the cursor."""
         head = await self.kind.log.read_head(self.name.stream)
         if head is None:
-            return Whole(None, since, ends=True)
+            return WholeState(None, since, ends=True)
         cursor = end_of(head)
         gap: JsonObject = {
             "kind": "gap",
@@ -141,10 +143,10 @@ class StreamFeed:
             "snapshot": f"/v1/streams/{self.stored.stream}/snapshot",
         }
         parcel = self._sign(orjson.dumps(gap), f"{self.name.webhook_id}.gap.{cursor}")
-        return Whole(parcel, cursor, ends=False)
+        return WholeState(parcel, cursor, ends=False)
 
     def find_acked(
-        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+        self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
         """How far the receiver has it: all of it, unless it names the cursor behind an event. None: not at all."""
         said = _read_ack(answer)

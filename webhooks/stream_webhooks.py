@@ -39,11 +39,11 @@ from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import record
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.places import name_home, open_home
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 from passerelle.webhooks.deliveries import ROW
 
 if TYPE_CHECKING:
-    from passerelle.channels.services import Grant, StreamAccess
+    from passerelle.channels.services import StreamAccess, StreamGrant
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import AnyPayload
     from passerelle.core.ports.channels import Channels
@@ -228,13 +228,13 @@ class StreamWebhooks:
     async def remove(self, name: WebhookName, stored: StoredWebhook, *, gone: bool = False) -> None:
         """Forgets a webhook and what is owed to it; ``gone``: its receiver said so."""
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             if name.field not in decision.fields(name.ref):
-                return Terms()
+                return AppendOptions()
             decision.set_field(name.ref, name.field, None)
             if name.inbox is not None:  # its row finds nothing, and ends the target
-                return Terms(due=(DueChange(_row(name), 0),))
-            return Terms(targets=(TargetChange(name.target, None),))
+                return AppendOptions(due=(DueChange(_row(name), 0),))
+            return AppendOptions(targets=(TargetChange(name.target, None),))
 
         await self.writes.decide(name.session, [name.ref], body)
         ended = ChannelDisconnected(stored.channel_id, 1, "refused" if gone else "left")
@@ -271,11 +271,11 @@ class StreamWebhooks:
         given_up = ChannelMessage(stored.channel_id, "status", "out", "webhook_given_up", text)
         await self.tell(stored, given_up, key)
 
-    async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> Grant:
+    async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> StreamGrant:
         return await access.grant(principal, parse_stream_name(stream), full=False)
 
     async def _set(
-        self, principal: Principal, command: SetStreamWebhook, grant: Grant
+        self, principal: Principal, command: SetStreamWebhook, grant: StreamGrant
     ) -> StreamWebhookSet:
         sealer = self._require_sealer()
         self.rules.judge(command.url)
@@ -332,7 +332,7 @@ class StreamWebhooks:
         await self.targets.make(name.stream, name.target, str(end_of(head)))
 
     async def _store(self, principal: Principal, name: WebhookName, stored: StoredWebhook) -> None:
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             fields = decision.fields(name.ref)
             others = [one for one in fields if one.startswith(FIELD) and one != name.field]
             if len(others) >= MOST_WEBHOOKS:
@@ -341,8 +341,8 @@ class StreamWebhooks:
                 open_home(decision, name.ref, principal)
             decision.set_field(name.ref, name.field, to_bytes(stored))
             if name.inbox is not None:
-                return Terms(due=(DueChange(_row(name), 0),))
-            return Terms(targets=(TargetChange(name.target, "*"),))
+                return AppendOptions(due=(DueChange(_row(name), 0),))
+            return AppendOptions(targets=(TargetChange(name.target, "*"),))
 
         await self.writes.decide(name.session, [name.ref], body)
 
@@ -375,7 +375,7 @@ def _list_stored(held: Held) -> dict[str, StoredWebhook]:
     }
 
 
-def _name(principal: Principal, grant: Grant, webhook_id: str) -> WebhookName:
+def _name(principal: Principal, grant: StreamGrant, webhook_id: str) -> WebhookName:
     if grant.stream.kind is StreamKind.INBOX:
         return WebhookName(name_home(principal), webhook_id, grant.stream.id)
     return WebhookName(grant.stream.id, webhook_id)

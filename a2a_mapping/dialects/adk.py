@@ -20,8 +20,8 @@ from typing import Final
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag
 from passerelle.a2a_mapping.dialects.pause import (
+    AgentPause,
     DecidedQuestion,
-    Pause,
     identify_occurrence,
     make_reply,
 )
@@ -42,7 +42,7 @@ _LEAVE, _WORDS, _FORM = "leave ", "words ", "form "
 _RESULT: Final = "result"
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """The calls of the status message that wait for a person; none when it holds one that cannot be read."""
     calls = [
         object_at(part, "data")
@@ -109,7 +109,7 @@ def _answer(reply: DecidedQuestion) -> JsonObject | None:
     return {_RESULT: given.text} if native_id.startswith(_WORDS) else None
 
 
-def _read_call(pause: Pause, call: JsonObject) -> PeerPrompt | None:
+def _read_call(pause: AgentPause, call: JsonObject) -> PeerPrompt | None:
     native_id, name = text_at(call, "id"), text_at(call, "name")
     args = object_at(call, "args")
     if not native_id or " " in native_id:
@@ -136,7 +136,7 @@ def _read_call(pause: Pause, call: JsonObject) -> PeerPrompt | None:
     return None
 
 
-def _read_input(pause: Pause, native_id: str, args: JsonObject) -> PeerPrompt | None:
+def _read_input(pause: AgentPause, native_id: str, args: JsonObject) -> PeerPrompt | None:
     text, payload = text_at(args, "message"), object_at(args, "payload")
     schema = object_at(args, "response_schema") or object_at(args, "responseSchema")
     tool = text_at(payload, "tool_name")

@@ -10,7 +10,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
+from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.extensions import APPROVAL
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -19,7 +19,7 @@ from passerelle.core.wire.json import JsonObject
 NAME: Final = "agentstack"
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """The one approval of the status message, if it asks for one."""
     form = object_at(object_at(pause.message, "metadata"), APPROVAL)
     if not form:

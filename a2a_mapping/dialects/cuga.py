@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
-from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
+from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.wire.json import JsonObject
@@ -14,7 +14,7 @@ from passerelle.core.wire.json import JsonObject
 NAME: Final = "cuga"
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """The one action that waits, if the metadata names one."""
     metadata = object_at(pause.message, "metadata")
     native_id = text_at(metadata, "action_id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import escape_text, escape_value
-from passerelle.a2a_mapping.dialects.pause import Pause, identify_occurrence, is_lossy
+from passerelle.a2a_mapping.dialects.pause import AgentPause, identify_occurrence, is_lossy
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.payloads.approval import Option
 from passerelle.core.wire.json import Json, JsonObject
@@ -16,7 +16,7 @@ REJECT: Final = Option("reject", "Reject", "reject_once")
 
 def ask_leave(
     dialect: str,
-    pause: Pause,
+    pause: AgentPause,
     native_id: str | None,
     tool: str,
     args: Json,

@@ -13,7 +13,7 @@ from typing import Final
 from passerelle.a2a_mapping.dialects.display import escape_text
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
+from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
 from passerelle.a2a_mapping.extensions import KAGENT_HITL
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
@@ -26,7 +26,7 @@ _ASK_USER: Final = "ask_user"
 _MEMBER: Final = "answer"
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """The tools or the questions of the status message; none when one of them cannot be answered."""
     form = _read_form(pause.message)
     match text_at(form, "type"):
@@ -94,7 +94,7 @@ def _read_form(message: JsonObject) -> JsonObject:
     return object_at(object_at(message, "metadata"), KAGENT_HITL)
 
 
-def _detect_tools(pause: Pause, form: JsonObject) -> list[PeerPrompt]:
+def _detect_tools(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
     tools = objects_at(object_at(form, "nested") or form, "tools")
     ids = {text_at(tool, "id") for tool in tools}
     if "" in ids or len(ids) != len(tools):
@@ -114,7 +114,7 @@ def _detect_tools(pause: Pause, form: JsonObject) -> list[PeerPrompt]:
     ]
 
 
-def _detect_questions(pause: Pause, form: JsonObject) -> list[PeerPrompt]:
+def _detect_questions(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
     questions = objects_at(form, "questions")
     nested = object_at(form, "nested")
     tools = objects_at(nested, "tools")

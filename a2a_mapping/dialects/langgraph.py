@@ -16,7 +16,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, ask_leave
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
+from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -27,7 +27,7 @@ _ARTIFACT: Final = "Interrupt"
 _SEPARATOR: Final = " "
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """The calls and questions of every interrupt; none when one of them has no id."""
     asked = [one for one in pause.artifacts if text_at(one, "name") == _ARTIFACT]
     # Artifacts stay: the last one is that of this pause.
@@ -94,7 +94,7 @@ def read_answers(message: JsonObject) -> list[NativeAnswer]:
     ]
 
 
-def _read(pause: Pause, interrupt: JsonObject) -> list[PeerPrompt]:
+def _read(pause: AgentPause, interrupt: JsonObject) -> list[PeerPrompt]:
     name, value = text_at(interrupt, "id"), interrupt.get("value")
     form: JsonObject = value if isinstance(value, dict) else {}
     calls, reviews = objects_at(form, "action_requests"), objects_at(form, "review_configs")
@@ -110,7 +110,7 @@ def _read(pause: Pause, interrupt: JsonObject) -> list[PeerPrompt]:
 
 
 def _read_call(
-    pause: Pause, native_id: str, call: JsonObject, allowed: dict[str, list[str]]
+    pause: AgentPause, native_id: str, call: JsonObject, allowed: dict[str, list[str]]
 ) -> PeerPrompt:
     tool = text_at(call, "name")
     args = call.get("args", call.get("arguments"))

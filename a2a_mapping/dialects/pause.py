@@ -18,7 +18,7 @@ _NAMESPACE: Final = hashlib.sha1(b"urn:passerelle:decision", usedforsecurity=Fal
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class AgentPause:
     """A task of a peer that waits. ``task`` and ``context`` are the peer's own ids."""
 
     peer: str
@@ -53,13 +53,13 @@ class DecidedQuestion:
     """The answer in the dialect's own form, where it was given so."""
 
 
-def read_pause(peer: str, task: JsonObject) -> Pause | None:
+def read_pause(peer: str, task: JsonObject) -> AgentPause | None:
     """The pause that a peer's Task (with the peer's ids) is in, or None when it does not wait."""
     status = object_at(task, "status")
     state = text_at(status, "state")
     if state not in INTERRUPTED_STATES:
         return None
-    return Pause(
+    return AgentPause(
         peer=peer,
         task=text_at(task, "id"),
         context=text_at(task, "contextId"),
@@ -70,7 +70,7 @@ def read_pause(peer: str, task: JsonObject) -> Pause | None:
     )
 
 
-def identify_occurrence(pause: Pause, native_id: str | None) -> str:
+def identify_occurrence(pause: AgentPause, native_id: str | None) -> str:
     """The key of one question, equal at every sight of it: stream, poll, or the history of the peer.
 
     By the peer's id of the question, else by the status message, else by what was asked and when: a peer that waits
@@ -119,7 +119,7 @@ def derive_message_id(decision_ids: list[str]) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _digest_content(pause: Pause) -> str:
+def _digest_content(pause: AgentPause) -> str:
     try:
         return digest([pause.native_status, pause.message.get("parts")])
     except InvalidInput:

@@ -13,8 +13,8 @@ from typing import Final, cast, get_args
 
 from passerelle.a2a_mapping.dialects.display import escape_text, escape_value
 from passerelle.a2a_mapping.dialects.pause import (
+    AgentPause,
     DecidedQuestion,
-    Pause,
     identify_occurrence,
     is_lossy,
     make_reply,
@@ -37,7 +37,7 @@ _ALLOWING: Final = ("allow_once", "allow_always", "answer")
 _SEPARATOR: Final = " "
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """Every well-formed question in the status message, in order; several are a group."""
     forms = [
         form
@@ -61,7 +61,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
     return {**message, "extensions": [PERMISSION]}
 
 
-def _read_form(pause: Pause, form: JsonObject) -> PeerPrompt | None:
+def _read_form(pause: AgentPause, form: JsonObject) -> PeerPrompt | None:
     kind, native_id = text_at(form, "kind"), _read_native_id(form)
     options = _read_options(form)
     if native_id is None or kind not in _KINDS or not options:

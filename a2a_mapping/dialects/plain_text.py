@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.pause import (
+    AgentPause,
     DecidedQuestion,
-    Pause,
     identify_occurrence,
     make_reply,
 )
@@ -27,7 +27,7 @@ CANCEL: Final = Option("cancel", "Cancel the task", "cancel")
 NO_CONSENT: Final = "Not approved: no consent was given. Do not retry, and do not work around this."
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """One question, whatever the pause says."""
     authorizes = pause.native_status == AUTH_REQUIRED
     return [

@@ -15,7 +15,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, read_text, req
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import InvalidInput
-from passerelle.core.payloads.approval import Request
+from passerelle.core.payloads.approval import ApprovalRequest
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.times import format_ms
 
@@ -33,7 +33,7 @@ def relabel_prompt(prompt: PeerPrompt, ids: Relabel) -> PeerPrompt:
     )
 
 
-def list_request_parts(request: Request, rev: int) -> list[Json]:
+def list_request_parts(request: ApprovalRequest, rev: int) -> list[Json]:
     """The parts of a status message that shows ``request``; the peer's words stand below ours."""
     text = request.title
     if request.description:

@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.dialects import (
     strands,
 )
 from passerelle.a2a_mapping.dialects.native import NativeAnswer, keep_native
-from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, read_pause
+from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, read_pause
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.wire.json import JsonObject
 
@@ -28,7 +28,7 @@ class Dialect:
     """How one family of peers asks and is answered."""
 
     name: str
-    detect: Callable[[Pause], list[PeerPrompt]]
+    detect: Callable[[AgentPause], list[PeerPrompt]]
     encode: Callable[[Sequence[DecidedQuestion], str, str], JsonObject | None]
     read: Callable[[JsonObject], list[NativeAnswer]] | None = None
     """What a caller answers in this form; None where the form is ours, or its answers are no decisions."""

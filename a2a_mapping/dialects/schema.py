@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.pause import (
+    AgentPause,
     DecidedQuestion,
-    Pause,
     identify_occurrence,
     make_reply,
 )
@@ -28,7 +28,7 @@ MEDIA_TYPE: Final = "application/schema+json"
 ANSWER_TYPE: Final = "application/json"
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """The form of the status message; none when there are several, or it is more than a form."""
     forms = [
         object_at(part, "data")

@@ -12,7 +12,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, Pause, make_reply
+from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -22,7 +22,7 @@ NAME: Final = "strands"
 _GATES: Final = ("approv", "confirm", "permission")
 
 
-def detect(pause: Pause) -> list[PeerPrompt]:
+def detect(pause: AgentPause) -> list[PeerPrompt]:
     """Each interrupt of the status message; none when one of them has no id."""
     found = [
         interrupt
@@ -72,7 +72,7 @@ def _answer(reply: DecidedQuestion) -> str | None:
     return reply.answer.text if reply.answer.allowed else None
 
 
-def _read(pause: Pause, interrupt: JsonObject) -> PeerPrompt | None:
+def _read(pause: AgentPause, interrupt: JsonObject) -> PeerPrompt | None:
     native_id = text_at(interrupt, "interruptId") or text_at(interrupt, "id")
     if not native_id:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import Link, add_verb
+from passerelle.cli.verbs.verb import GatewayLink, add_verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ agents: Final = typer.Typer()
 
 @add_verb(agents, "agents --skill summarize --data-dir ./state", "agents")
 def show(
-    link: Link,
+    link: GatewayLink,
     skill: Annotated[str | None, typer.Option(help="Only agents with this skill.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only agents with this tag.")] = None,
 ) -> None:

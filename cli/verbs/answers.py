@@ -12,7 +12,7 @@ import typer
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.verbs.approval_text import describe_audit, describe_question
 from passerelle.cli.verbs.questions import MuteFlag
-from passerelle.cli.verbs.verb import Link, add_verb, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
 from passerelle.core.errors import Forbidden, StaleAnswer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ DigestFlag = Annotated[
 
 
 @add_verb(answers, "approvals show act_2f…")
-def show(link: Link, question: QuestionArgument) -> None:
+def show(link: GatewayLink, question: QuestionArgument) -> None:
     """Show a question in full, with what may be chosen and what became of it."""
     answer = link.read(name_path(_PATH, question))
     link.tell(answer, describe_question(answer if link.as_json else _read_whole(link, answer)))
@@ -44,7 +44,7 @@ def show(link: Link, question: QuestionArgument) -> None:
 
 @add_verb(answers, "approvals allow act_2f… --comment 'as agreed'")
 def allow(
-    link: Link,
+    link: GatewayLink,
     question: QuestionArgument,
     option: OptionFlag = None,
     comment: CommentFlag = None,
@@ -63,7 +63,7 @@ def allow(
 
 @add_verb(answers, "approvals deny act_2f…")
 def deny(
-    link: Link,
+    link: GatewayLink,
     question: QuestionArgument,
     option: OptionFlag = None,
     comment: CommentFlag = None,
@@ -79,7 +79,7 @@ def deny(
 
 @add_verb(answers, "approvals answer act_2f… 'the blue one'")
 def answer(
-    link: Link,
+    link: GatewayLink,
     question: QuestionArgument,
     words: Annotated[str, typer.Argument(metavar="WORDS", help="The answer.")],
     option: OptionFlag = None,
@@ -91,7 +91,7 @@ def answer(
 
 
 @add_verb(answers, "approvals retry-return act_2f…", "retry-return")
-def retry_return(link: Link, question: QuestionArgument) -> None:
+def retry_return(link: GatewayLink, question: QuestionArgument) -> None:
     """Try an answer again that could not be delivered to the agent."""
     told = link.post(name_path(_PATH, question, "return"))
     link.tell(told, [f"{text_at(told, 'returnState')}  {question}"])
@@ -99,7 +99,7 @@ def retry_return(link: Link, question: QuestionArgument) -> None:
 
 @add_verb(answers, "approvals audit act_2f…")
 def audit(
-    link: Link,
+    link: GatewayLink,
     question: Annotated[
         str | None, typer.Argument(metavar="ID", help="A question; else what came of devices.")
     ] = None,
@@ -111,7 +111,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def sign_answer(link: Link, said: dict[str, Json], action: str) -> dict[str, Json]:
+def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[str, Json]:
     """The answer with the signature of this machine; as it is where this machine is no device."""
     from passerelle.core.approval.signed_decision import compose_decision
     from passerelle.core.commands import RespondAction
@@ -129,7 +129,7 @@ def sign_answer(link: Link, said: dict[str, Json], action: str) -> dict[str, Jso
 
 
 def _decide(
-    link: Link,
+    link: GatewayLink,
     view: JsonObject,
     option: str,
     comment: str | None,
@@ -151,7 +151,7 @@ def _decide(
     link.tell(told, [_describe_outcome(told)])
 
 
-def _read_whole(link: Link, view: JsonObject) -> JsonObject:
+def _read_whole(link: GatewayLink, view: JsonObject) -> JsonObject:
     """The question with all of its content, where it shows only the beginning; as it is where that is too large."""
     subject = object_at(view, "subject")
     size = subject.get("bytes")
@@ -174,7 +174,7 @@ def _check_digest(view: JsonObject, digest: str | None) -> None:
         raise StaleAnswer("digest_mismatch", "--digest")
 
 
-def _ask_back(link: Link, view: JsonObject) -> None:
+def _ask_back(link: GatewayLink, view: JsonObject) -> None:
     """A yes of consequence is said twice, and with the whole of it before one's eyes."""
     if text_at(view, "risk") not in _GRAVE:
         return

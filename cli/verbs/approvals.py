@@ -1,4 +1,4 @@
-"""``passerelle approvals``: questions, why they were asked, standing yeses, and rules tried on what was asked."""
+"""``passerelle approvals``: questions, why they were asked, standing approvals, and rules tried on what was asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.verbs.approval_text import RiskWord, describe_judgement
 from passerelle.cli.verbs.verb import (
-    Link,
+    GatewayLink,
     add_verb,
     flatten,
     format_fields,
@@ -38,7 +38,7 @@ _State = Literal[
 _Kind = Literal["permission", "input", "auth", "confirmation"]
 
 approvals: Final = typer.Typer(
-    help="Questions: answer them, watch them; standing yeses, and rules tried on what was asked.",
+    help="Questions: answer them, watch them; standing approvals, and rules tried on what was asked.",
     epilog="Example: passerelle approvals list",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -49,7 +49,7 @@ ActionArgument = Annotated[str, typer.Argument(metavar="QUESTION", help="Id of t
 
 @add_verb(approvals, "approvals list", "list")
 def list_pending(
-    link: Link,
+    link: GatewayLink,
     *,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 100,
     kind: Annotated[_Kind | None, typer.Option(help="Those of a kind.")] = None,
@@ -72,32 +72,32 @@ def list_pending(
 
 
 @add_verb(approvals, "approvals explain act_2f…")
-def explain(link: Link, question: ActionArgument) -> None:
+def explain(link: GatewayLink, question: ActionArgument) -> None:
     """Say why a question was asked, and what became of it."""
     answer = link.read(name_path("/v1/approvals", question, "explain"))
     link.tell(answer, _explain(answer))
 
 
 @add_verb(approvals, "approvals grants")
-def grants(link: Link) -> None:
-    """List standing yeses with their uses, those that ended lately too."""
+def grants(link: GatewayLink) -> None:
+    """List standing approvals with their uses, those that ended lately too."""
     answer = link.read("/v1/grants")
     link.tell(answer, _list_grants(answer))
 
 
 @add_verb(approvals, "approvals revoke gr_2f…", changes=True)
 def revoke(
-    link: Link,
+    link: GatewayLink,
     grant: Annotated[str, typer.Argument(metavar="GRANT", help="As the list names it.")],
 ) -> None:
-    """End a standing yes; what it has answered already stays answered."""
+    """End a standing approval; what it has answered already stays answered."""
     answer = link.delete(name_path("/v1/grants", grant))
     link.tell(answer, [f"{text_at(answer, 'outcome')}  {grant}"])
 
 
 @add_verb(approvals, "approvals bypass --seconds 1800", changes=True)
 def bypass(
-    link: Link,
+    link: GatewayLink,
     seconds: Annotated[
         int, typer.Option(min=0, max=28_800, help="For how long; 0 ends it.")
     ] = 3_600,

@@ -1,4 +1,4 @@
-"""``passerelle deliveries``: webhooks whose deliveries fail, and another try for them."""
+"""``passerelle deliveries``: webhooks whose deliveries fail, and a retry for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import as_list, objects_at
-from passerelle.cli.verbs.verb import Link, add_verb, format_table
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ _MOST: Final = 1000
 _COLUMNS: Final = ("state", "reason", "tries", "since", "url", "delivery")
 
 deliveries: Final = typer.Typer(
-    help="Webhooks whose deliveries fail, and another try for them.",
+    help="Webhooks whose deliveries fail, and a retry for them.",
     epilog="Example: passerelle deliveries list",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -27,17 +27,17 @@ deliveries: Final = typer.Typer(
 
 @add_verb(deliveries, "deliveries list --json", "list")
 def show(
-    link: Link,
+    link: GatewayLink,
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 100,
 ) -> None:
-    """List webhooks that were given up (dead) or wait for another try (backoff)."""
+    """List webhooks that were given up (dead) or wait for a retry (backoff)."""
     answer = link.read("/v1/deliveries", {"limit": limit})
     link.tell(answer, _list(objects_at(answer, "deliveries")))
 
 
 @add_verb(deliveries, "deliveries retry --all")
 def retry(
-    link: Link,
+    link: GatewayLink,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="DELIVERY...", help="As the list names them.")
     ] = None,
@@ -52,7 +52,7 @@ def retry(
     link.tell({"deliveries": as_list(done)}, _describe(done))
 
 
-def _name_dead(link: Link) -> list[str]:
+def _name_dead(link: GatewayLink) -> list[str]:
     listed = objects_at(link.read("/v1/deliveries", {"limit": _MOST}), "deliveries")
     return [str(one["delivery"]) for one in listed if one["state"] == "dead"]
 

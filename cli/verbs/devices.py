@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import Link, add_verb, flatten, format_table, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_table, name_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the
 
 @add_verb(devices, "devices pair phone")
 def pair(
-    link: Link,
+    link: GatewayLink,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the device is called.")],
     scope: Annotated[
         list[str] | None, typer.Option(help="A right that it gets; may be given again.")
@@ -69,7 +69,7 @@ def pair(
 
 @add_verb(devices, "devices confirm dev_2f… 123456")
 def confirm(
-    link: Link,
+    link: GatewayLink,
     device: DeviceArgument,
     digits: Annotated[str, typer.Argument(metavar="DIGITS", help="As the device shows them.")],
 ) -> None:
@@ -80,7 +80,7 @@ def confirm(
 
 @add_verb(devices, "devices add-this laptop", "add-this")
 def add_this(
-    link: Link,
+    link: GatewayLink,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What this machine is called.")],
 ) -> None:
     """Make this machine a device, whose answers are signed."""
@@ -105,7 +105,7 @@ def add_this(
 
 
 @add_verb(devices, "devices list", "list")
-def list_all(link: Link) -> None:
+def list_all(link: GatewayLink) -> None:
     """List devices that wait to be confirmed, are trusted, or were revoked."""
     answer = link.read(_PATH)
     link.tell(answer, _list(objects_at(answer, "devices")))
@@ -113,7 +113,7 @@ def list_all(link: Link) -> None:
 
 @add_verb(devices, "devices rename dev_2f… desk")
 def rename(
-    link: Link,
+    link: GatewayLink,
     device: DeviceArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
 ) -> None:
@@ -123,7 +123,7 @@ def rename(
 
 
 @add_verb(devices, "devices revoke dev_2f…")
-def revoke(link: Link, device: DeviceArgument) -> None:
+def revoke(link: GatewayLink, device: DeviceArgument) -> None:
     """Trust a device no more, at once, and list what it has just decided."""
     answer = link.delete(name_path(_PATH, device))
     link.tell(answer, _describe_revoked(answer))
@@ -138,7 +138,7 @@ def draw_code(text: str) -> str:
     return drawn.getvalue()
 
 
-def _wait_for_digits(link: Link, device: str) -> str:
+def _wait_for_digits(link: GatewayLink, device: str) -> str:
     """The digits of a device once it has proven its key."""
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.cli.verbs.answers import sign_answer
-from passerelle.cli.verbs.verb import Link, add_verb
+from passerelle.cli.verbs.verb import GatewayLink, add_verb
 
 if TYPE_CHECKING:
     from passerelle.cli.watch.inbox_watcher import InboxOutput
@@ -20,7 +20,7 @@ inbox_verb: Final = typer.Typer()
 
 @add_verb(inbox_verb, "approvals watch", "watch")
 def watch(
-    link: Link,
+    link: GatewayLink,
     *,
     once: Annotated[bool, typer.Option("--once", help="Show what is open, and end.")] = False,
     patience: Annotated[

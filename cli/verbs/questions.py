@@ -14,7 +14,7 @@ import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.cli.verbs.approval_text import RiskWord, describe_judgement
-from passerelle.cli.verbs.verb import Link, add_verb, format_table, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table, name_path
 from passerelle.core.agent_name import find_base
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _About = Literal["asks", "calls", "delegations", "commands"]
 
 @add_verb(asking, "approvals evaluate --agent payments --tool pay --args '{\"amount\": 40}'")
 def evaluate(
-    link: Link,
+    link: GatewayLink,
     *,
     about: Annotated[_About, typer.Option(help="What the rules are about.")] = "asks",
     agent: Annotated[str | None, typer.Option(help="The agent that asks, or is called.")] = None,
@@ -77,7 +77,7 @@ def evaluate(
 
 @add_verb(asking, "approvals cancel act_2f… --token-env WORKER_KEY")
 def cancel(
-    link: Link,
+    link: GatewayLink,
     question: Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")],
 ) -> None:
     """Take back an open question, as whoever asked; others deny it."""
@@ -124,7 +124,7 @@ MuteFlag = Annotated[
 
 @add_verb(mutes, "approvals mute echo --minutes 60", changes=True)
 def mute(
-    link: Link,
+    link: GatewayLink,
     agent: AgentArgument,
     minutes: Annotated[int, typer.Option(min=1, max=MOST_MIN, help="For how long.")] = 60,
 ) -> None:
@@ -137,14 +137,14 @@ def mute(
 
 
 @add_verb(mutes, "approvals unmute echo", changes=True)
-def unmute(link: Link, agent: AgentArgument) -> None:
+def unmute(link: GatewayLink, agent: AgentArgument) -> None:
     """Have pushes again for what an agent asks."""
     told = link.delete(name_path(_MUTES_PATH, find_base(agent)))
     link.tell(told, [f"not muted  {text_at(told, 'peer')}"])
 
 
 @add_verb(mutes, "approvals mutes", "mutes")
-def list_mutes(link: Link) -> None:
+def list_mutes(link: GatewayLink) -> None:
     """List the agents that are muted now."""
     told = link.read(_MUTES_PATH)
     link.tell(told, _list(objects_at(told, "mutes")))

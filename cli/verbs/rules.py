@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import Link, add_verb, flatten, format_table
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_table
 from passerelle.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PolicyFlag = Annotated[
 
 
 @add_verb(rules, "approvals rules", "rules")
-def show(link: Link) -> None:
+def show(link: GatewayLink) -> None:
     """Show the rules in force, and which of them were edited while it runs."""
     answer = link.read(_PATH)
     link.tell(answer, _show(answer))
@@ -38,7 +38,7 @@ def show(link: Link) -> None:
 
 @add_verb(rules, "approvals set-rules rules.yaml --rev 3 --dry-run", "set-rules", changes=True)
 def set_rules(
-    link: Link,
+    link: GatewayLink,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="YAML with `rules`, and `owners` if wanted.")
     ],
@@ -60,7 +60,7 @@ def set_rules(
 
 @add_verb(rules, "approvals dry-run --policy passerelle.yaml", "dry-run")
 def dry_run(
-    link: Link,
+    link: GatewayLink,
     policy: PolicyFlag,
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 200,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.cli.verbs.tasks import VersionFlag
 from passerelle.cli.verbs.verb import (
-    Link,
+    GatewayLink,
     add_verb,
     flatten,
     format_fields,
@@ -38,7 +38,7 @@ LabelFlag = Annotated[
 
 @add_verb(sessions, "sessions list", "list")
 def list_all(
-    link: Link,
+    link: GatewayLink,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
     page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
 ) -> None:
@@ -49,7 +49,7 @@ def list_all(
 
 @add_verb(sessions, "sessions show se_2f… --limit 20")
 def show(
-    link: Link,
+    link: GatewayLink,
     session: SessionArgument,
     limit: Annotated[
         int, typer.Option(min=1, max=1000, help="How many of the newest events to look at.")
@@ -66,7 +66,7 @@ def show(
 
 @add_verb(sessions, 'sessions open "Boats in the harbour" --label team=north', "open", changes=True)
 def open_one(
-    link: Link,
+    link: GatewayLink,
     title: Annotated[str, typer.Argument(metavar="TITLE", help="Its name.")],
     label: LabelFlag = None,
 ) -> None:
@@ -76,7 +76,7 @@ def open_one(
 
 @add_verb(sessions, 'sessions rename se_2f… "Boats at sea"', changes=True)
 def rename(
-    link: Link,
+    link: GatewayLink,
     session: SessionArgument,
     title: Annotated[str | None, typer.Argument(metavar="TITLE", help="Its new name.")] = None,
     label: LabelFlag = None,
@@ -92,7 +92,7 @@ def rename(
 
 @add_verb(sessions, "sessions interrupt se_2f… --reason 'no longer needed'", changes=True)
 def interrupt(
-    link: Link,
+    link: GatewayLink,
     session: SessionArgument,
     thread: Annotated[str | None, typer.Option(help="Only in this thread.")] = None,
     turn: Annotated[str | None, typer.Option(help="Only this turn.")] = None,
@@ -119,7 +119,7 @@ def _read_labels(given: list[str] | None) -> JsonObject | None:
     return labels
 
 
-def _tell_change(link: Link, answer: JsonObject) -> None:
+def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
     session = object_at(answer, "session")
     said = [text_at(session, "sessionId"), f"version {answer.get('version')}"]
     again = ["as before"] if answer.get("repeated") else []

@@ -8,7 +8,7 @@ import typer
 
 from passerelle.a2a_mapping.members import text_at
 from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, tell_change
-from passerelle.cli.verbs.verb import Link, add_verb, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
 from passerelle.core.errors import CallerError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TargetArgument = Annotated[
 
 @add_verb(changes, "tasks pause task_2f…", changes=True)
 def pause(
-    link: Link, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
+    link: GatewayLink, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
 ) -> None:
     """Hold a task: nothing more is sent for it.
 
@@ -39,7 +39,7 @@ def pause(
 
 @add_verb(changes, "tasks resume task_2f…", changes=True)
 def resume(
-    link: Link, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
+    link: GatewayLink, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
 ) -> None:
     """Go on with a task that is paused, blocked or lost."""
     _change(link, task, "resume", reason=reason, version=version)
@@ -47,7 +47,7 @@ def resume(
 
 @add_verb(changes, "tasks give task_2f… bob", changes=True)
 def give(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     owner: Annotated[
         str, typer.Argument(metavar="OWNER", help="A client, `owner`, or <issuer>:<subject>.")
@@ -66,7 +66,7 @@ def give(
 
 @add_verb(changes, "tasks cancel task_2f… --subtree", changes=True)
 def cancel(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     reason: ReasonFlag = None,
     subtree: Annotated[
@@ -93,7 +93,7 @@ def cancel(
 
 @add_verb(changes, "tasks update task_2f… --title Boats --priority 5", changes=True)
 def update(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     title: Annotated[str | None, typer.Option(help="Name for lists.")] = None,
     objective: Annotated[str | None, typer.Option(help="What is to be done.")] = None,
@@ -117,7 +117,7 @@ def update(
 
 @add_verb(changes, 'tasks progress task_2f… --percent 40 --step "2 of 5"', changes=True)
 def progress(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     percent: Annotated[int | None, typer.Option(min=0, max=100, help="How far it is.")] = None,
     phase: Annotated[
@@ -143,7 +143,7 @@ def progress(
 
 @add_verb(changes, "tasks complete task_2f…", changes=True)
 def complete(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     summary: Annotated[str | None, typer.Option(help="What came of it.")] = None,
     version: VersionFlag = None,
@@ -157,7 +157,7 @@ def complete(
 
 @add_verb(changes, "tasks fail task_2f… --code no_budget --reason 'too dear'", changes=True)
 def fail(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     code: Annotated[str | None, typer.Option(help="For programs, such as no_budget.")] = None,
     reason: ReasonFlag = None,
@@ -169,7 +169,7 @@ def fail(
 
 @add_verb(changes, "tasks retry task_2f… 'the index is back'", changes=True)
 def retry(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     reason: Annotated[str, typer.Argument(help="Why; it is kept with the attempt.")],
     agent: Annotated[
@@ -186,7 +186,7 @@ def retry(
 
 @add_verb(changes, "tasks link task_2f… blocks task_31…", "link", changes=True)
 def link_to(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     kind: KindArgument,
     target: TargetArgument,
@@ -201,7 +201,7 @@ def link_to(
 
 @add_verb(changes, "tasks unlink task_2f… blocks task_31…", changes=True)
 def unlink(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     kind: KindArgument,
     target: TargetArgument,
@@ -214,5 +214,5 @@ def unlink(
     _change(link, task, "unlink", kind=kind, target=target, reason=reason)
 
 
-def _change(link: Link, task: str, act: str, **members: Json) -> None:
+def _change(link: GatewayLink, task: str, act: str, **members: Json) -> None:
     tell_change(link, link.post(name_path("/v1/tasks", task, act), members))

@@ -14,7 +14,7 @@ from passerelle.cli.verbs.task_text import (
     describe_task,
     list_tasks,
 )
-from passerelle.cli.verbs.verb import Link, add_verb, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -41,7 +41,7 @@ _STDIN: Final = "-"
 
 @add_verb(tasks, "tasks list --status running --agent echo", "list")
 def list_all(
-    link: Link,
+    link: GatewayLink,
     *,
     status: Annotated[
         list[str] | None, typer.Option(help="Only in this status; may be given again.")
@@ -76,7 +76,7 @@ def list_all(
 
 
 @add_verb(tasks, "tasks show task_2f…")
-def show(link: Link, task: TaskArgument) -> None:
+def show(link: GatewayLink, task: TaskArgument) -> None:
     """Show a task with its attempts, artifacts and edges."""
     record = link.read(name_path("/v1/tasks", task))
     if link.as_json:
@@ -86,7 +86,7 @@ def show(link: Link, task: TaskArgument) -> None:
 
 
 @add_verb(tasks, "tasks explain task_2f…")
-def explain(link: Link, task: TaskArgument) -> None:
+def explain(link: GatewayLink, task: TaskArgument) -> None:
     """Say why a task is as it is.
 
     Which agent and why, policy, limits, what it waits for, retries, its end: each reason with the fact it is made of.
@@ -97,7 +97,7 @@ def explain(link: Link, task: TaskArgument) -> None:
 
 @add_verb(tasks, 'tasks create echo "say hello" --title Hello', changes=True)
 def create(
-    link: Link,
+    link: GatewayLink,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
     objective: TextArgument,
     *,
@@ -129,7 +129,7 @@ def create(
 
 @add_verb(tasks, "tasks start task_2f…", changes=True)
 def start(
-    link: Link,
+    link: GatewayLink,
     task: TaskArgument,
     text: Annotated[
         str | None, typer.Option(help="Say this in place of the objective; - reads standard input.")
@@ -145,7 +145,7 @@ def start(
 
 @add_verb(tasks, 'tasks send echo "say hello"', changes=True)
 def send(
-    link: Link,
+    link: GatewayLink,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
     text: TextArgument,
     task: Annotated[str | None, typer.Option(help="Go on with this task.")] = None,
@@ -175,6 +175,6 @@ def read_text(given: str) -> str:
     return sys.stdin.read() if given == _STDIN else given
 
 
-def tell_change(link: Link, answer: JsonObject) -> None:
+def tell_change(link: GatewayLink, answer: JsonObject) -> None:
     """Prints what a command has made of a task."""
     link.tell(answer, [describe_change(object_at(answer, "task"), answer)])

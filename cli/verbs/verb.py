@@ -56,7 +56,7 @@ def flatten(text: str, most: int = 60) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class GatewayLink:
     """Opened with the first call, so that a flag that is wrong is complained about before a token is looked for.
 
     ``key`` makes a change safe to be repeated: whoever comes with it again gets the first answer.
@@ -134,7 +134,9 @@ KEY_HELP = "Idempotency key: whoever comes with it again gets the first answer."
 
 def add_verb(
     group: typer.Typer, example: str, name: str | None = None, *, changes: bool = False
-) -> Callable[[Callable[Concatenate[Link, P], None]], Callable[Concatenate[Link, P], None]]:
+) -> Callable[
+    [Callable[Concatenate[GatewayLink, P], None]], Callable[Concatenate[GatewayLink, P], None]
+]:
     """Adds a function to a group of verbs, under its own name or another.
 
     Its first parameter is the Link, the others are arguments and flags as typer reads them. Its docstring is the help.
@@ -142,14 +144,14 @@ def add_verb(
     """
 
     def register(
-        act: Callable[Concatenate[Link, P], None],
-    ) -> Callable[Concatenate[Link, P], None]:
+        act: Callable[Concatenate[GatewayLink, P], None],
+    ) -> Callable[Concatenate[GatewayLink, P], None]:
         shared = [*(_list_parameters(_name_key) if changes else ()), *_list_parameters(_name_flags)]
         parameters = [*_list_parameters(act)[1:], *shared]
 
         def run(**given: Any) -> None:  # noqa: ANN401  flags of any type
             told = {one.name: given.pop(one.name) for one in shared}
-            cast("Callable[..., None]", act)(Link(**told), **given)
+            cast("Callable[..., None]", act)(GatewayLink(**told), **given)
 
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         # Read by inspect, and so by typer.

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from passerelle.cli.verbs.verb import Link, add_verb
+from passerelle.cli.verbs.verb import GatewayLink, add_verb
 
 if TYPE_CHECKING:
-    from passerelle.cli.watch.watcher import Output
+    from passerelle.cli.watch.watcher import BoardOutput
 
 watch_verb: Final = typer.Typer()
 
 
 @add_verb(watch_verb, "tasks watch --session se_2f…", "watch")
 def watch(
-    link: Link,
+    link: GatewayLink,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="TASK...", help="Ids of tasks; without any, whatever is open."),
@@ -39,7 +39,7 @@ def watch(
     A table in a terminal; elsewhere, or with --json, one line for each change. It ends with status 0 when every task
     that was named has completed, with 1 when one ended otherwise, and lasts through restarts of the gateway.
     """
-    from passerelle.cli.watch.watcher import Watcher, Wish
+    from passerelle.cli.watch.watcher import Watcher, WatchOptions
     from passerelle.runtime.common.clock import SystemClock
 
     client = link.open()
@@ -48,13 +48,13 @@ def watch(
         *(f"session:{name}" for name in session or ()),
     )
     watcher = Watcher(
-        Wish(streams, keep, patience), _choose_output(as_json=link.as_json), SystemClock()
+        WatchOptions(streams, keep, patience), _choose_output(as_json=link.as_json), SystemClock()
     )
     token = client.token.get_secret_value() if client.token else None
     raise typer.Exit(asyncio.run(watcher.watch(client.url, token, client.tls)))
 
 
-def _choose_output(*, as_json: bool) -> Output:
+def _choose_output(*, as_json: bool) -> BoardOutput:
     from rich.console import Console
 
     from passerelle.cli.watch.lines import Lines

@@ -29,7 +29,7 @@ _BACKSPACE: Final = frozenset({"\x7f", "\b"})
 _ENTER: Final = frozenset({"\r", "\n"})
 _ESCAPE: Final = "\x1b"
 
-Wish: TypeAlias = Literal["allow", "deny", "reply"]
+AnswerChoice: TypeAlias = Literal["allow", "deny", "reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Inbox:
 
     selected: str | None = None
     is_open: bool = False
-    wish: Wish | None = None
+    wish: AnswerChoice | None = None
     typed: str = ""
     notes: deque[str] = field(default_factory=lambda: deque[str](maxlen=_NOTES))
     frozen: set[str] = field(default_factory=set[str])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from passerelle.client.channel import ChannelClient
-    from passerelle.client.items import Status as LinkStatus
+    from passerelle.client.items import LinkStatus
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import Json, JsonObject
 

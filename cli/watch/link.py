@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from ssl import SSLContext
 
-    from passerelle.client.items import Gap, GapChoice
-    from passerelle.client.items import Status as LinkStatus
+    from passerelle.client.items import Gap, GapChoice, LinkStatus
 
 
 @dataclass(slots=True)

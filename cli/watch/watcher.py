@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from passerelle.client.channel import ChannelClient
-    from passerelle.client.items import Status as LinkStatus
+    from passerelle.client.items import LinkStatus
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import Json
 
@@ -29,7 +29,7 @@ _SEARCH_S: Final = 1.0
 _MOST_STREAMS: Final = 100
 
 
-class Output(Protocol):
+class BoardOutput(Protocol):
     """Where the board is shown."""
 
     def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
@@ -42,7 +42,7 @@ class Output(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WatchOptions:
     """What to watch: streams as channels name them, or without any whatever is open. ``keep``: and what comes after."""
 
     streams: tuple[str, ...] = ()
@@ -55,8 +55,8 @@ class Wish:
 class Watcher:
     """Watches until there is nothing more to show."""
 
-    wish: Wish
-    output: Output
+    wish: WatchOptions
+    output: BoardOutput
     clock: Clock
     board: Board = field(init=False)
     _over: asyncio.Event = field(default_factory=asyncio.Event)

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from passerelle.core.facts import Scope
-from passerelle.core.payloads.approval import PermissionEvaluated, Request, Signature
+from passerelle.core.payloads.approval import (
+    ApprovalRequest,
+    DecisionSignature,
+    PermissionEvaluated,
+)
 from passerelle.core.payloads.device import EVERYTHING, DeviceRights
 from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
@@ -27,12 +31,12 @@ PolicyCause: TypeAlias = Literal[
 class OpenAction:
     """Asks. ``scope`` names what the question belongs to; its action id is filled in."""
 
-    request: Request
+    request: ApprovalRequest
     scope: Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerAction:
     """Answers (CMD-14). ``who`` is the authenticated principal, never a name out of a body.
 
     ``rev`` and ``digest`` say what was read. Without ``option_id`` the one option that takes an answer is meant.
@@ -52,7 +56,7 @@ class Answer:
     """Whether it is the policy of a host, and so for whomever (CMD-21)."""
     rights: DeviceRights = EVERYTHING
     """What the device may say that it comes from."""
-    signature: Signature | None = None
+    signature: DecisionSignature | None = None
     """Verified by whoever made this."""
     must_sign: bool = False
     """Whether a yes to something of this risk takes a signature here."""
@@ -147,7 +151,7 @@ class RetryReturn:
 
 
 FurtherCommand: TypeAlias = (
-    Answer
+    AnswerAction
     | WithdrawVotes
     | SeeAction
     | Escalate

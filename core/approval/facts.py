@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
-from passerelle.core.ids import derive_id, place
+from passerelle.core.ids import derive_id, shard_of
 from passerelle.core.payloads.approval import (
     ActionRequired,
     ActionResolved,
     AnswerSource,
-    Cause,
+    ApprovalDecision,
     ChannelPermissionForwarded,
     ChannelPermissionReturned,
     ClosingState,
-    Decision,
+    DecisionCause,
     OptionKind,
     PermissionRequested,
     PermissionResolved,
@@ -24,13 +24,13 @@ from passerelle.core.payloads.approval import (
 from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval.commands import Answer, ConsumeAction, SettleAction
+    from passerelle.core.approval.commands import AnswerAction, ConsumeAction, SettleAction
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.facts import Scope
-    from passerelle.core.payloads.approval import Option, Request
+    from passerelle.core.payloads.approval import ApprovalRequest, Option
     from passerelle.core.principal import Principal
 
-Told: TypeAlias = Literal["owed", "returning", "returned", "undeliverable"]
+ReturnOutcome: TypeAlias = Literal["owed", "returning", "returned", "undeliverable"]
 
 OUTCOMES: Final[dict[OptionKind, ClosingState]] = {
     "allow_once": "allowed",
@@ -46,7 +46,7 @@ _GATED: Final = frozenset({"permission", "confirmation"})
 """Kinds whose options allow or reject: ``permission.*`` accompanies ``action.*``."""
 
 
-def tell_opening(scope: Scope, request: Request) -> list[Fact]:
+def tell_opening(scope: Scope, request: ApprovalRequest) -> list[Fact]:
     """The question stands."""
     scope = replace(scope, action_id=request.action_id)
     facts = [Fact(scope, ActionRequired(request))]
@@ -56,12 +56,14 @@ def tell_opening(scope: Scope, request: Request) -> list[Fact]:
     return facts
 
 
-def record_answer(state: ActionRecord, answer: Answer, option: Option, now_ms: int) -> Decision:
+def record_answer(
+    state: ActionRecord, answer: AnswerAction, option: Option, now_ms: int
+) -> ApprovalDecision:
     """The decision that a valid answer makes. A message that may be a credential is not in it."""
     who = answer.who
     offered = state.find_option(option.option_id)
     by_caller = answer.turn_id is not None and state.request.kind == "auth"
-    return Decision(
+    return ApprovalDecision(
         decision_id=answer.decision_id,
         outcome="answered_by_caller" if by_caller else OUTCOMES[option.kind],
         # A service that decides is policy at work; nobody may read it as a person's word.
@@ -85,12 +87,16 @@ def record_answer(state: ActionRecord, answer: Answer, option: Option, now_ms: i
 
 
 def decide_alone(
-    state: ActionRecord, outcome: ClosingState, cause: Cause, source: AnswerSource, now_ms: int
-) -> Decision:
+    state: ActionRecord,
+    outcome: ClosingState,
+    cause: DecisionCause,
+    source: AnswerSource,
+    now_ms: int,
+) -> ApprovalDecision:
     """A closing without a decider; its id follows from the action, so that a repeat has the same one."""
     action_id = state.request.action_id
-    return Decision(
-        decision_id=derive_id("dec", place(action_id), action_id, cause),
+    return ApprovalDecision(
+        decision_id=derive_id("dec", shard_of(action_id), action_id, cause),
         outcome=outcome,
         cause=cause,
         source=source,
@@ -103,7 +109,7 @@ def decide_alone(
     )
 
 
-def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> Decision:
+def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> ApprovalDecision:
     """The decision of policy: the first option that says no more than a single yes, or than a no.
 
     Raises:
@@ -120,7 +126,7 @@ def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> Decision:
 
 
 def tell_closing(
-    state: ActionRecord, decision: Decision, superseded_by: str | None = None
+    state: ActionRecord, decision: ApprovalDecision, superseded_by: str | None = None
 ) -> list[Fact]:
     """The one terminal fact (I7), with what accompanies it; all of it belongs into one append."""
     returns = _is_owed(state.request, decision)
@@ -155,7 +161,7 @@ def tell_use(state: ActionRecord, command: ConsumeAction) -> Fact:
 
 def tell_return(
     state: ActionRecord,
-    outcome: Told,
+    outcome: ReturnOutcome,
     *,
     native_status: str | None = None,
     reason: str | None = None,
@@ -210,7 +216,7 @@ def tell_seen(state: ActionRecord, who: Principal) -> Fact:
     return Fact(state.scope, seen)
 
 
-def _is_owed(request: Request, decision: Decision) -> bool:
+def _is_owed(request: ApprovalRequest, decision: ApprovalDecision) -> bool:
     """Whether a peer waits for this: an answer or a timeout, not the end of the asking itself."""
     remote = request.remote
     return decision.source != "system" and remote is not None and remote.answerable

@@ -19,13 +19,13 @@ from passerelle.core.events import check_scope
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.approval import Option
 from passerelle.core.payloads.device import NEGATIVE, reaches
-from passerelle.core.principal import PrincipalKind, Scope
+from passerelle.core.principal import AccessScope, PrincipalKind
 from passerelle.core.wire.canonical import canonicalize
 
 if TYPE_CHECKING:
-    from passerelle.core.approval.commands import Answer, ConsumeAction, OpenAction
+    from passerelle.core.approval.commands import AnswerAction, ConsumeAction, OpenAction
     from passerelle.core.approval.record import ActionRecord
-    from passerelle.core.payloads.approval import Request
+    from passerelle.core.payloads.approval import ApprovalRequest
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
 
@@ -67,7 +67,7 @@ def check_opening(command: OpenAction) -> None:
     _check_audience(request)
 
 
-def check_audience(record: ActionRecord, answer: Answer) -> None:
+def check_audience(record: ActionRecord, answer: AnswerAction) -> None:
     """Only its audience decides, and only as a person or a service that holds the right.
 
     An agent's credential never decides, whatever its scopes say, nor does the one that this very question comes from:
@@ -90,8 +90,8 @@ def check_audience(record: ActionRecord, answer: Answer) -> None:
         return
     if who.kind not in _DECIDERS:
         raise Forbidden(f"a credential of kind {who.kind} never decides", kind=who.kind)
-    if Scope.DECIDE not in who.scopes:
-        raise Forbidden(f"the credential lacks {Scope.DECIDE}", scope=Scope.DECIDE)
+    if AccessScope.DECIDE not in who.scopes:
+        raise Forbidden(f"the credential lacks {AccessScope.DECIDE}", scope=AccessScope.DECIDE)
     if not may_decide(record, who):
         is_self = who.id == request.principal and not request.quorum.allow_self
         why = "self_approval" if is_self else "not_in_audience"
@@ -103,13 +103,13 @@ def _check_host(record: ActionRecord, who: Principal) -> None:
     request = record.request
     if who.tenant != request.tenant:
         raise NotFound("action", request.action_id)
-    if who.kind not in _DECIDERS or Scope.HOST not in who.scopes:
-        raise Forbidden(f"the credential lacks {Scope.HOST}", scope=Scope.HOST)
+    if who.kind not in _DECIDERS or AccessScope.HOST not in who.scopes:
+        raise Forbidden(f"the credential lacks {AccessScope.HOST}", scope=AccessScope.HOST)
     if request.quorum.need > 1 or request.audience:
         raise Forbidden("this question is for others to decide", why="not_in_audience")
 
 
-def check_right(record: ActionRecord, answer: Answer, option: Option) -> None:
+def check_right(record: ActionRecord, answer: AnswerAction, option: Option) -> None:
     """A yes from high risk on takes a right of its own. A no never does, and words that answer a question are no yes.
 
     Raises:
@@ -117,14 +117,14 @@ def check_right(record: ActionRecord, answer: Answer, option: Option) -> None:
     """
     says_yes = option.kind not in NEGATIVE and answer.turn_id is None and not answer.is_host
     is_grave = not reaches("medium", record.request.risk)
-    if says_yes and is_grave and Scope.DECIDE_HIGH not in answer.who.scopes:
+    if says_yes and is_grave and AccessScope.DECIDE_HIGH not in answer.who.scopes:
         raise Forbidden(
-            f"a yes at {record.request.risk} risk takes {Scope.DECIDE_HIGH}",
-            scope=Scope.DECIDE_HIGH,
+            f"a yes at {record.request.risk} risk takes {AccessScope.DECIDE_HIGH}",
+            scope=AccessScope.DECIDE_HIGH,
         )
 
 
-def check_device(record: ActionRecord, answer: Answer, option: Option) -> None:
+def check_device(record: ActionRecord, answer: AnswerAction, option: Option) -> None:
     """What the device of an answer may say, and whether it had to sign.
 
     A no needs no signature: to stop something must not fail for want of a key.
@@ -141,7 +141,7 @@ def check_device(record: ActionRecord, answer: Answer, option: Option) -> None:
         )
 
 
-def check_binding(record: ActionRecord, answer: Answer) -> None:
+def check_binding(record: ActionRecord, answer: AnswerAction) -> None:
     """The answer must be to what stands here now, not to an earlier state of it.
 
     Raises:
@@ -177,7 +177,7 @@ def check_use(record: ActionRecord, command: ConsumeAction, now_ms: int) -> None
         raise UnsupportedOperation(f"policy denies it by now: {command.evaluation.reason}")
 
 
-def choose_option(record: ActionRecord, answer: Answer) -> Option:
+def choose_option(record: ActionRecord, answer: AnswerAction) -> Option:
     """The option that an answer names; without a name, the one that takes an answer.
 
     A message of who owns the task answers a request for an authorization without any.
@@ -198,7 +198,7 @@ def choose_option(record: ActionRecord, answer: Answer) -> Option:
     return answering[0]
 
 
-def check_words(record: ActionRecord, answer: Answer, option: Option) -> None:
+def check_words(record: ActionRecord, answer: AnswerAction, option: Option) -> None:
     """What was said beside the option: ids, comment, content.
 
     Raises:
@@ -247,7 +247,7 @@ def _check_size(content: JsonObject | None) -> None:
         raise InvalidContent("content", f"has more than {CONTENT_LIMIT_BYTES} bytes")
 
 
-def _check_audience(request: Request) -> None:
+def _check_audience(request: ApprovalRequest) -> None:
     quorum = request.quorum
     if quorum.need > 1 and request.kind not in {"permission", "confirmation"}:
         raise InvalidInput("quorum", "words have one author")
@@ -260,7 +260,7 @@ def _check_audience(request: Request) -> None:
         raise InvalidInput("audience", "its steps begin with the opening, one after the other")
 
 
-def _check_options(request: Request) -> None:
+def _check_options(request: ApprovalRequest) -> None:
     names = [option.option_id for option in request.options]
     if not names or len(set(names)) != len(names) or not all(names):
         raise InvalidInput("options", "must have distinct, non-empty ids, and be at least one")

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.approval.commands import (
     ActionCommand,
-    Answer,
+    AnswerAction,
     BeginReturn,
     CancelAction,
     ConsumeAction,
@@ -106,7 +106,7 @@ from passerelle.core.policy.grant import name_grant
 
 if TYPE_CHECKING:
     from passerelle.core.events import Event, Fact
-    from passerelle.core.payloads.approval import Decision
+    from passerelle.core.payloads.approval import ApprovalDecision
 
 __all__ = [
     "TABLE",
@@ -123,7 +123,7 @@ Stand: TypeAlias = ActionState | ReturnState
 
 TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = {
     OpenAction: {None: frozenset({"pending"})},
-    Answer: {"pending": frozenset({*OUTCOMES.values(), "answered_by_caller", "pending"})},
+    AnswerAction: {"pending": frozenset({*OUTCOMES.values(), "answered_by_caller", "pending"})},
     WithdrawVotes: {"pending": frozenset({"pending"})},
     SeeAction: {"pending": frozenset({"pending"})},
     Escalate: {"pending": frozenset({"pending"})},
@@ -168,7 +168,7 @@ def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> l
         return tell_opening(command.scope, command.request)
     if state is None:
         raise NotFound("action", "")
-    if isinstance(command, Answer):
+    if isinstance(command, AnswerAction):
         check_audience(state, command)
         if find_replay(state, command) is not None:
             return []
@@ -178,7 +178,7 @@ def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> l
     return _decide(state, command, now_ms)
 
 
-def find_replay(state: ActionRecord | None, answer: Answer) -> Decision | None:
+def find_replay(state: ActionRecord | None, answer: AnswerAction) -> ApprovalDecision | None:
     """The recorded decision, if ``answer`` is the repeat of it: same id, principal, option and content."""
     won = state.decision if state is not None else None
     if state is None or won is None or won.source != "answer":
@@ -190,7 +190,11 @@ def find_replay(state: ActionRecord | None, answer: Answer) -> Decision | None:
 
 def find_not_after(state: ActionRecord | None, command: ActionCommand) -> int | None:
     """``not_after_ms`` of the append: an answer counts until the question expires, by the store's clock."""
-    return state.request.expires_ms if state is not None and isinstance(command, Answer) else None
+    return (
+        state.request.expires_ms
+        if state is not None and isinstance(command, AnswerAction)
+        else None
+    )
 
 
 FOLDED: Final[frozenset[type]] = frozenset(
@@ -288,7 +292,7 @@ def _decide(
     now_ms: int,
 ) -> list[Fact]:
     match command:
-        case Answer():
+        case AnswerAction():
             return _answer(state, command, now_ms)
         case WithdrawVotes():
             return withdraw(state, command)
@@ -362,7 +366,7 @@ def _refuse(
     )
 
 
-def _answer(state: ActionRecord, answer: Answer, now_ms: int) -> list[Fact]:
+def _answer(state: ActionRecord, answer: AnswerAction, now_ms: int) -> list[Fact]:
     check_binding(state, answer)
     option = choose_option(state, answer)
     check_words(state, answer, option)

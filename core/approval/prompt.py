@@ -9,7 +9,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
 if TYPE_CHECKING:
-    from passerelle.core.payloads.approval import Decision
+    from passerelle.core.payloads.approval import ApprovalDecision
 
 
 _GIVEN: Final = frozenset({"allowed", "answered", "answered_by_caller"})
@@ -53,7 +53,7 @@ class PeerAnswer:
     reason: str | None = None
 
 
-def read_answer(decision: Decision, option: Option | None = None) -> PeerAnswer:
+def read_answer(decision: ApprovalDecision, option: Option | None = None) -> PeerAnswer:
     """The answer that a decision for ``option`` stands for; everything but a yes or an answer is a no."""
     sends = option.sends if option is not None else None
     text = decision.content.get("text") if decision.content else None

@@ -6,7 +6,13 @@ from typing import Final, Literal, TypeAlias
 
 from passerelle.core.errors import ClosedState
 from passerelle.core.facts import Scope
-from passerelle.core.payloads.approval import ClosingState, Decision, Option, Request, Vote
+from passerelle.core.payloads.approval import (
+    ApprovalDecision,
+    ApprovalRequest,
+    ClosingState,
+    Option,
+    Vote,
+)
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
@@ -27,14 +33,14 @@ class ActionRecord:
     """
 
     schema: int
-    request: Request
+    request: ApprovalRequest
     scope: Scope
     state: ActionState
     rev: int
     updated_at: str
     first_seq: int
     last_seq: int
-    decision: Decision | None = None
+    decision: ApprovalDecision | None = None
     superseded_by: str | None = None
     return_state: ReturnState = "none"
     return_attempts: int = 0

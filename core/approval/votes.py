@@ -15,12 +15,12 @@ from passerelle.core.payloads.device import NEGATIVE
 from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval.commands import Answer, WithdrawVotes
+    from passerelle.core.approval.commands import AnswerAction, WithdrawVotes
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.payloads.approval import Option
 
 
-def make_vote(answer: Answer, option: Option, now_ms: int) -> Vote:
+def make_vote(answer: AnswerAction, option: Option, now_ms: int) -> Vote:
     """The vote that a valid answer is."""
     who = answer.who
     return Vote(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from passerelle.core.approval.audience import may_decide, may_read
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 
 if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
@@ -35,9 +35,9 @@ def find_withdrawal(
 
 
 def _sees(record: ActionRecord, who: Principal) -> bool:
-    may_look = Scope.READ_APPROVALS in who.scopes or Scope.DECIDE in who.scopes
+    may_look = AccessScope.READ_APPROVALS in who.scopes or AccessScope.DECIDE in who.scopes
     return may_look and who.has_inbox and may_read(record, who)
 
 
 def _answers(record: ActionRecord, who: Principal) -> bool:
-    return Scope.DECIDE in who.scopes and may_decide(record, who)
+    return AccessScope.DECIDE in who.scopes and may_decide(record, who)

@@ -52,7 +52,7 @@ ListedState: TypeAlias = Literal[
     "superseded",
 ]
 """Which questions are listed; ``resolved``: somebody has answered; ``closed``: all that are not pending."""
-Cause: TypeAlias = Literal[
+DecisionCause: TypeAlias = Literal[
     "human",
     "host_policy",
     "rule",
@@ -153,7 +153,7 @@ class RemotePause:
 
 
 @record
-class Request:
+class ApprovalRequest:
     """A question as it was opened; nothing in it changes afterwards, and ``digest`` binds an answer to it.
 
     ``peer_message`` is untrusted text; ``title`` is never made of it. ``created_ms`` and ``expires_ms`` are
@@ -190,7 +190,7 @@ class Request:
 
 
 @record
-class Signature:
+class DecisionSignature:
     """What a device signed a decision with: ``value`` in base64url, ``iat`` in ms of the device's clock."""
 
     key_id: str
@@ -210,16 +210,16 @@ class Vote:
     device: str | None = None
     device_name: str | None = None
     comment: str | None = None
-    signature: Signature | None = None
+    signature: DecisionSignature | None = None
 
 
 @record
-class Decision:
+class ApprovalDecision:
     """One recorded answer. ``decided_by`` comes from the authenticated session, never from the body."""
 
     decision_id: str
     outcome: ClosingState
-    cause: Cause
+    cause: DecisionCause
     source: AnswerSource
     rev: int
     digest: str
@@ -232,7 +232,7 @@ class Decision:
     comment: str | None = None
     content: JsonObject | None = None
     assurance: tuple[Literal["bearer", "signature"], ...] = ("bearer",)
-    signature: Signature | None = None
+    signature: DecisionSignature | None = None
     grant_id: str | None = None
     """The grant that this answer writes, or that gave it."""
     native: JsonObject | None = None
@@ -244,7 +244,7 @@ class ActionRequired:
     """Somebody must decide; the task makes no progress until then (EVC-10)."""
 
     type: ClassVar = EventType.ACTION_REQUIRED
-    request: Request
+    request: ApprovalRequest
 
 
 @record
@@ -252,7 +252,7 @@ class ActionResolved:
     """Closed, exactly once (I7)."""
 
     type: ClassVar = EventType.ACTION_RESOLVED
-    decision: Decision
+    decision: ApprovalDecision
     superseded_by: str | None = None
     returns: bool = False
     """Whether an answer is owed to a peer now."""
@@ -306,7 +306,7 @@ class PermissionResolved:
 
     type: ClassVar = EventType.PERMISSION_RESOLVED
     state: ClosingState
-    cause: Cause
+    cause: DecisionCause
     source: AnswerSource
     decided_by: str
     decision_id: str

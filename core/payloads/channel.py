@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias
 from passerelle.core.event_type import EventType
 from passerelle.core.wire.record import record
 
-Transport: TypeAlias = Literal["ws", "sse", "webhook", "a2a", "stdio", "webpush"]
+TransportName: TypeAlias = Literal["ws", "sse", "webhook", "a2a", "stdio", "webpush"]
 PeerRole: TypeAlias = Literal["device", "ui", "peer", "worker"]
 Recovery: TypeAlias = Literal[
     "running", "idle", "waiting", "completed_undelivered", "archived_or_missing", "unreachable"
@@ -50,7 +50,7 @@ class ChannelConnected:
 
     type: ClassVar = EventType.CHANNEL_CONNECTED
     channel_id: str
-    transport: Transport
+    transport: TransportName
     peer_role: PeerRole
     account_ref: str
     native_protocol: str

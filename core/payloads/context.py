@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.wire.record import record
 
 ContextKind: TypeAlias = Literal[
@@ -77,7 +77,7 @@ class CompactionFailed:
 
     type: ClassVar = EventType.CONTEXT_COMPACTION_FAILED
     boundary_id: str
-    error: Failure
+    error: ErrorDetail
 
 
 ContextPayload: TypeAlias = (

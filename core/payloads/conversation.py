@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
@@ -104,7 +104,7 @@ class TurnFailed:
     """A turn ended without an answer."""
 
     type: ClassVar = EventType.TURN_FAILED
-    error: Failure
+    error: ErrorDetail
     refused: Literal[True] | None = None
     """The agent did not take the message; its task may go on without it."""
 

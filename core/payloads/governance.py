@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.payloads.approval import ActionType, GrantScope
 from passerelle.core.payloads.device import Device, DeviceAct
 from passerelle.core.wire.record import record
@@ -87,14 +87,14 @@ class HookFailed:
     hook: str
     point: HookPoint
     duration_ms: int
-    error: Failure
+    error: ErrorDetail
     on_error: Literal["closed", "open"]
     applied: Literal["silent", "ask", "deny"]
 
 
 @record
 class Grant:
-    """One standing yes.
+    """One standing approval.
 
     ``place`` is the id of the task, thread or session that ``scope`` names, ``peer`` and ``card_hash`` whom it was
     given to; an owner's grant names no peer. Either ``subject_digest`` binds it to one exact subject, or ``tool`` to

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.wire.record import record
 
 
 @record
-class Counts:
+class ItemCounts:
     """Where the items of a job stand; their sum is the number of items."""
 
     waiting: int = 0
@@ -52,7 +52,7 @@ class JobProgress:
 
     type: ClassVar = EventType.JOB_PROGRESS
     job_id: str
-    counts: Counts
+    counts: ItemCounts
 
 
 @record
@@ -85,7 +85,7 @@ class JobItemFailed:
     job_id: str
     item: int
     attempt: int
-    error: Failure
+    error: ErrorDetail
     retries: bool = False
 
 
@@ -95,7 +95,7 @@ class JobCompleted:
 
     type: ClassVar = EventType.JOB_COMPLETED
     job_id: str
-    counts: Counts
+    counts: ItemCounts
 
 
 @record
@@ -104,8 +104,8 @@ class JobFailed:
 
     type: ClassVar = EventType.JOB_FAILED
     job_id: str
-    counts: Counts
-    error: Failure
+    counts: ItemCounts
+    error: ErrorDetail
 
 
 @record
@@ -114,7 +114,7 @@ class JobCancelled:
 
     type: ClassVar = EventType.JOB_CANCELLED
     job_id: str
-    counts: Counts
+    counts: ItemCounts
     actor: str
     source: Literal["user", "policy", "runtime"]
     reason: str | None = None

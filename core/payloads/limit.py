@@ -15,7 +15,7 @@ Unit: TypeAlias = Literal["calls", "tokens", "bytes", "ms", "micros", "slots"]
 
 
 @record
-class Limited:
+class LimitSubject:
     """Whom a limit binds."""
 
     kind: Literal["caller", "peer"]
@@ -27,7 +27,7 @@ class LimitChanged:
     """A limit was set, moved or lifted; None is no limit (EVC-17)."""
 
     type: ClassVar = EventType.LIMIT_CHANGED
-    limited: Limited
+    limited: LimitSubject
     kind: LimitKind
     unit: Unit
     old: int | None
@@ -67,7 +67,7 @@ class RateLimitHit:
     """A peer said 429, or a caller or peer has no tokens left here (EXT-7)."""
 
     type: ClassVar = EventType.RATE_LIMIT_HIT
-    limited: Limited
+    limited: LimitSubject
     source: Literal["peer", "gateway"]
     retry_after_ms: int | None = None
     native: str | None = None
@@ -78,7 +78,7 @@ class QuotaLow:
     """A threshold was crossed (EXT-7)."""
 
     type: ClassVar = EventType.QUOTA_LOW
-    limited: Limited
+    limited: LimitSubject
     kind: LimitKind
     unit: Unit
     limit: int
@@ -91,7 +91,7 @@ class QuotaBlocked:
     """A call was refused before it was made (EXT-7); ``resets_at`` is RFC 3339."""
 
     type: ClassVar = EventType.QUOTA_BLOCKED
-    limited: Limited
+    limited: LimitSubject
     kind: LimitKind
     unit: Unit
     limit: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.wire.record import record
 
 
@@ -62,7 +62,7 @@ class ProcessFailed:
 
     type: ClassVar = EventType.PROCESS_FAILED
     process_id: str
-    error: Failure
+    error: ErrorDetail
     exit_code: int | None = None
     signal: str | None = None
     duration_ms: int | None = None

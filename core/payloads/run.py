@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.task.status import PhaseName
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
@@ -41,7 +41,7 @@ class RunStatus:
     detail: str | None = None
     checkpoints: tuple[str, ...] | None = None
     metadata: JsonObject | None = None
-    refused: Failure | None = None
+    refused: ErrorDetail | None = None
     """Why the peer did not take the message that was sent to it last; the run goes on without it."""
     waits_on: str | None = None
     """The native state that the peer says from now on, while its task waits all the same: it has refused an answer."""
@@ -103,7 +103,7 @@ class ModelFailed:
 
     type: ClassVar = EventType.MODEL_FAILED
     peer: str
-    error: Failure
+    error: ErrorDetail
 
 
 COPY: Final = "copy."

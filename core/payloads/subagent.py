@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.wire.record import record
 
 
@@ -60,7 +60,7 @@ class SubagentFailed:
     """The child's work ended otherwise (EVC-16)."""
 
     type: ClassVar = EventType.SUBAGENT_FAILED
-    error: Failure
+    error: ErrorDetail
     native_status: str | None = None
 
 

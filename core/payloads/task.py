@@ -11,12 +11,12 @@ from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import (
-    Bounds,
     Coverage,
     EdgeKind,
     EdgeStatus,
-    Failure,
+    ErrorDetail,
     RetryPolicy,
+    TaskBounds,
     Worker,
 )
 from passerelle.core.task.status import Delivery, PhaseName, Status, Visibility
@@ -46,7 +46,7 @@ class TaskCreated:
     profile: JsonObject = field(default_factory=dict[str, Json])
     acceptance: tuple[JsonObject, ...] = ()
     metadata: JsonObject | None = None
-    scope: Bounds | None = None
+    scope: TaskBounds | None = None
 
 
 @record
@@ -222,7 +222,7 @@ class TaskFailed:
     """Ended with an error (TEV-14). ``rejected`` keeps a peer's refusal apart, for the facade."""
 
     type: ClassVar = EventType.TASK_FAILED
-    error: Failure
+    error: ErrorDetail
     rejected: bool = False
 
 
@@ -322,7 +322,7 @@ class TaskAttemptFailed:
 
     type: ClassVar = EventType.TASK_ATTEMPT_FAILED
     status: Status
-    error: Failure
+    error: ErrorDetail
     native_status: str | None = None
 
 

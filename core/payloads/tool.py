@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
@@ -93,7 +93,7 @@ class ToolFailed:
     """A call failed or was not allowed; the category of ``error`` tells the two apart (EVC-9)."""
 
     type: ClassVar = EventType.TOOL_FAILED
-    error: Failure
+    error: ErrorDetail
     duration_ms: int | None = None
 
 

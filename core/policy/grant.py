@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.core.events import Event, Fact
-from passerelle.core.ids import derive_id, place
+from passerelle.core.ids import derive_id, shard_of
 from passerelle.core.payloads.governance import Grant, PolicyChanged
 from passerelle.core.wire.record import change, record
 from passerelle.core.wire.times import parse_ms
@@ -52,7 +52,7 @@ class Grants:
 
 def name_grant(action_id: str, owner: str) -> str:
     """The id of the grant that an answer to this question writes; ``owner`` is the key of who has it."""
-    return derive_id("gr", place(owner), "grant", action_id)
+    return derive_id("gr", shard_of(owner), "grant", action_id)
 
 
 def tell_mint(state: Grants | None, scope: Scope, grant: Grant, now_ms: int) -> list[Fact]:

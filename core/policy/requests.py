@@ -15,12 +15,12 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
 
 LONGEST_BYPASS_S = 8 * 3_600
-Name: TypeAlias = Annotated[str, Field(max_length=4_096)]
+PolicyName: TypeAlias = Annotated[str, Field(max_length=4_096)]
 
 
 @record
 class RevokeGrant:
-    """End a standing yes."""
+    """End a standing approval."""
 
     grant_id: Id
 
@@ -36,7 +36,7 @@ class GrantRevoked:
 
 @record
 class SetBypass:
-    """Have everything allowed for so long, but for what is critical or destroys; 0 ends it."""
+    """Auto-approve everything except critical or destructive actions for this many seconds; 0 ends it."""
 
     seconds: Annotated[int, Field(ge=0, le=LONGEST_BYPASS_S)] = 3_600
 
@@ -53,11 +53,11 @@ class BypassSet:
 class Subject:
     """What somebody wants to do: a tool with its arguments, a command, a path, a host."""
 
-    tool: Name = ""
+    tool: PolicyName = ""
     arguments: JsonObject = field(default_factory=dict[str, Json])
     command: str | list[str] | None = None
-    path: Name = ""
-    host: Name = ""
+    path: PolicyName = ""
+    host: PolicyName = ""
 
     def to_content(self) -> JsonObject:
         """It as people see it, without what it does not have."""
@@ -129,7 +129,7 @@ class SetPolicy:
 
 
 @record
-class Tried:
+class ReplayedCase:
     """One recorded case: what was decided, and what the other rules say. Without ``now`` it was not recorded whole."""
 
     evaluation_id: str
@@ -150,7 +150,7 @@ class PolicyTried:
     version: str
     looked_at: int
     changed: int
-    cases: tuple[Tried, ...] = ()
+    cases: tuple[ReplayedCase, ...] = ()
 
 
 @record
@@ -202,7 +202,7 @@ class EvaluatePermission:
     """
 
     about: Literal["asks", "calls", "delegations", "commands"] = "asks"
-    agent: Name = ""
+    agent: PolicyName = ""
     text: Annotated[str, Field(max_length=100_000)] = ""
     action_type: ActionType = "tool_call"
     subject: Subject = field(default_factory=Subject)

@@ -45,7 +45,7 @@ class AgentCancelled:
 AgentNews: TypeAlias = AgentRegistered | AgentOffered | AgentCancelled
 
 
-class Agents(Protocol):
+class DialedInAgents(Protocol):
     """Agents that dial in: who serves them, and what waits for them. News may be lost or doubled, like any hint."""
 
     async def register(

@@ -116,7 +116,7 @@ class Channels(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class PresentDevice:
     """A device that is there, and for how long its word still holds if nothing more is heard of it."""
 
     presence: Presence
@@ -134,7 +134,7 @@ class Presences(Protocol):
         """A connection has ended: its word goes, unless a newer connection of the channel has spoken."""
         ...
 
-    async def list_present(self, owner: str) -> tuple[Present, ...]:
+    async def list_present(self, owner: str) -> tuple[PresentDevice, ...]:
         """The devices of one principal, by its key, that have spoken within the last minute."""
         ...
 

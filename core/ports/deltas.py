@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class TextDelta:
     """Text that is on its way. At 0 it begins ``block`` anew; else it goes behind a block of ``at`` characters.
 
     Characters are Unicode code points. What fits nowhere stands in the durable event that closes the block. ``block``
@@ -37,7 +37,7 @@ class Deltas(Protocol):
         """Publishes one ``model.delta`` once, and says how many instances listen. It may reach none of them."""
         ...
 
-    async def listen(self, stream: StreamRef, on_delta: Callable[[Delta], None]) -> None:
+    async def listen(self, stream: StreamRef, on_delta: Callable[[TextDelta], None]) -> None:
         """Returns once each further delta of the stream is told. At most one listener for a stream."""
         ...
 
@@ -49,6 +49,6 @@ class Deltas(Protocol):
 class OpenText(Protocol):
     """The text of blocks that runs of this instance have begun and not closed."""
 
-    def read_blocks(self, session: str) -> list[Delta]:
+    def read_blocks(self, session: str) -> list[TextDelta]:
         """Each open block of a session as one delta from 0 on; whoever listens already goes on from there."""
         ...

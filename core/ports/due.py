@@ -28,7 +28,7 @@ class DueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRows:
     """Rows whose time has come, hidden from other claims for the visibility time, and when the next one is due."""
 
     rows: tuple[DueRow, ...]
@@ -41,6 +41,6 @@ class DueRows(Protocol):
 
     async def claim(
         self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
-    ) -> Claimed:
+    ) -> ClaimedRows:
         """Claims up to ``limit`` due rows, and those of leases beyond that; none that begins with ``skip_prefix``."""
         ...

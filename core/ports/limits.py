@@ -31,7 +31,7 @@ class Period:
     mark: bool = False
 
 
-Draw: TypeAlias = Bucket | Period
+LimitDraw: TypeAlias = Bucket | Period
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class LimitStore(Protocol):
         slots: int,
         limit: int,
         hold_ms: int,
-        draws: Sequence[Draw] = (),
+        draws: Sequence[LimitDraw] = (),
     ) -> Granted:
         """Sets how many of ``limit`` slots the instance holds (0 gives all back) for ``hold_ms``, and draws.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class StreamRef:
     @property
     def shard(self) -> Shard:
         """Where it lives."""
-        return place(self.id)
+        return shard_of(self.id)
 
 
 @dataclass(frozen=True, slots=True)

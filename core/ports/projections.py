@@ -41,14 +41,14 @@ class FeedTail:
     is_whole: bool
 
 
-Part: TypeAlias = Literal["open", "completed", "canceled", "failed", "rejected"]
+IndexPart: TypeAlias = Literal["open", "completed", "canceled", "failed", "rejected"]
 """Where a task stands in its owner's list; all but the first are ends, and final."""
 
 
-PARTS: Final[tuple[Part, ...]] = get_args(Part)
+PARTS: Final[tuple[IndexPart, ...]] = get_args(IndexPart)
 
 
-RowPart: TypeAlias = Part | Literal["gone"]
+RowPart: TypeAlias = IndexPart | Literal["gone"]
 """``gone``: the task is not the owner's any more."""
 
 
@@ -174,13 +174,13 @@ class Projections(Protocol):
         agent: str,
         before: tuple[int, str] | None,
         limit: int,
-        parts: Sequence[Part] = PARTS,
+        parts: Sequence[IndexPart] = PARTS,
     ) -> list[tuple[str, int]]:
         """Facade ids of an owner at an agent with their times, newest first, strictly below ``before`` = (time, id)."""
         ...
 
     async def count_index(
-        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part] = PARTS
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[IndexPart] = PARTS
     ) -> int:
         """How many there are, or how many with a later time than ``after_ms``."""
         ...

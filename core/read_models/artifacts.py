@@ -15,7 +15,7 @@ from typing import Literal
 
 from passerelle.core.events import Event
 from passerelle.core.payloads.run import COPY, ArtifactChanged
-from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import name_task
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
@@ -68,7 +68,7 @@ class ArtifactChain:
     """The artifact of an earlier task of the context whose version the first one here takes the place of."""
     name: str | None = None
     media_types: tuple[str, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 @record
@@ -80,7 +80,7 @@ class ArtifactSummary:
     artifacts: tuple[ArtifactChain, ...]
     issues: int | None = None
     """Conditions of the task that what it has does not meet."""
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary:
@@ -117,8 +117,8 @@ def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary
     return ArtifactSummary(name_task(task), task.last, tuple(found), issues, _mark(task))
 
 
-def _mark(task: TaskRecord) -> dict[str, Mark]:
-    marks: dict[str, Mark] = {}
+def _mark(task: TaskRecord) -> dict[str, FreshnessMark]:
+    marks: dict[str, FreshnessMark] = {}
     more = task.artifact_count - len(task.artifacts)
     if not task.artifacts:
         marks["artifacts"] = not_applicable("the task has recorded no artifact")

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import field
 
 from passerelle.core.facts import Ref
-from passerelle.core.read_models.mark import Mark, not_applicable, unknown
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
 from passerelle.core.task.record import Attempt, TaskRecord
 from passerelle.core.wire.record import change, record
 
 
 @record
-class Attempts:
+class AttemptHistory:
     """All attempts, the oldest first. ``active`` is the run that is under way."""
 
     task_id: str
     sequence: int
     attempts: tuple[Attempt, ...]
     active: str | None = None
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
-def list_attempts(task: TaskRecord, now_ms: int) -> Attempts:
+def list_attempts(task: TaskRecord, now_ms: int) -> AttemptHistory:
     """The attempts of a record; what an attempt lacks is marked under ``<run id>.<member>``."""
-    marks: dict[str, Mark] = {}
+    marks: dict[str, FreshnessMark] = {}
     doubt = doubt_status(task, now_ms)
     if not task.attempts:
         marks["attempts"] = not_applicable("no run has started")
@@ -35,7 +35,7 @@ def list_attempts(task: TaskRecord, now_ms: int) -> Attempts:
     elif doubt is not None:
         marks[f"{task.current_run_id}.status"] = doubt
     shown = tuple(_place(task, attempt) for attempt in task.attempts)
-    return Attempts(name_task(task), task.last, shown, task.current_run_id, marks)
+    return AttemptHistory(name_task(task), task.last, shown, task.current_run_id, marks)
 
 
 def _place(task: TaskRecord, attempt: Attempt) -> Attempt:
@@ -48,8 +48,8 @@ def _place(task: TaskRecord, attempt: Attempt) -> Attempt:
     return change(attempt, checkpoint_refs=(Ref(sequence=task.shown_to or task.last),))
 
 
-def _mark(attempt: Attempt) -> dict[str, Mark]:
-    marks: dict[str, Mark] = {}
+def _mark(attempt: Attempt) -> dict[str, FreshnessMark]:
+    marks: dict[str, FreshnessMark] = {}
     if attempt.ended_at is None:
         marks["endedAt"] = not_applicable("the run has not ended")
     if attempt.remote_task_id is None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from passerelle.core.approval.record import ActionRecord, ReturnState
 from passerelle.core.payloads.channel import Recovery
-from passerelle.core.read_models.mark import Mark, unavailable
+from passerelle.core.read_models.mark import FreshnessMark, unavailable
 from passerelle.core.read_models.task import doubt_status
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
@@ -87,7 +87,7 @@ class ChannelSummary:
     pending: tuple[BridgeItem, ...]
     returning: tuple[BridgeItem, ...]
     webhooks: tuple[WebhookLink, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_channels(

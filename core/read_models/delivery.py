@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from passerelle.core.read_models.mark import Mark, not_applicable, unavailable, unknown
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable, unknown
 from passerelle.core.read_models.task import name_task
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Delivery, Status
@@ -28,7 +28,7 @@ class DeliveryState:
     sequence: int
     consumers: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
     outputs: tuple[str, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def show_delivery(
     parent: TaskRecord | None = None,
 ) -> DeliveryState:
     """The delivery of a task. Without ``receivers`` nobody was asked who follows it."""
-    consumers, marks = dict(task.delivery), dict[str, Mark]()
+    consumers, marks = dict(task.delivery), dict[str, FreshnessMark]()
     if not consumers:
         ended = task.status in ENDED
         marks["consumers"] = (

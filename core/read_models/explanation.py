@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from passerelle.core.errors import PeerRefused
 from passerelle.core.events import Event
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.approval import ActionRequired, ActionResolved, PermissionEvaluated
 from passerelle.core.payloads.conversation import TurnSubmitted
@@ -36,7 +36,7 @@ from passerelle.core.payloads.routing import (
     SingleCandidate,
 )
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.read_models.mark import Mark, not_applicable, unknown
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
 from passerelle.core.read_models.tasks import BlockedTask, list_blocked
 from passerelle.core.task.record import TaskRecord
@@ -44,7 +44,7 @@ from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import record
 
 Topic: TypeAlias = Literal["agent", "waiting", "messages", "policy", "limits", "retries", "end"]
-Told: TypeAlias = tuple[Topic, str, str]
+ReasonParts: TypeAlias = tuple[Topic, str, str]
 """What it is about, a word for programs, a sentence for people."""
 
 
@@ -53,13 +53,13 @@ _RAISED: Final = frozenset({"-32603"})
 _SERVER_ERROR: Final = 500
 
 
-def _quote(error: Failure) -> str:
+def _quote(error: ErrorDetail) -> str:
     """What an agent said, with the code that it said it under."""
     said = f"HTTP {error.http_status}" if error.http_status else f"code {error.native}"
     return f"({said}): {error.message}"
 
 
-def _tell_message(said: RunStatus) -> Told | None:
+def _tell_message(said: RunStatus) -> ReasonParts | None:
     """What became of a message to a task, where it did not go as its sender wished; other words are no reason."""
     if said.refused is not None:
         text = (
@@ -72,7 +72,7 @@ def _tell_message(said: RunStatus) -> Told | None:
     return None
 
 
-def _explain_failure(error: Failure) -> str:
+def _explain_failure(error: ErrorDetail) -> str:
     """An agent that raises has said so with an error; where it fails a task in good order, its words are enough."""
     if error.code != PeerRefused.code:
         return error.message
@@ -86,47 +86,47 @@ def _explain_failure(error: Failure) -> str:
     )
 
 
-def _tell_no_route(said: RoutingNotPossible) -> Told:
+def _tell_no_route(said: RoutingNotPossible) -> ReasonParts:
     named = ", ".join(f"{one.peer}: {one.why}" for one in said.excluded)
     return "agent", said.reason, f"no agent fits; {named or 'there is none'}"
 
 
-def _tell_candidates(said: CandidatesResolved) -> Told:
+def _tell_candidates(said: CandidatesResolved) -> ReasonParts:
     text = f"{len(said.candidates)} fit, {len(said.excluded)} do not"
     return "agent", "candidates", text
 
 
-def _tell_policy(said: PermissionEvaluated) -> Told:
+def _tell_policy(said: PermissionEvaluated) -> ReasonParts:
     by = f" by {', '.join(said.rules)}" if said.rules else ""
     return "policy", said.decision, f"{said.source}{by}: {said.reason}"
 
 
-def _tell_hook(said: HookCompleted) -> Told:
+def _tell_hook(said: HookCompleted) -> ReasonParts:
     why = f": {said.reason}" if said.reason else ""
     return "policy", f"hook_{said.verdict}", f"hook {said.hook} at {said.point}{why}"
 
 
-def _tell_failed_hook(said: HookFailed) -> Told:
+def _tell_failed_hook(said: HookFailed) -> ReasonParts:
     text = f"hook {said.hook} at {said.point} failed ({said.error.code}), taken as {said.applied}"
     return "policy", "hook_failed", text
 
 
-def _tell_question(said: ActionRequired) -> Told:
+def _tell_question(said: ActionRequired) -> ReasonParts:
     asked = said.request
     return "waiting", "action", f"{asked.kind} {asked.action_id}: {asked.title}"
 
 
-def _tell_answer(said: ActionResolved) -> Told:
+def _tell_answer(said: ActionResolved) -> ReasonParts:
     made = said.decision
     return "policy", made.outcome, f"{made.decided_by}, as {made.cause}"
 
 
-def _tell_retry(said: say.TaskRetrying) -> Told:
+def _tell_retry(said: say.TaskRetrying) -> ReasonParts:
     at = f", at {said.next_at}" if said.next_at else ""
     return "retries", "retrying", f"attempt {said.ordinal}: {said.reason}{at}"
 
 
-def _tell_rate(said: RateLimitHit) -> Told:
+def _tell_rate(said: RateLimitHit) -> ReasonParts:
     again = "" if said.retry_after_ms is None else f", again in {said.retry_after_ms} ms"
     return (
         "limits",
@@ -135,18 +135,18 @@ def _tell_rate(said: RateLimitHit) -> Told:
     )
 
 
-def _tell_quota(said: QuotaLow | QuotaBlocked) -> Told:
+def _tell_quota(said: QuotaLow | QuotaBlocked) -> ReasonParts:
     code = "quota_low" if isinstance(said, QuotaLow) else "quota_blocked"
     whom = f"{said.limited.kind} {said.limited.name}"
     return "limits", code, f"{whom}: {said.used} of {said.limit} {said.unit} were used"
 
 
-def _tell_cost(said: CostEstimated | CostRecorded) -> Told:
+def _tell_cost(said: CostEstimated | CostRecorded) -> ReasonParts:
     code = "cost_estimated" if isinstance(said, CostEstimated) else "cost_recorded"
     return "limits", code, f"{said.peer}: {said.amount_micros} millionths of {said.currency}"
 
 
-REASONS: Final[dict[type, Callable[[Any], Told | None]]] = {
+REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
     say.TaskCreated: lambda said: ("agent", "named", f"the caller named {said.kind}"),
     RoutingDecided: lambda said: (
         "agent",
@@ -257,7 +257,7 @@ class Explanation:
     messages: tuple[Reason, ...] = ()
     """What became of messages that did not go as their senders wished."""
     blocked: BlockedTask | None = None
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def explain_task(task: TaskRecord, events: Iterable[Event], now_ms: int) -> Explanation:
@@ -287,8 +287,8 @@ def explain_task(task: TaskRecord, events: Iterable[Event], now_ms: int) -> Expl
     return found
 
 
-def _mark(found: Explanation, task: TaskRecord) -> dict[str, Mark]:
-    marks: dict[str, Mark] = {}
+def _mark(found: Explanation, task: TaskRecord) -> dict[str, FreshnessMark]:
+    marks: dict[str, FreshnessMark] = {}
     if not found.agent:
         marks["agent"] = unknown("no fact says how the agent was chosen")
     if not found.policy:

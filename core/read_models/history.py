@@ -18,7 +18,7 @@ from passerelle.core.events import Event
 from passerelle.core.facts import Ref
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
-from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import name_task
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import record
@@ -51,7 +51,7 @@ class HistoryWindow:
     last: int
     items: tuple[HistoryItem, ...]
     before: int | None = None
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_history(
@@ -119,7 +119,7 @@ class ContextBoundary:
     selected: tuple[Ref, ...]
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_context(task: TaskRecord) -> ContextBoundary:

@@ -28,7 +28,7 @@ class MarkState(StrEnum):
 
 
 @record
-class Mark:
+class FreshnessMark:
     """One word about one member. ``behind_ms`` says how old the newest proof is."""
 
     state: MarkState
@@ -36,26 +36,26 @@ class Mark:
     behind_ms: int | None = None
 
 
-def unknown(reason: str) -> Mark:
+def unknown(reason: str) -> FreshnessMark:
     """No fact says it."""
-    return Mark(MarkState.UNKNOWN, reason)
+    return FreshnessMark(MarkState.UNKNOWN, reason)
 
 
-def unavailable(reason: str) -> Mark:
+def unavailable(reason: str) -> FreshnessMark:
     """It cannot be had."""
-    return Mark(MarkState.UNAVAILABLE, reason)
+    return FreshnessMark(MarkState.UNAVAILABLE, reason)
 
 
-def not_applicable(reason: str) -> Mark:
+def not_applicable(reason: str) -> FreshnessMark:
     """There is no such thing."""
-    return Mark(MarkState.NOT_APPLICABLE, reason)
+    return FreshnessMark(MarkState.NOT_APPLICABLE, reason)
 
 
-def blocked(reason: str) -> Mark:
+def blocked(reason: str) -> FreshnessMark:
     """Somebody must act first."""
-    return Mark(MarkState.BLOCKED, reason)
+    return FreshnessMark(MarkState.BLOCKED, reason)
 
 
-def stale(reason: str, behind_ms: int | None = None) -> Mark:
+def stale(reason: str, behind_ms: int | None = None) -> FreshnessMark:
     """It may be behind."""
-    return Mark(MarkState.STALE, reason, behind_ms)
+    return FreshnessMark(MarkState.STALE, reason, behind_ms)

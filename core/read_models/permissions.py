@@ -7,7 +7,7 @@ from dataclasses import field
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.payloads.approval import ActionKind, Risk
-from passerelle.core.read_models.mark import Mark, not_applicable
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.wire.record import record
 from passerelle.core.wire.times import format_ms
@@ -41,11 +41,11 @@ class PermissionSummary:
     policy_version: str
     pending: tuple[PendingPermission, ...]
     grants: int
-    """How many standing yeses of its owner hold."""
+    """How many standing approvals of its owner hold."""
     bypass_until: str | None = None
     sandbox: str | None = None
     violations: tuple[str, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 @record

@@ -23,7 +23,7 @@ from passerelle.core.payloads.routing import (
     TaskProfileResolved,
 )
 from passerelle.core.payloads.task import TaskCreated
-from passerelle.core.read_models.mark import Mark, not_applicable, unknown
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import name_task
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import record
@@ -63,7 +63,7 @@ class RoutingSummary:
     decision: RoutingDecided | None = None
     fallbacks: tuple[FallbackApplied, ...] = ()
     policy: RetryPolicy | None = None
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
@@ -96,9 +96,9 @@ def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
     return found
 
 
-def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, Mark]:
+def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
     """``is_told``: the fact is there that says whom the caller wanted."""
-    marks: dict[str, Mark] = {}
+    marks: dict[str, FreshnessMark] = {}
     named = unknown("no fact says how the agent was chosen")
     if is_told:
         named = not_applicable("the caller named the agent: nothing was chosen")

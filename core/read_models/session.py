@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from passerelle.core.read_models.history import HistoryWindow
-from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord, ThreadStatus
 from passerelle.core.wire.record import record
@@ -43,7 +43,7 @@ class SessionSnapshot:
     labels: dict[str, str] = field(default_factory=dict[str, str])
     open_tasks: tuple[str, ...] = ()
     open_actions: tuple[str, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_session(
@@ -54,7 +54,7 @@ def show_session(
     still_open: Sequence[str] = (),
 ) -> SessionSnapshot:
     """The snapshot of a session; ``still_open`` are the tasks and questions that keep it."""
-    marks: dict[str, Mark] = {}
+    marks: dict[str, FreshnessMark] = {}
     if session.title is None:
         marks["title"] = not_applicable("nobody has named it")
     if len(threads) < session.thread_count:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal, TypeAlias
 
-from passerelle.core.read_models.mark import Mark, not_applicable, unknown
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import name_task
 from passerelle.core.task.record import Attempt, TaskRecord
 from passerelle.core.task.status import Status
@@ -25,7 +25,7 @@ class Subagent:
     thread_id: str | None = None
     remote_task_id: str | None = None
     remote_context_id: str | None = None
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 @record
@@ -37,7 +37,7 @@ class SubagentSummary:
     subagents: tuple[Subagent, ...]
     children: tuple[str, ...] = ()
     """Tasks that were delegated from this one."""
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def list_subagents(task: TaskRecord) -> SubagentSummary:
@@ -57,7 +57,7 @@ def list_subagents(task: TaskRecord) -> SubagentSummary:
 
 
 def _show(task: TaskRecord, attempt: Attempt) -> Subagent:
-    marks: dict[str, Mark] = {}
+    marks: dict[str, FreshnessMark] = {}
     recoverability = _judge(task, attempt)
     if recoverability is None:
         marks["recoverability"] = unknown("the agent has not answered yet")

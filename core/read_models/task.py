@@ -16,9 +16,9 @@ from dataclasses import field
 from typing import Final
 
 from passerelle.core.events import Event
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.read_models.mark import Mark, blocked, not_applicable, stale, unknown
+from passerelle.core.read_models.mark import FreshnessMark, blocked, not_applicable, stale, unknown
 from passerelle.core.task.record import ArtifactRef, Attempt, Edge, Progress, TaskRecord, TaskScope
 from passerelle.core.task.status import ENDED, WAITING, WORKING, Delivery, Status, Visibility
 from passerelle.core.wire.json import JsonObject
@@ -68,8 +68,8 @@ class TaskLine:
     streaming: bool = False
     """Whether an artifact is being sent: some of its chunks are here, and the last one is not."""
     status_reason: str | None = None
-    last_error: Failure | None = None
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    last_error: ErrorDetail | None = None
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def name_task(task: TaskRecord) -> str:
@@ -158,7 +158,7 @@ def is_streaming(task: TaskRecord) -> bool:
     return task.run is not None and task.run.streaming is True
 
 
-def doubt_status(task: TaskRecord, now_ms: int) -> Mark | None:
+def doubt_status(task: TaskRecord, now_ms: int) -> FreshnessMark | None:
     """Why the recorded status may not be what is the case; None where nothing speaks against it."""
     if task.stale_from is not None:
         return stale(f"event {task.stale_from} is of a class that this version cannot read")
@@ -171,7 +171,7 @@ def doubt_status(task: TaskRecord, now_ms: int) -> Mark | None:
     return stale(f"no sign of life from {run.worker.peer} for {silent_ms // 1000} s", silent_ms)
 
 
-def _mark(task: TaskRecord) -> dict[str, Mark]:
+def _mark(task: TaskRecord) -> dict[str, FreshnessMark]:
     no_phase = (
         not_applicable("the task is completed")
         if task.status is Status.COMPLETED
@@ -199,7 +199,7 @@ def _mark(task: TaskRecord) -> dict[str, Mark]:
 
 
 @record
-class Step:
+class RunStep:
     """One frame of the agent, or one act of the gateway, inside a run; ``classes`` are those of its facts, in order."""
 
     step_id: str
@@ -216,10 +216,10 @@ class TaskObjects:
 
     task: TaskLine
     runs: tuple[Attempt, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RunStep, ...]
     jobs: tuple[str, ...] = ()
     todos: tuple[JsonObject, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_objects(task: TaskRecord, events: Iterable[Event], now_ms: int) -> TaskObjects:
@@ -241,9 +241,9 @@ def show_objects(task: TaskRecord, events: Iterable[Event], now_ms: int) -> Task
     )
 
 
-def _show(step_id: str, facts: list[Event]) -> Step:
+def _show(step_id: str, facts: list[Event]) -> RunStep:
     first, last = facts[0], facts[-1]
-    return Step(
+    return RunStep(
         step_id=step_id,
         run_id=first.fact.scope.run_id,
         first=first.sequence,

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Final, Literal
 
-from passerelle.core.read_models.attempts import Attempts, list_attempts
+from passerelle.core.read_models.attempts import AttemptHistory, list_attempts
 from passerelle.core.read_models.delivery import DeliveryState, show_delivery
-from passerelle.core.read_models.mark import Mark, unavailable
+from passerelle.core.read_models.mark import FreshnessMark, unavailable
 from passerelle.core.read_models.task import TaskLine, name_task, show_task
 from passerelle.core.task.record import Edge, TaskRecord
 from passerelle.core.task.status import ENDED, WAITING, Status
@@ -125,10 +125,10 @@ class TaskSnapshot:
     failed: tuple[str, ...]
     tasks: tuple[TaskLine, ...]
     graph: TaskGraph
-    attempts: tuple[Attempts, ...]
+    attempts: tuple[AttemptHistory, ...]
     blocked: tuple[BlockedTask, ...]
     delivery: tuple[DeliveryState, ...]
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_tasks(
@@ -142,7 +142,7 @@ def show_tasks(
     failed = [task for task in terminal if task.status is not Status.COMPLETED and _failed(task)]
     others = {task.task_id for task in (*waiting, *lost, *terminal)}
     active = [task for task in ordered if task.task_id not in others]
-    marks: dict[str, Mark] = {}
+    marks: dict[str, FreshnessMark] = {}
     if left_out:
         older = unavailable(f"{left_out} older tasks are not looked at")
         marks = dict.fromkeys(("summary", "terminal", "failed", "tasks"), older)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final, Literal, TypeAlias
 
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.read_models.artifacts import VersionChain, list_versions
-from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
 from passerelle.core.read_models.tasks import BlockedTask, list_blocked
 from passerelle.core.session.thread import ThreadRecord, ThreadStatus
@@ -31,7 +31,7 @@ class QueueSnapshot:
     thread_id: str
     sequence: int
     turns: tuple[str, ...] = ()
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_queue(thread: ThreadRecord) -> QueueSnapshot:
@@ -69,7 +69,7 @@ class Incident:
     """Something that went wrong with a task of the thread: its own error, or that of one of its runs."""
 
     task_id: str
-    error: Failure
+    error: ErrorDetail
     at: str
     run_id: str | None = None
 
@@ -107,7 +107,7 @@ class ThreadModel:
     activity: Activity | None = None
     """What goes on: of all that its open tasks do, that which a reader should know first (CF-1…CF-11)."""
     last_outcome: str | None = None
-    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def show_thread(
@@ -115,7 +115,7 @@ def show_thread(
 ) -> ThreadModel:
     """The model of a thread with its tasks. ``left_out`` older tasks of the session were not looked at."""
     mine = [task for task in tasks if task.thread_id == thread.thread_id]
-    marks: dict[str, Mark] = {}
+    marks: dict[str, FreshnessMark] = {}
     if thread.last_outcome is None:
         marks["lastOutcome"] = not_applicable("no turn has ended")
     if not thread.artifacts:

@@ -119,7 +119,7 @@ DeviceAnswer: TypeAlias = DevicePaired | DeviceChanged
 EVENTS_LIMIT = 256
 StreamText: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 DeviceName: TypeAlias = Annotated[str, Field(min_length=1, max_length=128)]
-CursorText: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
+CursorParam: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 @record
@@ -128,7 +128,7 @@ class AckEvents:
 
     stream: StreamText
     device: DeviceName
-    cursor: CursorText
+    cursor: CursorParam
     tab: DeviceName | None = None
 
 
@@ -147,7 +147,7 @@ class ReconnectChannel:
     stream: StreamText
     device: DeviceName
     tab: DeviceName | None = None
-    cursor: CursorText | None = None
+    cursor: CursorParam | None = None
     resume: Annotated[str, Field(max_length=255)] | None = None
     limit: Annotated[int, Field(ge=0, le=EVENTS_LIMIT)] = 100
 

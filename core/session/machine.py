@@ -50,7 +50,7 @@ class SessionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSession:
+class BeginSession:
     """Opens a session."""
 
     session_id: str
@@ -58,17 +58,17 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeSession:
+class RelabelSession:
     """Changes title or labels; an empty text takes a label away."""
 
     updated: SessionUpdated
 
 
-SessionCommand: TypeAlias = OpenSession | DescribeSession
+SessionCommand: TypeAlias = BeginSession | RelabelSession
 
 TABLE: Final[dict[type[SessionCommand], dict[SessionStatus | None, frozenset[SessionStatus]]]] = {
-    OpenSession: {None: frozenset({SessionStatus.OPEN})},
-    DescribeSession: {SessionStatus.OPEN: frozenset({SessionStatus.OPEN})},
+    BeginSession: {None: frozenset({SessionStatus.OPEN})},
+    RelabelSession: {SessionStatus.OPEN: frozenset({SessionStatus.OPEN})},
 }
 
 
@@ -79,7 +79,7 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
         InvalidInput: a session that is opened again.
         NotFound: a session that does not exist is described.
     """
-    if isinstance(command, OpenSession):
+    if isinstance(command, BeginSession):
         if state is not None:
             raise InvalidInput("sessionId", "the session exists")
         return [Fact(Scope(command.session_id), command.created)]

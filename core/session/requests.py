@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.task.requests import PAGE_LIMIT, Id, Reason, RecordVersion, Title
+from passerelle.core.task.requests import PAGE_LIMIT, Id, ReasonText, RecordVersion, Title
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
@@ -45,7 +45,7 @@ class InterruptTurn:
     session_id: Id
     thread_id: Id | None = None
     turn_id: Id | None = None
-    reason: Reason | None = None
+    reason: ReasonText | None = None
 
 
 @record

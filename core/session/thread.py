@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
-from passerelle.core.facts import Failure, Scope
+from passerelle.core.facts import ErrorDetail, Scope
 from passerelle.core.payloads.conversation import (
     ThreadStarted,
     ThreadUpdated,
@@ -77,7 +77,7 @@ class ThreadRecord:
     last_outcome: str | None = None
     remotes: dict[str, str] = field(default_factory=dict[str, str])
     artifacts: dict[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
-    refusals: dict[str, Failure] = field(default_factory=dict[str, Failure])
+    refusals: dict[str, ErrorDetail] = field(default_factory=dict[str, ErrorDetail])
     """By turn, why the agent did not take its message, the newest ones: the answer of a turn whose task goes on."""
 
 
@@ -117,7 +117,7 @@ class FailTurn:
 
     turn_id: str
     task_id: str
-    error: Failure
+    error: ErrorDetail
     more: bool = False
     refused: bool = False
     """Whether the agent did not take the message, while its task may go on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from passerelle.core.facts import Coverage, Failure, Ref, Scope
+from passerelle.core.facts import Coverage, ErrorDetail, Ref, Scope
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
 from passerelle.core.task.status import Delivery, Status
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTask:
+class BeginTask:
     """Gives a task its identity; ``accepts`` takes ownership at once."""
 
     scope: Scope
@@ -135,7 +135,7 @@ class Cover:
 
 
 @dataclass(frozen=True, slots=True)
-class PauseTask:
+class SuspendTask:
     """Stops on purpose."""
 
     actor: str
@@ -143,7 +143,7 @@ class PauseTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeTask:
+class ContinueTask:
     """Goes on after a pause or a block."""
 
     reason: str
@@ -164,7 +164,7 @@ class FailRun:
     """The run ended otherwise; what becomes of the task is another command."""
 
     status: Status
-    error: Failure
+    error: ErrorDetail
     native_status: str | None = None
 
 
@@ -184,7 +184,7 @@ class ReportProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteTask:
+class SucceedTask:
     """Ends the task well, if every fact is there (I5)."""
 
     answer: say.TaskCompleted
@@ -192,15 +192,15 @@ class CompleteTask:
 
 
 @dataclass(frozen=True, slots=True)
-class FailTask:
+class EndInError:
     """Ends the task with an error."""
 
-    error: Failure
+    error: ErrorDetail
     rejected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class RetryTask:
+class PrepareRetry:
     """Prepares a further attempt."""
 
     retrying: say.TaskRetrying
@@ -236,7 +236,7 @@ class TimeOutTask:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateTask:
+class DescribeTask:
     """Changes what describes the task; never a terminal one (CMD-5)."""
 
     changed: dict[str, JsonObject]
@@ -257,7 +257,7 @@ class ArchiveTask:
 
 
 TaskCommand: TypeAlias = (
-    CreateTask
+    BeginTask
     | AcceptTask
     | QueueTask
     | PrepareTask
@@ -270,22 +270,22 @@ TaskCommand: TypeAlias = (
     | WaitFor
     | EndWait
     | BlockTask
-    | PauseTask
-    | ResumeTask
+    | SuspendTask
+    | ContinueTask
     | WithholdEnd
     | EndRun
     | FailRun
     | RecordDelivery
     | ReportProgress
     | Cover
-    | CompleteTask
-    | FailTask
-    | RetryTask
+    | SucceedTask
+    | EndInError
+    | PrepareRetry
     | LoseTask
     | RequestCancel
     | ConfirmCancel
     | TimeOutTask
-    | UpdateTask
+    | DescribeTask
     | LinkTask
     | ArchiveTask
 )

@@ -30,34 +30,34 @@ from passerelle.core.payloads.run import RunStatus, request
 from passerelle.core.task.commands import (
     AcceptTask,
     ArchiveTask,
+    BeginTask,
     BlockTask,
-    CompleteTask,
     ConfirmCancel,
+    ContinueTask,
     Cover,
-    CreateTask,
+    DescribeTask,
+    EndInError,
     EndRun,
     EndWait,
     FailRun,
-    FailTask,
     LinkTask,
     LoseTask,
     ObserveArtifact,
     ObserveOutput,
     ObserveStatus,
-    PauseTask,
+    PrepareRetry,
     PrepareTask,
     PutBack,
     QueueTask,
     RecordDelivery,
     ReportProgress,
     RequestCancel,
-    ResumeTask,
-    RetryTask,
     SendInput,
     StartRun,
+    SucceedTask,
+    SuspendTask,
     TaskCommand,
     TimeOutTask,
-    UpdateTask,
     WaitFor,
     WithholdEnd,
 )
@@ -95,7 +95,7 @@ def _rows(sources: Iterable[Status], targets: Targets) -> dict[Status | None, Ta
 
 
 TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
-    CreateTask: {None: _to(_S.DRAFT, _S.ACCEPTED)},
+    BeginTask: {None: _to(_S.DRAFT, _S.ACCEPTED)},
     AcceptTask: _rows({_S.DRAFT}, _to(_S.ACCEPTED)),
     QueueTask: _rows(_BEFORE | {_S.RETRYING}, _to(_S.QUEUED)),
     PrepareTask: _rows({_S.ACCEPTED, _S.QUEUED, _S.PREPARING}, _to(_S.PREPARING)),
@@ -114,8 +114,8 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     WaitFor: _rows(_BEFORE | _ACTIVE | _PARKED, _PARKED),
     EndWait: _rows(_PARKED, _to(_S.RUNNING)),
     BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.BLOCKED)),
-    PauseTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.PAUSED)),
-    ResumeTask: {
+    SuspendTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.PAUSED)),
+    ContinueTask: {
         **_rows(_HELD, _BEFORE | _PARKED | {_S.RUNNING}),
         **_rows({_S.LOST, _S.UNKNOWN, _S.STALE}, _to(_S.RUNNING)),
     },
@@ -125,16 +125,16 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     RecordDelivery: _rows(_LIVE, SAME),
     ReportProgress: _rows(_LIVE, SAME),
     Cover: _rows(_LIVE, SAME),
-    CompleteTask: _rows(_ACTIVE | _PARKED, _to(_S.COMPLETED)),
-    FailTask: _rows(_LIVE | {_S.DRAFT}, _to(_S.FAILED)),
-    RetryTask: _rows((_LIVE | TERMINAL) - {_S.CANCELLING}, _to(_S.RETRYING)),
+    SucceedTask: _rows(_ACTIVE | _PARKED, _to(_S.COMPLETED)),
+    EndInError: _rows(_LIVE | {_S.DRAFT}, _to(_S.FAILED)),
+    PrepareRetry: _rows((_LIVE | TERMINAL) - {_S.CANCELLING}, _to(_S.RETRYING)),
     LoseTask: _rows(_ACTIVE | _PARKED | {_S.CANCELLING}, _to(_S.LOST)),
     RequestCancel: {
         **_rows(_LIVE | {_S.DRAFT}, _to(_S.CANCELLING)),
     },
     ConfirmCancel: _rows(_LIVE | {_S.DRAFT}, _to(_S.CANCELLED)),
     TimeOutTask: _rows(_LIVE - {_S.CANCELLING}, _to(_S.TIMED_OUT)),
-    UpdateTask: _rows(_LIVE | {_S.DRAFT}, SAME),
+    DescribeTask: _rows(_LIVE | {_S.DRAFT}, SAME),
     LinkTask: _rows(_LIVE | TERMINAL | {_S.DRAFT}, SAME),
     ArchiveTask: _rows(TERMINAL, _to(_S.ARCHIVED)),
 }
@@ -148,7 +148,7 @@ def decide(state: TaskRecord | None, command: TaskCommand) -> list[Fact]:
         NotFound: a command to a task that does not exist.
         NotCancelable, UnsupportedOperation: the status does not allow it, or a fact is missing (I5).
     """
-    if isinstance(command, CreateTask):
+    if isinstance(command, BeginTask):
         if state is not None:
             raise InvalidInput("taskId", "the task exists")
         return _create(command)
@@ -174,7 +174,7 @@ def scope_of(state: TaskRecord, step_id: str | None = None) -> Scope:
     )
 
 
-def _create(command: CreateTask) -> list[Fact]:
+def _create(command: BeginTask) -> list[Fact]:
     facts = [Fact(command.scope, command.created)]
     if command.accepts:
         facts.append(Fact(command.scope, say.TaskAccepted()))
@@ -196,11 +196,11 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
             return _observe(state, command)
         case StartRun() | SendInput() | WithholdEnd() | EndRun() | FailRun():
             return _drive(state, command)
-        case RecordDelivery() | Cover() | CompleteTask():
+        case RecordDelivery() | Cover() | SucceedTask():
             return _reconcile(state, command)
         case (
-            FailTask()
-            | RetryTask()
+            EndInError()
+            | PrepareRetry()
             | LoseTask()
             | RequestCancel()
             | ConfirmCancel()
@@ -208,7 +208,7 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
             | ArchiveTask()
         ):
             return _end(state, command)
-        case CreateTask():
+        case BeginTask():
             raise InvalidInput("taskId", "the task exists")
         case (
             AcceptTask()
@@ -216,11 +216,11 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
             | PrepareTask()
             | PutBack()
             | BlockTask()
-            | PauseTask()
-            | ResumeTask()
+            | SuspendTask()
+            | ContinueTask()
         ):
             return _steer(state, command)
-        case ReportProgress() | UpdateTask() | LinkTask():
+        case ReportProgress() | DescribeTask() | LinkTask():
             return _describe(state, command)
         case _:
             assert_never(command)
@@ -323,7 +323,7 @@ def _require_run(state: TaskRecord) -> None:
         raise UnsupportedOperation("the task has no live run", status=state.status)
 
 
-def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | CompleteTask) -> list[Fact]:
+def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | SucceedTask) -> list[Fact]:
     match command:
         case RecordDelivery(consumer=consumer, delivery=delivery):
             progress = say.TaskProgress(
@@ -334,7 +334,7 @@ def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | CompleteTask
             if coverage == state.coverage:
                 return []
             return [Fact(scope_of(state), say.TaskProgress(coverage=coverage))]
-        case CompleteTask(answer=answer, refs=refs):
+        case SucceedTask(answer=answer, refs=refs):
             missing = find_missing(state)
             if missing:
                 raise UnsupportedOperation(
@@ -389,8 +389,8 @@ def _ended_scope(state: TaskRecord, step_id: str | None = None) -> Scope:
 
 def _end(
     state: TaskRecord,
-    command: FailTask
-    | RetryTask
+    command: EndInError
+    | PrepareRetry
     | LoseTask
     | RequestCancel
     | ConfirmCancel
@@ -399,9 +399,9 @@ def _end(
 ) -> list[Fact]:
     scope = _ended_scope(state)
     match command:
-        case FailTask(error=error, rejected=rejected):
+        case EndInError(error=error, rejected=rejected):
             return [Fact(scope, say.TaskFailed(error, rejected))]
-        case RetryTask(retrying=retrying):
+        case PrepareRetry(retrying=retrying):
             _require_fresh(state, retrying)
             return [Fact(scope, retrying)]
         case LoseTask(last_proof=last_proof, reason=reason):
@@ -437,7 +437,13 @@ def _require_fresh(state: TaskRecord, retrying: say.TaskRetrying) -> None:
 
 def _steer(
     state: TaskRecord,
-    command: AcceptTask | QueueTask | PrepareTask | PutBack | BlockTask | PauseTask | ResumeTask,
+    command: AcceptTask
+    | QueueTask
+    | PrepareTask
+    | PutBack
+    | BlockTask
+    | SuspendTask
+    | ContinueTask,
 ) -> list[Fact]:
     scope = scope_of(state)
     match command:
@@ -452,22 +458,22 @@ def _steer(
             return [Fact(scope, say.TaskProgress(status=_S.ACCEPTED, summary=reason))]
         case BlockTask(blocked=blocked):
             return [Fact(scope, blocked)]
-        case PauseTask(actor=actor, reason=reason):
+        case SuspendTask(actor=actor, reason=reason):
             return [Fact(scope, say.TaskPaused(actor, reason))]
-        case ResumeTask(reason=reason):
+        case ContinueTask(reason=reason):
             return [Fact(scope, say.TaskResumed(reason, status=_find_way_back(state)))]
         case _:
             assert_never(command)
 
 
-def _describe(state: TaskRecord, command: ReportProgress | UpdateTask | LinkTask) -> list[Fact]:
+def _describe(state: TaskRecord, command: ReportProgress | DescribeTask | LinkTask) -> list[Fact]:
     scope = scope_of(state)
     match command:
         case ReportProgress(progress=progress):
             if progress.status is not None:
                 raise InvalidInput("status", "progress moves no task")
             return [Fact(scope, progress)]
-        case UpdateTask(changed=changed):
+        case DescribeTask(changed=changed):
             return [Fact(scope, say.TaskUpdated(changed))]
         case LinkTask(edge=edge):
             return [Fact(scope, edge)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
-from passerelle.core.facts import Coverage, EdgeStatus, Failure, Ref, RetryPolicy, Worker
+from passerelle.core.facts import Coverage, EdgeStatus, ErrorDetail, Ref, RetryPolicy, Worker
 from passerelle.core.task.status import Delivery, PhaseName, Status, Visibility
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
@@ -56,7 +56,7 @@ class Attempt:
     remote_context_id: str | None = None
     native_status: str | None = None
     status_message_id: str | None = None
-    last_error: Failure | None = None
+    last_error: ErrorDetail | None = None
     completion_summary: str | None = None
     input_refs: tuple[Ref, ...] = ()
     output_refs: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class TaskRecord:
     awaited: int | None = None
     """How many of those that are only counted are not stored yet; None: all are (I5)."""
     evidence_refs: tuple[str, ...] = ()
-    last_error: Failure | None = None
+    last_error: ErrorDetail | None = None
     status_reason: str | None = None
     rejected: bool = False
     coverage: Coverage | None = None

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.facts import Bounds, EdgeKind
+from passerelle.core.facts import EdgeKind, TaskBounds
 from passerelle.core.task.status import Delivery, OwnPhase, Status, Visibility
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
@@ -21,12 +21,12 @@ PAGE_LIMIT = 200
 
 Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 RecordVersion: TypeAlias = Annotated[int, Field(ge=1)]
-Reason: TypeAlias = Annotated[str, Field(max_length=1_000)]
+ReasonText: TypeAlias = Annotated[str, Field(max_length=1_000)]
 Title: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Objective: TypeAlias = Annotated[str, Field(min_length=1, max_length=8_000)]
 Priority: TypeAlias = Annotated[int, Field(ge=-100, le=100)]
 Acceptance: TypeAlias = Annotated[tuple[JsonObject, ...], Field(max_length=8)]
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
+TaskText: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
 @record
@@ -47,7 +47,7 @@ class CreateTask:
     profile: JsonObject = field(default_factory=dict[str, Json])
     acceptance: Acceptance = ()
     metadata: JsonObject | None = None
-    scope: Bounds | None = None
+    scope: TaskBounds | None = None
 
 
 @record
@@ -105,7 +105,7 @@ class AppendTaskProgress:
         dict[str, Annotated[int, Field(ge=-(2**53), le=2**53)]], Field(max_length=32)
     ] = field(default_factory=dict[str, int])
     checklist: Annotated[tuple[JsonObject, ...], Field(max_length=64)] = ()
-    outputs: Annotated[tuple[Name, ...], Field(max_length=32)] | None = None
+    outputs: Annotated[tuple[TaskText, ...], Field(max_length=32)] | None = None
     consumer: Id | None = None
     delivery: Delivery | None = None
 
@@ -116,7 +116,7 @@ class PauseTask:
 
     task_id: Id
     version: RecordVersion | None = None
-    reason: Reason | None = None
+    reason: ReasonText | None = None
 
 
 @record
@@ -125,7 +125,7 @@ class ResumeTask:
 
     task_id: Id
     version: RecordVersion | None = None
-    reason: Reason | None = None
+    reason: ReasonText | None = None
 
 
 @record
@@ -134,7 +134,7 @@ class CompleteTask:
 
     task_id: Id
     version: RecordVersion | None = None
-    summary: Reason | None = None
+    summary: ReasonText | None = None
 
 
 @record
@@ -144,7 +144,7 @@ class FailTask:
     task_id: Id
     version: RecordVersion | None = None
     code: Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z][a-z0-9_]*$")] = "failed"
-    reason: Reason = "failed by its owner"
+    reason: ReasonText = "failed by its owner"
 
 
 @record
@@ -167,9 +167,9 @@ class LinkTasks:
 
     task_id: Id
     kind: EdgeKind
-    target: Name
+    target: TaskText
     version: RecordVersion | None = None
-    reason: Reason | None = None
+    reason: ReasonText | None = None
 
 
 @record
@@ -178,9 +178,9 @@ class UnlinkTasks:
 
     task_id: Id
     kind: EdgeKind
-    target: Name
+    target: TaskText
     version: RecordVersion | None = None
-    reason: Reason | None = None
+    reason: ReasonText | None = None
 
 
 TaskRequest: TypeAlias = (

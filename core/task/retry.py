@@ -20,7 +20,7 @@ from passerelle.core.facts import ErrorCategory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.facts import Failure, RetryPolicy
+    from passerelle.core.facts import ErrorDetail, RetryPolicy
 
 
 class RunFault(StrEnum):
@@ -47,13 +47,15 @@ class RunFault(StrEnum):
 Retryable: TypeAlias = Literal["unreachable", "busy", "failed", "malformed", "lost", "timed_out"]
 """What a configuration may name; the rest is never tried again at the same agent."""
 Stop: TypeAlias = Literal["not_retryable", "in_doubt", "used_up"]
-Cause: TypeAlias = Literal["rejected", "failed", "unreachable", "timed_out", "lost", "rate_limited"]
+RetryCause: TypeAlias = Literal[
+    "rejected", "failed", "unreachable", "timed_out", "lost", "rate_limited"
+]
 
 RETRIED: Final[tuple[Retryable, ...]] = ("unreachable", "busy", "failed", "lost", "timed_out")
 """What is tried again where the configuration says nothing; faults in doubt only at an idempotent agent."""
 IN_DOUBT: Final = frozenset({RunFault.LOST, RunFault.TIMED_OUT})
 _AT_ONCE: Final = frozenset({RunFault.UNREACHABLE, RunFault.REJECTED})
-"""Another agent is better than another try, where there is one."""
+"""Another agent is better than a retry, where there is one."""
 _BUSY: Final = frozenset({"429", "503"})
 _WRONG_REQUEST: Final = frozenset({"-32700", "-32600", "-32602", "-32001"})
 _BROKEN_AGENT: Final = "-32603"
@@ -69,7 +71,7 @@ _CODES: Final = {
     "rejected": RunFault.REJECTED,
     "cancelled": RunFault.REFUSED,
 }
-_CAUSES: Final[dict[RunFault, Cause]] = {
+_CAUSES: Final[dict[RunFault, RetryCause]] = {
     RunFault.UNREACHABLE: "unreachable",
     RunFault.BUSY: "rate_limited",
     RunFault.FAILED: "failed",
@@ -82,18 +84,18 @@ _CAUSES: Final[dict[RunFault, Cause]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryLater:
     """The same agent, not before ``at_ms``."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class RetryElsewhere:
     """Another agent takes over, at once."""
 
     peer: str
-    cause: Cause
+    cause: RetryCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,11 @@ class GiveUp:
     reason: Stop
 
 
-RetryVerdict: TypeAlias = Again | Elsewhere | GiveUp
+RetryVerdict: TypeAlias = RetryLater | RetryElsewhere | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class EarlierAttempts:
     """The attempts since somebody last asked for the task, the newest last: agents by name, and the terms.
 
     ``policy`` is that of the run that failed. ``fallback`` are the agents that may take over from the one that the
@@ -129,7 +131,7 @@ class Tried:
         return next((peer for peer in self.fallback if peer not in self.peers), None)
 
 
-def classify(failure: Failure) -> RunFault:
+def classify(failure: ErrorDetail) -> RunFault:
     """The fault that a recorded error stands for; total, and by its code and category alone."""
     if failure.code in _CODES:
         return _CODES[failure.code]
@@ -159,7 +161,7 @@ def _classify_native(native: str | None) -> RunFault:
 
 
 def decide(
-    fault: RunFault, tried: Tried, now_ms: int, chance: float, *, wait_ms: int = 0
+    fault: RunFault, tried: EarlierAttempts, now_ms: int, chance: float, *, wait_ms: int = 0
 ) -> RetryVerdict:
     """What follows a run that failed. ``chance`` is random, in [0, 1); ``wait_ms`` is what the agent asked for."""
     policy = tried.policy
@@ -169,13 +171,13 @@ def decide(
         return GiveUp("in_doubt")
     elsewhere = tried.next_peer
     if elsewhere is not None and fault in _AT_ONCE:
-        return Elsewhere(elsewhere, _CAUSES[fault])
+        return RetryElsewhere(elsewhere, _CAUSES[fault])
     is_retried = _is_retried(fault, policy)
     if is_retried and tried.at_this_peer < policy.attempts:
         pause_ms = back_off(policy, tried.at_this_peer, chance)
-        return Again(now_ms + max(pause_ms, wait_ms))
+        return RetryLater(now_ms + max(pause_ms, wait_ms))
     if elsewhere is not None:
-        return Elsewhere(elsewhere, _CAUSES[fault])
+        return RetryElsewhere(elsewhere, _CAUSES[fault])
     return GiveUp("used_up" if is_retried else "not_retryable")
 
 

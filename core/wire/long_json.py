@@ -16,7 +16,7 @@ class Slice:
     digest: str
 
 
-class Elsewhere(dict[str, object]):
+class SlicedMembers(dict[str, object]):
     """Stands in a JSON value for the members of a list that are in a slice: one or more of them, with their commas.
 
     What writes JSON refuses it, so that it never goes out in the place of what it stands for.

@@ -9,8 +9,8 @@ from passerelle.core.batch import (
     Again,
     Appended,
     Batch,
-    Claim,
     DueChange,
+    DueClaim,
     IdempotencyRow,
     StaleEpoch,
 )
@@ -39,14 +39,14 @@ class FactlessWrites:
         Raises:
             StoreUnavailable: the row stays.
         """
-        result = await self.write(shard, claim=Claim(row.member, row.token))
+        result = await self.write(shard, claim=DueClaim(row.member, row.token))
         return isinstance(result, Appended | Again)
 
     async def write(
         self,
         shard: Shard,
         *,
-        claim: Claim | None = None,
+        claim: DueClaim | None = None,
         due: tuple[DueChange, ...] = (),
         runs: tuple[RunMove, ...] = (),
     ) -> AppendResult:
@@ -66,7 +66,7 @@ class FactlessWrites:
         self,
         shard: Shard,
         op: str,
-        claim: Claim | None,
+        claim: DueClaim | None,
         due: tuple[DueChange, ...],
         runs: tuple[RunMove, ...],
     ) -> AppendResult:

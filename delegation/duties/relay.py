@@ -27,7 +27,7 @@ from passerelle.delegation.duties.rounds import Rounds
 from passerelle.delegation.duties.row_delivery import RowDelivery
 from passerelle.delegation.projections import REGISTRY, Projection, read_entity
 from passerelle.runtime.common.concurrency import join_all
-from passerelle.runtime.records.glimpse import find_after, name_row
+from passerelle.runtime.records.feed_snapshot import find_after, name_row
 from passerelle.runtime.records.lag import RELAY
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry, FactReader
     from passerelle.core.ports.projections import FeedRow, Projections
     from passerelle.delegation.duties.row_delivery import FeedRows, LoseTail
-    from passerelle.runtime.records.glimpse import Glimpse
+    from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
 _PAGE: Final = 128
 _GLIMPSES: Final = 32
@@ -51,12 +51,12 @@ _BUSY_S: Final = 0.2
 """A shard that had questions is looked at again so soon: other instances may be writing there now."""
 
 
-Known: TypeAlias = "Mapping[tuple[str, int, int], Glimpse]"
+Known: TypeAlias = "Mapping[tuple[str, int, int], FeedSnapshot]"
 """What was seen of feed rows, by the events that they stand for."""
 
 
 @dataclass(slots=True)
-class RelayPosition:
+class ShardRelayPosition:
     """How far the feed of a shard has been relayed, under which epoch of the shard."""
 
     epoch: int
@@ -87,8 +87,12 @@ class Relay:
     _audited_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _starts_over: set[Shard] = field(default_factory=set["Shard"])
     _rounds: Rounds = field(init=False)
-    _positions: dict[Shard, RelayPosition] = field(default_factory=dict["Shard", RelayPosition])
-    _glimpses: dict[Shard, list[Glimpse]] = field(default_factory=dict["Shard", "list[Glimpse]"])
+    _positions: dict[Shard, ShardRelayPosition] = field(
+        default_factory=dict["Shard", ShardRelayPosition]
+    )
+    _glimpses: dict[Shard, list[FeedSnapshot]] = field(
+        default_factory=dict["Shard", "list[FeedSnapshot]"]
+    )
 
     def __post_init__(self) -> None:
         self._rounds = Rounds("relay", self.pass_on, self.duties, self.log, self.count)
@@ -104,7 +108,7 @@ class Relay:
         """Something was stored in a shard that a projection may need; what can wait a little costs less."""
         self._rounds.wake(shard, within_s)
 
-    def glimpse(self, seen: Glimpse) -> None:
+    def on_feed_snapshot(self, seen: FeedSnapshot) -> None:
         """What an append of this process has seen of a feed, in time for the next visit."""
         if seen.shard in self.duties():
             self._glimpses[seen.shard] = [*self._glimpses.get(seen.shard, []), seen][-_GLIMPSES:]
@@ -136,13 +140,13 @@ class Relay:
         """Relays one page of a shard's feed; returns the seconds after which to look again.
 
         Raises:
-            StoreUnavailable: the rest is relayed by another try, from the same mark.
+            StoreUnavailable: the rest is relayed by a retry, from the same mark.
         """
         position = self._positions.pop(shard, None) or await self._read_position(shard)
         if shard in self._starts_over:
             # Ids of the feed may repeat those of the lost history.
             await self.learn_epochs()
-            position = RelayPosition(self.shard_epoch(shard), None)
+            position = ShardRelayPosition(self.shard_epoch(shard), None)
             self._delivery.forget(shard)
             self._starts_over.discard(shard)
         await self._audit_in_turn(shard)
@@ -153,7 +157,7 @@ class Relay:
             # A new epoch: ids may repeat those of a lost history, so everything that is kept goes again.
             await self.learn_epochs()
             feed = await self.projections.read_feed(shard, None, _PAGE)
-            position, seen = RelayPosition(self.shard_epoch(shard), None), []
+            position, seen = ShardRelayPosition(self.shard_epoch(shard), None), []
             self._delivery.forget(shard)
         known = {one.row: one for one in seen}
         leading = self._count_known(feed, known)
@@ -164,7 +168,7 @@ class Relay:
             await self._delivery.send(shard, await self._project(shard, feed, known))
             taken = self._delivery.list_taken(shard)
             await self.projections.move_mark(shard, RELAY, feed[-1].id, taken)
-            position = RelayPosition(position.epoch, feed[-1].id)
+            position = ShardRelayPosition(position.epoch, feed[-1].id)
         self._positions[shard] = position
         if not feed:
             return math.inf
@@ -172,14 +176,14 @@ class Relay:
             return 0.0
         return _BUSY_S if any(row.look for row in feed) else math.inf
 
-    async def _read_position(self, shard: Shard) -> RelayPosition:
+    async def _read_position(self, shard: Shard) -> ShardRelayPosition:
         stored = await self.projections.read_position(shard, RELAY)
         await self._delivery.recall(shard, stored.taken)
         self._audited_s[shard] = asyncio.get_running_loop().time()
         if stored.mark is None:
-            return RelayPosition(self.shard_epoch(shard), None)
+            return ShardRelayPosition(self.shard_epoch(shard), None)
         epoch, _, feed_id = stored.mark.partition(".")
-        return RelayPosition(int(epoch), feed_id)
+        return ShardRelayPosition(int(epoch), feed_id)
 
     async def _audit_in_turn(self, shard: Shard) -> None:
         """A target from which rows are gone may get no new ones for days."""
@@ -235,7 +239,7 @@ class Relay:
     async def _read_pages(self, feed: list[FeedRow], known: Known) -> list[list[Entry]]:
         return await join_all(self._read_events(row, known.get(name_row(row))) for row in feed)
 
-    async def _read_events(self, row: FeedRow, seen: Glimpse | None) -> list[Entry]:
+    async def _read_events(self, row: FeedRow, seen: FeedSnapshot | None) -> list[Entry]:
         if not row.look:
             return []
         if seen is not None:
@@ -262,5 +266,5 @@ class Relay:
             return None
 
 
-def _list_records(seen: Glimpse | None) -> Mapping[EntityRef, Record | None]:
+def _list_records(seen: FeedSnapshot | None) -> Mapping[EntityRef, Record | None]:
     return seen.records if seen else {}

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from passerelle.core.ids import Shard, place
+from passerelle.core.ids import Shard, shard_of
 from passerelle.core.ports.projections import Behind, IndexRow, ProjectionRow, Taken
 from passerelle.runtime.common.concurrency import join_all
 
@@ -68,7 +68,7 @@ class RowDelivery:
         """Takes up what an earlier owner of the duty has seen, and sends again what was lost since.
 
         Raises:
-            StoreUnavailable: the rest is sent by another try.
+            StoreUnavailable: the rest is sent by a retry.
         """
         self._taken[source] = {**taken}
         await self.audit(source)
@@ -77,7 +77,7 @@ class RowDelivery:
         """Asks every target what it has of a source, and sends again what it has lost.
 
         Raises:
-            StoreUnavailable: the rest is sent by another try.
+            StoreUnavailable: the rest is sent by a retry.
         """
         await join_all(
             self._compare(source, target, known)
@@ -88,7 +88,7 @@ class RowDelivery:
         """Each target gets its rows, in order.
 
         Raises:
-            StoreUnavailable: the rest is sent by another try.
+            StoreUnavailable: the rest is sent by a retry.
         """
         parcels = pack_parcels(found)
         if len(parcels) == 1:
@@ -164,7 +164,7 @@ def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard
     for feed_id, rows in found:
         by_target: dict[Shard, list[ProjectionRow]] = {}
         for row in rows:
-            by_target.setdefault(place(row.owner), []).append(row)
+            by_target.setdefault(shard_of(row.owner), []).append(row)
         for target, mine in by_target.items():
             sent = parcels.setdefault(target, [])
             if sent and all(isinstance(row, IndexRow) for row in sent[-1].rows):

@@ -30,7 +30,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import ALL_SHARDS, Shard, place
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.delegation.runs.lost_tail import has_event
 from passerelle.runtime.common.concurrency import join_all
 
@@ -181,7 +181,7 @@ class TailRepair:
             )
             for one, is_stored in zip(part, stored, strict=True):
                 if not is_stored:
-                    self.find_loss(place(one.session), one.epoch, "audit")
+                    self.find_loss(shard_of(one.session), one.epoch, "audit")
 
     async def _look(self) -> None:
         held = [shard for shard in ALL_SHARDS if self.keeper.holds(shard)]

@@ -4,7 +4,7 @@ Two kinds of rows. ``own:<instance>`` comes due when a lease has run out: its se
 moved: out of the old set, into ours, its field ``own`` ours, under the fence of the old incarnation, so that of two
 who try one succeeds and the old driver can write nothing any more. A run that was moved is taken up by the delegation
 side at once, before anything else is put in order: somebody waits for it. The append that moves it owes
-``adopt:<task>`` as well, for a little later: a crash or a failure at any point leaves a row, and so another try.
+``adopt:<task>`` as well, for a little later: a crash or a failure at any point leaves a row, and so a retry.
 
 Thousands of runs stand in one line over all shards: each is done with in its turn, and none is begun and left. The
 row of a set may come back meanwhile, and finds what is still in the line there.
@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import (
-    Claim,
     DueChange,
+    DueClaim,
     EntityKind,
     EntityRef,
     Fence,
@@ -41,7 +41,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.runtime.records.task_fields import OWNER, read_driver
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -88,7 +88,7 @@ class TakeOver:
         """Empties the set of an instance whose lease has run out.
 
         Raises:
-            StoreUnavailable: the row stays, and the rest is done by another try.
+            StoreUnavailable: the row stays, and the rest is done by a retry.
         """
         instance = row.entity
         if instance != self.keeper.instance:
@@ -97,13 +97,13 @@ class TakeOver:
             return
         # The next extension moves the row on, or finds the lease lost and empties the set.
         again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
-        await self.factless_writes.write(shard, claim=Claim(row.member, row.token), due=(again,))
+        await self.factless_writes.write(shard, claim=DueClaim(row.member, row.token), due=(again,))
 
     async def empty_own(self, shard: Shard) -> None:
         """Takes our runs out of a set of ours that was marked gone; they are owed until somebody takes them up.
 
         Raises:
-            StoreUnavailable: the rest is done by another try.
+            StoreUnavailable: the rest is done by a retry.
         """
         await self._empty(shard, self.keeper.instance, keeps=False)
 
@@ -221,30 +221,30 @@ class TakeOver:
         entering = RunMove(run, task.id, heir, enters=True)
         leaving = () if driver is None else (RunMove(run, task.id, driver, enters=False),)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             decision.set_field(task, OWNER, str(heir).encode())
             decision.add(_say_taken(decision.state(task)))
             fence = None if driver is None else Fence(task.id, driver)
-            return Terms(fence=fence, runs=(*leaving, entering))
+            return AppendOptions(fence=fence, runs=(*leaving, entering))
 
         return isinstance(await self.writes.decide(record.session_id, [task], body), Written)
 
 
 def _hand_over(
     decision: Decision, task: EntityRef, leaving: RunMove, heir: Incarnation | None, due_ms: int
-) -> Terms:
+) -> AppendOptions:
     record = decision.state(task)
     fence = Fence(task.id, leaving.driver)
     if not isinstance(record, TaskRecord) or record.status in ENDED:
         decision.set_field(task, OWNER, None)
-        return Terms(fence=fence, runs=(leaving,))
+        return AppendOptions(fence=fence, runs=(leaving,))
     decision.set_field(task, OWNER, None if heir is None else str(heir).encode())
     owed = (DueChange(f"{ADOPT}:{task.id}", due_ms),)
     if heir is None:
-        return Terms(fence=fence, runs=(leaving,), due=owed)
+        return AppendOptions(fence=fence, runs=(leaving,), due=owed)
     decision.add(_say_taken(record))
     entering = RunMove(leaving.run, task.id, heir, enters=True)
-    return Terms(fence=fence, runs=(leaving, entering), due=owed)
+    return AppendOptions(fence=fence, runs=(leaving, entering), due=owed)
 
 
 def _say_taken(record: Record | None) -> list[Fact]:

@@ -18,9 +18,9 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import Claim, DueChange, EntityKind
+from passerelle.core.batch import DueChange, DueClaim, EntityKind
 from passerelle.core.errors import PasserelleError
-from passerelle.core.ids import Shard, place
+from passerelle.core.ids import Shard, shard_of
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.delegation.verification.strays import find_stray_rows, repair_stray
 
@@ -87,7 +87,7 @@ class ViewRebuild:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._work_off(), name="rebuild")
         again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
-        await self.factless_writes.write(shard, claim=Claim(row.member, row.token), due=(again,))
+        await self.factless_writes.write(shard, claim=DueClaim(row.member, row.token), due=(again,))
 
     async def close(self) -> None:
         """Ends the work; its rows stay."""
@@ -127,7 +127,7 @@ class ViewRebuild:
             await repair_session(self.store, session, has_lost=True)
             repaired += 1
         for session in await self.store.inspection.list_open_sessions():
-            if place(session) in since:
+            if shard_of(session) in since:
                 repaired += bool((await repair_session(self.store, session)).found)
         strays = await find_stray_rows(self.store, since) if since else []
         for stray in strays:

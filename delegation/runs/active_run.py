@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.delegation.runs.peer_profile import PeerBehaviour
     from passerelle.delegation.runs.read_scheduler import ReadScheduler
-    from passerelle.permission_bridge.hooks.consultation import Consulting
+    from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.runtime.records.references import References, Referred
-    from passerelle.runtime.records.writes import Terms, Written
+    from passerelle.runtime.records.writes import AppendOptions, Written
 
 
 @value
@@ -70,7 +70,7 @@ class DriverDeps:
     behaviour: PeerBehaviour
     references: References
     """What messages refer to."""
-    consulting: Consulting
+    consulting: PolicyConsultation
     """The policy, hooks and grants that judge what a peer asks."""
     outputs: OutputPolicy
     throttle: PollThrottle
@@ -317,7 +317,7 @@ class ActiveRun:
     async def append(
         self,
         body: Callable[[DecisionDraft], None],
-        terms: Callable[[DecisionDraft], Terms] | None = None,
+        terms: Callable[[DecisionDraft], AppendOptions] | None = None,
     ) -> None:
         """Appends as soon as the store can take it; nothing is read from the peer until then."""
         while True:

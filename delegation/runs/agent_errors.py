@@ -28,7 +28,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.peer import Answered, Refused
+from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain, list_ids
@@ -39,7 +39,7 @@ from passerelle.permission_bridge.return_machine import REFUSED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from passerelle.core.facts import Failure
+    from passerelle.core.facts import ErrorDetail
     from passerelle.core.peer import Malformed, PeerOutcome
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
@@ -80,7 +80,7 @@ def _name_decision(message: JsonObject) -> str | None:
 
 
 async def refuse_answer(
-    active: ActiveRun, action_ids: Sequence[str], remote: str, outcome: Refused | Malformed
+    active: ActiveRun, action_ids: Sequence[str], remote: str, outcome: RefusedByPeer | Malformed
 ) -> None:
     """Takes ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
     failure = explain(outcome, active.run.context, active.run.record).failure
@@ -103,7 +103,7 @@ async def refuse_answer(
             draft.due.append(DueChange(f"return:{action.request.action_id}", None))
         refuse_message(draft, failure, turns)
 
-    if isinstance(outcome, Refused) and has_raised(outcome, seen):
+    if isinstance(outcome, RefusedByPeer) and has_raised(outcome, seen):
         await fail_raised(active, outcome, tell)
     elif isinstance(seen, Answered):
         waits = read_state(seen) in INTERRUPTED_STATES
@@ -148,7 +148,7 @@ def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRe
     ]
 
 
-async def _give_up(active: ActiveRun, remote: str, failure: Failure) -> None:
+async def _give_up(active: ActiveRun, remote: str, failure: ErrorDetail) -> None:
     """The agent waits for an answer that nobody gives any more: the task fails, and the agent is told to stop."""
     text = f"the agent did not take the answer that policy has given: {failure.message}"
 
@@ -161,21 +161,21 @@ async def _give_up(active: ActiveRun, remote: str, failure: Failure) -> None:
     await active.peer.cancel(remote)
 
 
-def has_raised(outcome: Refused | Malformed, seen: PeerOutcome) -> bool:
+def has_raised(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
     """Whether an agent that refused an answer with ``outcome`` broke over it: it works on in name only.
 
     ``seen`` is what it says of the task since. With another error it has not taken the answer, and may work on.
     """
-    if not isinstance(outcome, Refused) or not isinstance(seen, Answered):
+    if not isinstance(outcome, RefusedByPeer) or not isinstance(seen, Answered):
         return False
     is_internal = classify_native(outcome.code) is ErrorKind.INTERNAL
     is_its_own = not outcome.is_bare or outcome.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return is_internal and is_its_own and read_state(seen) not in _AT_REST
 
 
-def finds_fault(outcome: Refused | Malformed) -> bool:
+def finds_fault(outcome: RefusedByPeer | Malformed) -> bool:
     """Whether an agent says that what it was sent is wrong: it waits for something else then."""
-    return isinstance(outcome, Refused) and classify_native(outcome.code) in _FAULTS
+    return isinstance(outcome, RefusedByPeer) and classify_native(outcome.code) in _FAULTS
 
 
 def read_state(seen: Answered) -> str:
@@ -183,7 +183,7 @@ def read_state(seen: Answered) -> str:
     return text_at(object_at(seen.result, "status"), "state")
 
 
-async def end_raised(active: ActiveRun, outcome: Refused) -> None:
+async def end_raised(active: ActiveRun, outcome: RefusedByPeer) -> None:
     """The stream of a run that had begun ended with an error: the run has failed, unless its task says more."""
     remote = active.remote_task()
     if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
@@ -196,7 +196,7 @@ async def end_raised(active: ActiveRun, outcome: Refused) -> None:
 
 
 async def fail_raised(
-    active: ActiveRun, outcome: Refused, before: Callable[[DecisionDraft], None] | None = None
+    active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None = None
 ) -> None:
     """Ends the run with the words of the agent; ``before`` adds to the append."""
     failure = explain(outcome, active.run.context, active.run.record).failure

@@ -89,9 +89,9 @@ def render_answer(
         return None
     touched = template.pick_touched((context.task, context.thread))
     first_event = f"ev{minted[0]}{template.first_event}"
-    pace = turn.template.pace
-    pace.note(now_ms - sent_ms)
-    packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call, pace.within_s)
+    window = turn.template.window
+    window.note(now_ms - sent_ms)
+    packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call, window.within_s)
     row = template.row
     if row is not None:
         row = IndexRow(turn.owner, row.agent, context.task.id, now_ms, row.part)

@@ -20,7 +20,7 @@ from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import TooLarge
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, Failure, Ref
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Ref
 from passerelle.core.payloads.run import COPY, ArtifactChanged, OutputRedacted, OutputTruncated
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.ports.blobs import UPLOADED
@@ -34,7 +34,7 @@ from passerelle.delegation.runs.draft import AnswerProgress
 from passerelle.delegation.runs.failure import RunEnd, end_run
 from passerelle.delegation.runs.limits import enforce
 from passerelle.delegation.runs.volume import LARGE_BYTES
-from passerelle.runtime.records.blob_overflow import CAP, Spill
+from passerelle.runtime.records.blob_overflow import CAP, BlobOverflow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -220,7 +220,7 @@ def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> DescribedArti
 
 def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> DescribedArtifact:
     """The same of an artifact that is large: its bytes are never held together."""
-    spill = Spill()
+    spill = BlobOverflow()
     ref = spill.keep_long(lambda: write_artifact(artifact), preview_parts(parts))
     return DescribedArtifact(
         bound_id(text_at(artifact, "artifactId")),
@@ -367,7 +367,7 @@ def refuse_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> Non
     """The file will never be had: what was brought is not what was said."""
     if not _is_awaited(draft, artifact):
         return
-    failure = Failure(
+    failure = ErrorDetail(
         code="artifact_unavailable",
         category=ErrorCategory.PEER,
         message=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",

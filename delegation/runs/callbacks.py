@@ -20,7 +20,7 @@ from passerelle.a2a_mapping.replies import read_task_id
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
 from passerelle.core.ids import encode_base32, read_shard
-from passerelle.core.peer import Answered, Refused
+from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.task.record import TaskRecord
 from passerelle.store.peers import Callback
 
@@ -180,7 +180,7 @@ class CallbackOffer:
         outcome = await self.peer.ask_for_news(run.remote_task_id, config)
         self.is_agreed = isinstance(outcome, Answered)
         # One that could not be reached, or has no time now, is told at the next look.
-        self._is_tried = isinstance(outcome, Answered | Refused)
+        self._is_tried = isinstance(outcome, Answered | RefusedByPeer)
 
     async def _is_able(self) -> bool:
         try:

@@ -35,17 +35,17 @@ from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import OpenAction
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.events import Fact
-from passerelle.core.facts import Coverage, ErrorCategory, Failure
+from passerelle.core.facts import Coverage, ErrorCategory, ErrorDetail
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskCancelled, TaskCompleted, TaskWaiting
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
-    CompleteTask,
     ConfirmCancel,
     Cover,
     EndRun,
     FailRun,
     RecordDelivery,
+    SucceedTask,
     WaitFor,
     WithholdEnd,
 )
@@ -61,7 +61,7 @@ from passerelle.permission_bridge.requests import Asking
 from passerelle.permission_bridge.reviews import make_review
 
 if TYPE_CHECKING:
-    from passerelle.core.payloads.approval import Request
+    from passerelle.core.payloads.approval import ApprovalRequest
     from passerelle.core.wire.json import JsonObject
 
 _STEERED: Final = frozenset({Status.PAUSED, Status.BLOCKED})
@@ -188,13 +188,13 @@ def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
         coverage=record.coverage,
         answer=answer,
     )
-    draft.add_shown(draft.tell(CompleteTask(completed, list_all(draft))), frame)
+    draft.add_shown(draft.tell(SucceedTask(completed, list_all(draft))), frame)
     draft.end_turn(answer)
 
 
 def _refuse(draft: DecisionDraft, coverage: Coverage) -> None:
     reason = "the task does not have what was asked for: " + "; ".join(coverage.unmet)
-    failure = Failure(
+    failure = ErrorDetail(
         code="acceptance",
         category=ErrorCategory.POLICY,
         message=reason[:1000],
@@ -209,7 +209,7 @@ def _stop(draft: DecisionDraft) -> None:
     """The peer was done before it could be stopped; the wish is kept all the same."""
     record, state = draft.record, _native(draft)
     draft.close_actions("task_cancelled")
-    failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=draft.context.peer)
+    failure = ErrorDetail("cancelled", ErrorCategory.CALLER, "stopped", source=draft.context.peer)
     draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
     actor = record.cancel_requested_by or draft.context.peer
     facts = draft.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
@@ -249,7 +249,7 @@ def open_review(draft: DecisionDraft, question: str) -> str:
     return request.action_id
 
 
-def _wait(draft: DecisionDraft, request: Request) -> None:
+def _wait(draft: DecisionDraft, request: ApprovalRequest) -> None:
     waiting = TaskWaiting(
         waiting_for="permission",
         status=Status.WAITING_PERMISSION,

@@ -22,7 +22,7 @@ from passerelle.delegation.runs.failure import name_row
 from passerelle.delegation.runs.limits import drop_limits
 from passerelle.runtime.records.blob_overflow import CAP
 from passerelle.runtime.records.task_fields import CONTENT, IN_BLOB, IN_ENTRY, IN_PIECES, OWNER
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 from passerelle.webhooks.push_configs import end_targets
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ _NOTICE_TTL_MS: Final = 600_000
 
 def complete_terms(
     draft: DecisionDraft,
-    terms: Terms,
+    terms: AppendOptions,
     before: TaskRecord,
     held: Mapping[EntityRef, Held],
     driver: Incarnation | None,
-) -> Terms:
+) -> AppendOptions:
     """The terms of an append: what ``terms`` asks for, and what follows from the facts of the draft.
 
     ``before`` is the task as it is stored, ``held`` what the append compares, ``driver`` the fence, if there is one.
@@ -60,7 +60,7 @@ def complete_terms(
         if leaves and run is not None and driver is not None
         else ()
     )
-    return Terms(
+    return AppendOptions(
         fence=None if was_over or driver is None else Fence(ref.id, driver),
         claim=terms.claim,
         runs=(*terms.runs, *leaving),
@@ -91,7 +91,7 @@ def _end_targets(draft: DecisionDraft, held: Mapping[EntityRef, Held]) -> tuple[
 
 
 def _find_idem(
-    draft: DecisionDraft, terms: Terms, held: Mapping[EntityRef, Held]
+    draft: DecisionDraft, terms: AppendOptions, held: Mapping[EntityRef, Held]
 ) -> IdempotencyRow | None:
     """An append that changes no entity has no version to compare: a row of its own keeps it single."""
     decision = draft.decision

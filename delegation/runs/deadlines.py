@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.commands import Escalate, FailReturn
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
 from passerelle.core.task import machine as tasks
@@ -24,8 +24,8 @@ from passerelle.delegation.runs.finish import time_out
 from passerelle.delegation.runs.limits import find_end
 from passerelle.delegation.runs.results import name_task
 from passerelle.permission_bridge.hooks.hooks import UNHEARD
-from passerelle.runtime.records.blob_overflow import Spill, write_notes
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,10 +88,10 @@ class Deadlines:
         return driver is not None and driver.is_throttled
 
     async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
-        def body(_decision: Decision) -> Terms:
+        def body(_decision: Decision) -> AppendOptions:
             key = f"{row.member}:{at_ms}"
-            return Terms(
-                claim=Claim(row.member, row.token),
+            return AppendOptions(
+                claim=DueClaim(row.member, row.token),
                 due=(DueChange(row.member, at_ms),),
                 idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
             )
@@ -103,7 +103,7 @@ class Deadlines:
         run = driver.run if driver is not None else await self.dispatch.hold(row.entity)
         remote = run.record.run.remote_task_id if run.record.run else None
         peer = run.context.peer
-        await time_out(run, limit, Claim(row.member, row.token), driver)
+        await time_out(run, limit, DueClaim(row.member, row.token), driver)
         # Before anything else: the driver of a next run may be here in a moment.
         self.dispatch.runs.drop(row.entity)
         if remote is not None:
@@ -140,7 +140,7 @@ class Deadlines:
         if action is None or not action.is_open:
             await self.drop(shard, row)
             return
-        written = await self.actions.expire(row.entity, now_ms, Claim(row.member, row.token))
+        written = await self.actions.expire(row.entity, now_ms, DueClaim(row.member, row.token))
         if written is not None:
             self.dispatch.wake(action.scope.task_id or "", row.entity)
 
@@ -163,7 +163,7 @@ class Deadlines:
         if action is None or not action.is_open or not step.isdecimal() or int(step) <= action.step:
             await self.drop(shard, row)
             return
-        await self.actions.close(row.entity, Escalate(int(step)), Claim(row.member, row.token))
+        await self.actions.close(row.entity, Escalate(int(step)), DueClaim(row.member, row.token))
 
     async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""
@@ -175,7 +175,7 @@ class Deadlines:
         task = action.scope.task_id or ""
         # A driver that is here settles it, also where the task has ended by it a moment ago.
         if not self.dispatch.wake(task, row.entity) and await self._is_over(task):
-            claim = Claim(row.member, row.token)
+            claim = DueClaim(row.member, row.token)
             with suppress(
                 UnsupportedOperation
             ):  # it was settled meanwhile; the row comes back and is dropped
@@ -209,16 +209,16 @@ async def _tell_stop(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
     heard = await consulting.hooks.hear("on_stop", rules, given)
     if heard is UNHEARD:
         return False
-    spill = Spill()
+    spill = BlobOverflow()
     facts = write_notes(spill, tasks.scope_of(record), heard.notes)
     for blob in spill.blobs:
         await dispatch.blobs.put(task.shard, blob)
 
-    def body(decision: Decision) -> Terms:
+    def body(decision: Decision) -> AppendOptions:
         decision.add(facts)
         key = f"{row.member}:{record.exposure}"
-        return Terms(
-            claim=Claim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _STOP_KEPT_MS)
+        return AppendOptions(
+            claim=DueClaim(row.member, row.token), idem=IdempotencyRow(key, key, b"", _STOP_KEPT_MS)
         )
 
     await dispatch.writes.decide(record.session_id, [], body)

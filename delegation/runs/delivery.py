@@ -26,7 +26,7 @@ from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.payloads.run import ModelFailed, request
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import EndWait, SendInput, WaitFor
 from passerelle.core.task.status import HELD, WAITING, Status
@@ -38,7 +38,7 @@ from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.delegation.runs.remote_drivers import release_to_link
 from passerelle.delegation.runs.results import apply_outcome, tell_broken
 from passerelle.delegation.runs.stream import follow_stream, judge_end
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
@@ -80,12 +80,12 @@ def is_kept_back(record: TaskRecord) -> bool:
     return record.run is not None and record.run.send_after is not None
 
 
-def judge_refusal(outcome: Refused | Unreached | Malformed, tries: int) -> int | None:
+def judge_refusal(outcome: RefusedByPeer | Unreached | Malformed, tries: int) -> int | None:
     """For how many ms an outcome says to wait, None where it says nothing of that kind."""
     match outcome:
-        case Refused(http_status=HTTPStatus.TOO_MANY_REQUESTS, retry_after_s=None):
+        case RefusedByPeer(http_status=HTTPStatus.TOO_MANY_REQUESTS, retry_after_s=None):
             return back_off(tries)
-        case Refused(http_status=status, retry_after_s=int(wait_s)) if status in _BUSY:
+        case RefusedByPeer(http_status=status, retry_after_s=int(wait_s)) if status in _BUSY:
             return max(wait_s * 1000, _FIRST_WAIT_MS)
         case Unreached(why="limit", retry_after_s=wait_s):
             return max((wait_s or 0) * 1000, min(back_off(tries), _LONGEST_CROWD_MS))
@@ -177,7 +177,7 @@ async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult
     knows = await judge_end(active, last)
     if isinstance(last, Unknown | Malformed):
         await tell_broken(active, last)
-    if knows or not isinstance(last, Refused | Unreached):
+    if knows or not isinstance(last, RefusedByPeer | Unreached):
         return "settled" if knows else "unknown"
     return await _settle(active, last, tries)
 
@@ -186,7 +186,7 @@ async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendRe
     """What an outcome leads to that ends no templated turn."""
     if isinstance(outcome, Unreached) and outcome.why == "lease":
         return "unsent"
-    if isinstance(outcome, Refused | Unreached) and active.remote_task() is None:
+    if isinstance(outcome, RefusedByPeer | Unreached) and active.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         why = outcome.why if isinstance(outcome, Unreached) else ""
         is_ours, is_absent = why == "limit", why == "absent"
@@ -261,7 +261,7 @@ async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
     if held.is_absent:
         await release_to_link(active, wait, _may_wait)
     row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", at_ms)
-    await active.append(wait, lambda _draft: Terms(due=(row,)))
+    await active.append(wait, lambda _draft: AppendOptions(due=(row,)))
     active.deps.log.info("send.held", task=active.run.record.task_id, wait_ms=held.wait_ms)
 
 
@@ -281,7 +281,7 @@ async def _go_on(active: ActiveRun) -> bool:
     if await _confirm(active):
         return False
     row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", None)
-    await active.append(_intend, lambda _draft: Terms(due=(row,)))
+    await active.append(_intend, lambda _draft: AppendOptions(due=(row,)))
     return is_sendable(active.run.record)
 
 

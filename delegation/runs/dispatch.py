@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.peer_profile import PeerBehaviour, PeerTerms
     from passerelle.delegation.runs.remote_drivers import InstanceSignals, RemoteDrivers
     from passerelle.delegation.runs.turns import OpenedTurn
-    from passerelle.permission_bridge.hooks.consultation import Consulting
+    from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.common.concurrency import FairLock
     from passerelle.runtime.limits.costs import Spending
@@ -89,7 +89,7 @@ class Dispatch:
     replicas: Replicas
     open_text: OpenTexts
     """Text of the runs that are driven here, before it is stored."""
-    consulting: Consulting
+    consulting: PolicyConsultation
     """Judges what peers ask: rules, hooks and grants."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     throttle: PollThrottle = field(default_factory=PollThrottle)
@@ -298,7 +298,7 @@ class Dispatch:
         (``named``) and not driven, since they had ended in what was lost.
 
         Raises:
-            StoreUnavailable: the rest is left to another try.
+            StoreUnavailable: the rest is left to a retry.
         """
         again = {task_id for task_id in named if self.find(task_id) is None}
         for task_id in self.runs.list_tasks():

@@ -21,7 +21,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.limit import CostRecorded
@@ -43,7 +43,7 @@ from passerelle.delegation.runs.volume import (
 )
 from passerelle.permission_bridge.answers.action_rows import close_rows
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
-from passerelle.runtime.records.blob_overflow import Spill, show
+from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 from passerelle.runtime.records.withheld import is_withheld
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class DecisionDraft:
 
     decision: Decision
     context: RunContext
-    spill: Spill
+    spill: BlobOverflow
     asks: Callable[[DecisionDraft, JsonObject, RunStatus], OpenedQuestions]
     """Opens what a waiting peer asks: the permission side of the house."""
     step_id: str = ""
@@ -308,7 +308,7 @@ class DecisionDraft:
     def fail_turn(self, reason: str) -> None:
         """Every turn of the task that is open has no answer and never will."""
         record = self.record
-        error = record.last_error or Failure("failed", ErrorCategory.INTERNAL, reason)
+        error = record.last_error or ErrorDetail("failed", ErrorCategory.INTERNAL, reason)
         for turn_id in record.open_turns:
             more = turn_id != record.open_turns[-1]
             self._tell_thread(FailTurn(turn_id, record.task_id, error, more))
@@ -326,7 +326,7 @@ class DecisionDraft:
                 self.decision.add(closing)
                 self.due.extend(close_rows(action, self.decision.now_ms))
 
-    def refuse_turns(self, turns: Sequence[str], failure: Failure) -> None:
+    def refuse_turns(self, turns: Sequence[str], failure: ErrorDetail) -> None:
         """The agent has not taken the messages of these turns, as far as they are open; others wait on."""
         open_turns = [turn_id for turn_id in self.record.open_turns if turn_id in turns]
         for turn_id in open_turns:
@@ -373,7 +373,7 @@ def find_action(action_id: str) -> EntityRef:
     return EntityRef(EntityKind.ACTION, action_id)
 
 
-def _never_began(failure: Failure | None, run: Attempt) -> bool:
+def _never_began(failure: ErrorDetail | None, run: Attempt) -> bool:
     """Whether nothing says that the peer ever took the work: that costs nothing."""
     return (
         failure is not None

@@ -24,20 +24,20 @@ from passerelle.a2a_mapping.states import FAILED, WORKING
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerBusy, PeerUnavailable
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, Failure
-from passerelle.core.payloads.limit import Limited, RateLimitHit
+from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.payloads.limit import LimitSubject, RateLimitHit
 from passerelle.core.payloads.routing import FallbackApplied
 from passerelle.core.payloads.task import TaskRetrying
-from passerelle.core.peer import Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import FailRun, FailTask, RetryTask
-from passerelle.core.task.retry import Elsewhere, GiveUp, Tried, classify, decide
+from passerelle.core.task.commands import EndInError, FailRun, PrepareRetry
+from passerelle.core.task.retry import EarlierAttempts, GiveUp, RetryElsewhere, classify, decide
 from passerelle.core.task.status import Status
 from passerelle.core.wire.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.core.task.record import Attempt, TaskRecord
-    from passerelle.core.task.retry import Again, RetryVerdict
+    from passerelle.core.task.retry import RetryLater, RetryVerdict
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 
@@ -53,7 +53,7 @@ class RunEnd:
     ``before`` is the Task without that frame. ``wait_ms`` is how long the peer wants to be left alone.
     """
 
-    failure: Failure
+    failure: ErrorDetail
     status: Status = Status.FAILED
     native: str | None = None
     rejected: bool = False
@@ -66,7 +66,7 @@ def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
     """The run is over; with nothing left to try its task has failed as well."""
     if try_on(draft, ended):
         return
-    facts = draft.tell(FailTask(ended.failure, ended.rejected))
+    facts = draft.tell(EndInError(ended.failure, ended.rejected))
     if ended.frame is None:
         draft.end_with(facts, FAILED, ended.failure.message)
         return
@@ -98,26 +98,28 @@ def _judge(draft: DecisionDraft, ended: RunEnd) -> RetryVerdict:
     )
 
 
-def list_tried(record: TaskRecord) -> Tried:
+def list_tried(record: TaskRecord) -> EarlierAttempts:
     """The attempts since somebody last asked for one, the terms of the last, and the fallbacks of the agent asked."""
     reruns = [place for place, one in enumerate(record.attempts) if one.asked_by is not None]
     since = record.attempts[reruns[-1] if reruns else 0 :]
     asked = next((one for one in since if one.worker.peer == record.kind), since[0])
     peers = [one.worker.peer for one in since]
-    return Tried(peers, since[-1].retry_policy, asked.retry_policy.fallback or ())
+    return EarlierAttempts(peers, since[-1].retry_policy, asked.retry_policy.fallback or ())
 
 
-def _owe(draft: DecisionDraft, run: Attempt, verdict: Again | Elsewhere) -> None:
+def _owe(draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewhere) -> None:
     record, now_ms = draft.record, draft.decision.now_ms
     ordinal = len(record.attempts) + 1
-    if isinstance(verdict, Elsewhere):
+    if isinstance(verdict, RetryElsewhere):
         applied = FallbackApplied(run.worker.peer, verdict.peer, verdict.cause, ordinal)
         draft.add([Fact(replace(tasks.scope_of(record), run_id=run.run_id), applied)])
         retrying = TaskRetrying("fallback", ordinal, format_ms(now_ms), verdict.peer)
     else:
         retrying = TaskRetrying("retry", ordinal, format_ms(verdict.at_ms), run.worker.peer)
         now_ms = verdict.at_ms
-    show_retrying(draft, draft.tell(RetryTask(retrying)), f"attempt {ordinal - 1} did not succeed")
+    show_retrying(
+        draft, draft.tell(PrepareRetry(retrying)), f"attempt {ordinal - 1} did not succeed"
+    )
     draft.due.append(DueChange(name_row(record.task_id), now_ms))
 
 
@@ -138,19 +140,19 @@ def name_row(task_id: str) -> str:
 class PeerRefusal:
     """The error as it is recorded, and as the caller gets it."""
 
-    failure: Failure
+    failure: ErrorDetail
     error: PasserelleError
     hit: RateLimitHit | None = None
     """The limit that was met (EXT-7), where that is the reason."""
 
 
 def explain(
-    outcome: Refused | Unreached | Malformed, context: RunContext, record: TaskRecord
+    outcome: RefusedByPeer | Unreached | Malformed, context: RunContext, record: TaskRecord
 ) -> PeerRefusal:
     """The refusal that an outcome stands for."""
     name = context.peer
     match outcome:
-        case Refused(http_status=status, retry_after_s=wait_s) if status in _BUSY:
+        case RefusedByPeer(http_status=status, retry_after_s=wait_s) if status in _BUSY:
             text = f"agent {name!r} takes no more work for now (HTTP {status})"
             kind = PeerBusy if status == HTTPStatus.TOO_MANY_REQUESTS else PeerUnavailable
             busy = kind(text, agent=name, retry_after_s=wait_s)
@@ -158,7 +160,7 @@ def explain(
             if status != HTTPStatus.TOO_MANY_REQUESTS:
                 return told
             return replace(told, hit=_hit(name, "peer", wait_s, str(status)))
-        case Refused(code=code, message=text, details=details):
+        case RefusedByPeer(code=code, message=text, details=details):
             ids = make_relabel(record.task_id, context.context_id, list_ids(context, record))
             own = [str(message.get("messageId")) for message in context.accepted]
             bare = outcome.http_status if outcome.is_bare else None
@@ -182,15 +184,15 @@ def explain(
             assert_never(outcome)
 
 
-def explain_break(outcome: Unknown | Malformed, peer: str) -> Failure:
+def explain_break(outcome: Unknown | Malformed, peer: str) -> ErrorDetail:
     """Why there is no answer where the peer may have taken the message all the same."""
     match outcome:
         case Unknown(reason=reason):
             text = f"the connection to agent {peer!r} broke: {reason}"
-            return Failure("connection_broken", ErrorCategory.TRANSPORT, text, True, peer)
+            return ErrorDetail("connection_broken", ErrorCategory.TRANSPORT, text, True, peer)
         case Malformed(reason=reason):
             text = f"agent {peer!r} answered with something that is not A2A: {reason}"
-            return Failure(InvalidAgentResponse.code, ErrorCategory.PROTOCOL, text, False, peer)
+            return ErrorDetail(InvalidAgentResponse.code, ErrorCategory.PROTOCOL, text, False, peer)
         case _:
             assert_never(outcome)
 
@@ -213,13 +215,13 @@ def _hit(
     native: str | None = None,
 ) -> RateLimitHit:
     wait_ms = None if wait_s is None else wait_s * 1000
-    return RateLimitHit(Limited("peer", peer), source, wait_ms, native)
+    return RateLimitHit(LimitSubject("peer", peer), source, wait_ms, native)
 
 
 def _record(
     error: PasserelleError, category: ErrorCategory, source: str, native: str | None = None
 ) -> PeerRefusal:
-    failure = Failure(
+    failure = ErrorDetail(
         code=error.stable_code,
         category=category,
         message=str(error),

@@ -14,18 +14,18 @@ from passerelle.a2a_mapping.frames import (
 )
 from passerelle.a2a_mapping.states import CANCELED, FAILED
 from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse, PeerUnavailable
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
-from passerelle.core.task.commands import ConfirmCancel, FailRun, FailTask, LoseTask, TimeOutTask
+from passerelle.core.task.commands import ConfirmCancel, EndInError, FailRun, LoseTask, TimeOutTask
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
 from passerelle.delegation.runs.limits import explain_limit, read_limit
 from passerelle.runtime.records.refusals import make_error
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from passerelle.core.batch import Claim
+    from passerelle.core.batch import DueClaim
     from passerelle.core.errors import TooLarge
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
@@ -57,7 +57,7 @@ async def lose(active: ActiveRun, reason: str) -> None:
     since_ms = active.deps.clock.now_ms() - parse_ms(record.status_at)
     if since_ms > active.timeouts.liveness_s * 1000:
         await fail(
-            active, Failure("lost", ErrorCategory.TRANSPORT, reason, source=active.peer.name)
+            active, ErrorDetail("lost", ErrorCategory.TRANSPORT, reason, source=active.peer.name)
         )
 
 
@@ -67,7 +67,7 @@ async def confirm_cancel(
     """A task that was to stop and that the peer does not have has stopped."""
     record = active.run.record
     actor = record.cancel_requested_by or active.peer.name
-    failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=active.peer.name)
+    failure = ErrorDetail("cancelled", ErrorCategory.CALLER, "stopped", source=active.peer.name)
 
     def end(draft: DecisionDraft) -> None:
         if draft.record.run is None:
@@ -80,7 +80,7 @@ async def confirm_cancel(
     await active.append(end)
 
 
-async def confirm_stop(run: Run, claim: Claim | None = None) -> None:
+async def confirm_stop(run: Run, claim: DueClaim | None = None) -> None:
     """A task that was to stop while nobody worked on it has stopped."""
 
     def end(draft: DecisionDraft) -> None:
@@ -92,19 +92,19 @@ async def confirm_stop(run: Run, claim: Claim | None = None) -> None:
         cancelled = TaskCancelled(actor, record.cancel_source or "user")
         draft.end_with(draft.tell(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on")
 
-    await run.append(end, (lambda _draft: Terms(claim=claim)) if claim else None)
+    await run.append(end, (lambda _draft: AppendOptions(claim=claim)) if claim else None)
 
 
-async def fail_owed(run: Run, failure: Failure, claim: Claim) -> None:
+async def fail_owed(run: Run, failure: ErrorDetail, claim: DueClaim) -> None:
     """The attempt that is owed cannot begin, and neither can any other."""
 
     def end(draft: DecisionDraft) -> None:
-        draft.end_with(draft.tell(FailTask(failure)), FAILED, failure.message)
+        draft.end_with(draft.tell(EndInError(failure)), FAILED, failure.message)
 
-    await run.append(end, lambda _draft: Terms(claim=claim))
+    await run.append(end, lambda _draft: AppendOptions(claim=claim))
 
 
-async def fail(active: ActiveRun, failure: Failure) -> None:
+async def fail(active: ActiveRun, failure: ErrorDetail) -> None:
     """Ends run and task with an error, shown to callers if the task was."""
 
     def end(draft: DecisionDraft) -> None:
@@ -121,7 +121,9 @@ async def end_unknown(active: ActiveRun, reason: str) -> None:
 
     It fails with ``unknown_outcome``, which is no error of the call: the same call gets the same answer for ever.
     """
-    failure = Failure("unknown_outcome", ErrorCategory.TRANSPORT, reason, source=active.peer.name)
+    failure = ErrorDetail(
+        "unknown_outcome", ErrorCategory.TRANSPORT, reason, source=active.peer.name
+    )
 
     def end(draft: DecisionDraft) -> None:
         draft.close_actions("asker_lost")
@@ -141,7 +143,7 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
     if isinstance(error, ArtifactTooLarge):
         # A limit of the operator, and no fault of the agent's words: it would bring as much again.
         reason = f"agent {active.peer.name!r} brought too much: {error}"
-        failure = Failure(error.code, ErrorCategory.POLICY, reason, source=active.peer.name)
+        failure = ErrorDetail(error.code, ErrorCategory.POLICY, reason, source=active.peer.name)
         active.deps.log.warning(
             "output.too_large",
             task=active.run.record.task_id,
@@ -151,14 +153,14 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
     else:
         reason = f"agent {active.peer.name!r} said too much at once: {error}"
         code = InvalidAgentResponse.code
-        failure = Failure(code, ErrorCategory.PROTOCOL, reason, source=active.peer.name)
+        failure = ErrorDetail(code, ErrorCategory.PROTOCOL, reason, source=active.peer.name)
     await fail(active, failure)
     if remote is not None:
         await active.peer.cancel(remote)
 
 
 async def time_out(
-    run: Run, limit: TimeLimit, claim: Claim, active: ActiveRun | None = None
+    run: Run, limit: TimeLimit, claim: DueClaim, active: ActiveRun | None = None
 ) -> None:
     """A limit of a run is over, wherever it is driven (``active`` if here) and whatever it waits for.
 
@@ -166,7 +168,7 @@ async def time_out(
     """
     limit_ms = read_limit(run.record.attempts[-1].retry_policy, limit) or 0
     reason = explain_limit(run.record, limit)
-    failure = Failure("timed_out", ErrorCategory.TIMEOUT, reason, source=run.context.peer)
+    failure = ErrorDetail("timed_out", ErrorCategory.TIMEOUT, reason, source=run.context.peer)
 
     def end(draft: DecisionDraft) -> None:
         stopping = draft.record.status is Status.CANCELLING
@@ -176,7 +178,7 @@ async def time_out(
         if active is not None:
             active.failure = PeerUnavailable(reason, agent=run.context.peer)
         # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
-        ending = FailTask(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
+        ending = EndInError(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
         draft.end_with(draft.tell(ending), FAILED, reason)
 
-    await run.append(end, lambda _draft: Terms(claim=claim))
+    await run.append(end, lambda _draft: AppendOptions(claim=claim))

@@ -18,11 +18,11 @@ from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyR
 from passerelle.core.commands import RespondAction, TurnAccepted
 from passerelle.core.errors import (
     CallerError,
-    Conflict,
     Forbidden,
     IdempotencyConflict,
     InvalidInput,
     UnsupportedOperation,
+    WriteConflict,
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
@@ -44,11 +44,11 @@ from passerelle.delegation.runs.remarks import advise, explain_kept, remark
 from passerelle.permission_bridge.answers.actions import Beside
 from passerelle.permission_bridge.answers.native_answers import find_decisions
 from passerelle.runtime.common.carried import EXTENSIONS
-from passerelle.runtime.records.blob_overflow import Spill, write_notes
+from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
 from passerelle.runtime.records.idempotency import TurnReceipt, remember
 from passerelle.runtime.records.message_summary import describe_answer, digest_request, submit
 from passerelle.runtime.records.places import hash_key
-from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
+from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.native_answers import Decided
     from passerelle.runtime.records.ownership import Ownership
-    from passerelle.runtime.records.writes import Refusal, Writes
+    from passerelle.runtime.records.writes import WriteRefusal, Writes
 
 _NOTE_MS: Final = 600_000
 
@@ -129,7 +129,7 @@ class FollowUps:
         for _ in range(MAX_TRIES):
             with suppress(_TaskMovedError):
                 return await self._take(principal, command, idem)
-        raise Conflict("the task was changed by others again and again; try once more")
+        raise WriteConflict("the task was changed by others again and again; try once more")
 
     async def _take(
         self, principal: Principal, command: SubmitTurn, idem: str | None
@@ -221,16 +221,16 @@ class FollowUps:
         return replace(message, command=replace(message.command, message=judged.message))
 
     async def _note(self, message: FollowUp, judged: JudgedSend) -> None:
-        spill, scope = Spill(), scope_of(message.record)
+        spill, scope = BlobOverflow(), scope_of(message.record)
         facts = write_notes(spill, scope, judged.heard.notes)
         facts += [Fact(scope, one.to_payload()) for one in judged.evaluations]
         for blob in spill.blobs:
             await self.blobs.put(message.task.shard, blob)
         key = self.writes.ids.mint("note", message.task.shard)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             decision.add(facts)
-            return Terms(idem=IdempotencyRow(key, key, b"", _NOTE_MS))
+            return AppendOptions(idem=IdempotencyRow(key, key, b"", _NOTE_MS))
 
         await self.writes.decide(message.record.session_id, [], body)
 
@@ -292,7 +292,7 @@ class FollowUps:
         prepared = await self._prepare(message, goes_on=True, kept=kept)
         shown = await self._read_status(message)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             terms = prepared(decision)
             task = decision.state(message.task)
             if not isinstance(task, TaskRecord) or _stands_otherwise(task, message.record):
@@ -343,22 +343,22 @@ class FollowUps:
 
     async def _prepare(
         self, message: FollowUp, *, goes_on: bool, kept: str | None = None
-    ) -> Callable[[Decision], Terms]:
-        spill = Spill()
+    ) -> Callable[[Decision], AppendOptions]:
+        spill = BlobOverflow()
         submitting = submit(message.command, message.scope, spill, EXTENSIONS.get(), kept)
         for blob in spill.blobs:
             await self.blobs.put(message.task.shard, blob)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             _decide(decision, message, submitting, goes_on=goes_on)
             at_ms = decision.now_ms + self.dispatch.find_doubt_ms(message.record.peer or "")
             owed = () if goes_on or not message.works else _owe(message, at_ms)
-            return Terms(due=owed, idem=_remember(message))
+            return AppendOptions(due=owed, idem=_remember(message))
 
         return body
 
     async def _conclude(
-        self, message: FollowUp, written: Written | Refusal, *, sends: bool
+        self, message: FollowUp, written: Written | WriteRefusal, *, sends: bool
     ) -> TurnAccepted:
         record = message.record
         if isinstance(written, Written) and written.repeated is not None:

@@ -34,12 +34,12 @@ from passerelle.core.approval.commands import ConsumeAction, OpenAction
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import CallerError, StoreUnavailable
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import EndWait, FailRun, FailTask, SendInput, WaitFor
+from passerelle.core.task.commands import EndInError, EndWait, FailRun, SendInput, WaitFor
 from passerelle.core.task.status import WAITING, Status
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.finish import confirm_cancel
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.facts import Scope
-    from passerelle.core.payloads.approval import Request
+    from passerelle.core.payloads.approval import ApprovalRequest
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.cases import Case
-    from passerelle.permission_bridge.hooks.consultation import Consulting
-    from passerelle.permission_bridge.hooks.hooks import Heard
+    from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
+    from passerelle.permission_bridge.hooks.hooks import HookResults
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Policy
 
@@ -212,10 +212,10 @@ def _make_asking(draft: DecisionDraft, action_id: str) -> Asking:
 
 def _refuse(draft: DecisionDraft, reason: str) -> None:
     """Nothing was sent, and nothing will be."""
-    failure = Failure("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
+    failure = ErrorDetail("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
     draft.close_actions("asker_withdrew")
     draft.add(draft.tell(FailRun(Status.FAILED, failure)))
-    facts = draft.tell(FailTask(failure, rejected=True))
+    facts = draft.tell(EndInError(failure, rejected=True))
     _show(draft, facts, REJECTED, [{"text": reason}])
 
 
@@ -246,7 +246,7 @@ async def _await_answer(active: ActiveRun) -> bool:
     return await _use(active, action.request)
 
 
-async def _use(active: ActiveRun, request: Request) -> bool:
+async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
     """Sends what was allowed, if it is what was allowed, and if nothing speaks against it by now."""
     message = await active.find_message()
     if message is None:
@@ -315,7 +315,7 @@ class JudgedSend:
     """
 
     evaluations: tuple[Evaluation, ...]
-    heard: Heard
+    heard: HookResults
     message: JsonObject
     refers: bool = False
 
@@ -332,7 +332,7 @@ class JudgedSend:
 
 
 async def judge_send(
-    consulting: Consulting, send: SendCase, message: JsonObject, mint: Callable[[str], str]
+    consulting: PolicyConsultation, send: SendCase, message: JsonObject, mint: Callable[[str], str]
 ) -> JudgedSend:
     """What everybody says to one message."""
     rules, now_ms = consulting.find_rules(), consulting.clock.now_ms()

@@ -18,8 +18,8 @@ from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.members import objects_at
 from passerelle.a2a_mapping.send_match import count_message
 from passerelle.core.batch import DueChange, IdempotencyRow
-from passerelle.core.errors import Conflict, PasserelleError, StoreUnavailable
-from passerelle.core.peer import Answered, Refused, Unknown, Unreached
+from passerelle.core.errors import PasserelleError, StoreUnavailable, WriteConflict
+from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, HELD
 from passerelle.delegation.runs.delivery import back_off, judge_refusal
@@ -27,7 +27,7 @@ from passerelle.delegation.runs.peer_calls import send_input
 from passerelle.delegation.runs.results import apply_input_outcome
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.common.carried import wishing
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ def judge_input(outcome: PeerOutcome | None, tries: int) -> int | None:
     match outcome:
         case Unreached(why="connection"):
             return back_off(tries)
-        case Refused() | Unreached():
+        case RefusedByPeer() | Unreached():
             return judge_refusal(outcome, tries)
         case _:
             return None
@@ -180,7 +180,7 @@ class Inputs:
                 if sender.run.moved:
                     sender = await self.dispatch.stand_in(sender.run.context.task.id)
                 await apply_input_outcome(sender, outcome, turn_id)
-            except (RunMovedError, Conflict):
+            except (RunMovedError, WriteConflict):
                 await asyncio.sleep(self.dispatch.timeouts.lease_s)
             except StoreUnavailable as error:
                 await sender.hold(error)
@@ -253,9 +253,9 @@ class Inputs:
         doubt_ms = self.dispatch.find_doubt_ms(record.peer or "")
         at_ms = None if from_ms is None else from_ms + doubt_ms
 
-        def body(_decision: Decision) -> Terms:
+        def body(_decision: Decision) -> AppendOptions:
             key = f"{turn_id}:{at_ms or 0}"
             row = IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS)
-            return Terms(due=(DueChange(member, at_ms),), idem=row)
+            return AppendOptions(due=(DueChange(member, at_ms),), idem=row)
 
         await self.dispatch.writes.decide(record.session_id, [], body)

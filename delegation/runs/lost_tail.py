@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import UNDRIVEN
@@ -70,10 +70,10 @@ def may_go_on(record: Record | None) -> bool:
     )
 
 
-def explain_lost(agent: str) -> Failure:
+def explain_lost(agent: str) -> ErrorDetail:
     """Why a task ends whose agent cannot say what it had said."""
     reason = (
         "the store has lost a part of what the agent had said, after a failover or a restore, "
         f"and agent {agent!r} cannot be asked for it"
     )
-    return Failure(HISTORY_LOST, ErrorCategory.STORE, reason, source=agent)
+    return ErrorDetail(HISTORY_LOST, ErrorCategory.STORE, reason, source=agent)

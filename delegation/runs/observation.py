@@ -45,8 +45,8 @@ from passerelle.a2a_mapping.states import (
     map_peer_state,
 )
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, Failure
-from passerelle.core.ids import derive_id, place
+from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.ids import derive_id, shard_of
 from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
@@ -445,7 +445,7 @@ def _make_own_message(draft: DecisionDraft) -> JsonObject:
     Shown again, a pause has the same id: history keeps a message once.
     """
     pauses = draft.record.occurrences.values()
-    message_id = derive_id("msg", place(draft.facade), "asked", draft.facade, *pauses)
+    message_id = derive_id("msg", shard_of(draft.facade), "asked", draft.facade, *pauses)
     return make_message(message_id, draft.facade, draft.context.context_id, [])
 
 
@@ -486,7 +486,7 @@ def _fail(
     draft.close_actions("peer_terminal")
     draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
     state = said.native_status
-    failure = Failure(
+    failure = ErrorDetail(
         code="rejected" if rejected else "peer_failed",
         category=ErrorCategory.PEER,
         message=said.text or f"the agent ended the task with {state}",
@@ -503,7 +503,9 @@ def _end_cancelled(draft: DecisionDraft, frame: JsonObject, said: RunStatus, sou
     draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
     record, state = draft.record, said.native_status
     by_us = record.cancel_requested_by is not None
-    failure = Failure("cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped")
+    failure = ErrorDetail(
+        "cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped"
+    )
     draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
     cancelled = TaskCancelled(
         actor=record.cancel_requested_by or draft.context.peer,

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.content import find_artifact, read_text
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import Event, Fact, encode_event
 from passerelle.core.payloads.run import ModelDelta
-from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.deltas import TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task import machine as tasks
 from passerelle.core.wire.times import format_ms
@@ -44,10 +44,10 @@ class _Block:
     is_told: bool = True
     """False once it has grown too long to be told as it comes."""
 
-    def whole(self) -> Delta:
+    def whole(self) -> TextDelta:
         text = "".join(self.pieces)
         self.pieces = [text]
-        return Delta(self.name, 0, text)
+        return TextDelta(self.name, 0, text)
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class OpenTexts:
         if not channel.blocks and channel.publishing is None:
             del self._channels[session]
 
-    def read_blocks(self, session: str) -> list[Delta]:
+    def read_blocks(self, session: str) -> list[TextDelta]:
         """Each open block of a session as one delta from 0 on; those who listen already go on from there."""
         channel = self._channels.get(session)
         if channel is None:

@@ -25,7 +25,7 @@ from passerelle.core.agent_name import find_base
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ports.blobs import UPLOADED
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.address_screen import REFUSED_ERRNO, Screen
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
 from passerelle.webhooks.addresses import WebhookRules
 
 if TYPE_CHECKING:
@@ -149,12 +149,12 @@ class Fetcher:
         max_bytes: int,
         timeout_s: float,
         *,
-        screen: Screen | None = None,
+        screen: AddressScreen | None = None,
         resolver: AbstractResolver | None = None,
     ) -> None:
         self._rules = rules
         self.limit(max_bytes, timeout_s)
-        self._screened = PeerSessions(screen=screen or Screen(), resolver=resolver)
+        self._screened = PeerSessions(screen=screen or AddressScreen(), resolver=resolver)
         self._trusted = PeerSessions()
 
     def limit(self, max_bytes: int, timeout_s: float) -> None:

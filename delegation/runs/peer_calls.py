@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
 from passerelle.core.errors import TooLarge
-from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.finish import confirm_cancel, fail, give_up, judge_liveness, lose
 from passerelle.delegation.runs.lost_tail import explain_lost
@@ -39,28 +39,30 @@ async def poll_task(active: ActiveRun, remote: str) -> bool:
             await apply_results(active, [{"task": task}])
             await revive_lost(active)
             active.has_lost = False
-        case Refused() if active.has_lost and _cannot_tell(outcome):
+        case RefusedByPeer() if active.has_lost and _cannot_tell(outcome):
             await fail(active, explain_lost(active.peer.name))
-        case Refused(code=code) if code == _TASK_NOT_FOUND:
+        case RefusedByPeer(code=code) if code == _TASK_NOT_FOUND:
             if active.run.record.status is Status.CANCELLING:
                 await confirm_cancel(active)
             else:
                 await lose(active, "the peer does not know the task any more")
-        case Refused(http_status=HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE):
+        case RefusedByPeer(
+            http_status=HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE
+        ):
             # It lives, and has said when to come back.
             active.proof_ms = active.deps.clock.now_ms()
             active.not_before_ms = active.proof_ms + (outcome.retry_after_s or 0) * 1000
         case Malformed(too_long=True):
             # More than may be read, however often it is asked for.
             await give_up(active, TooLarge("the task at the agent", _LONGEST_TASK_BYTES))
-        case Refused() | Unreached() | Unknown() | Malformed():
+        case RefusedByPeer() | Unreached() | Unknown() | Malformed():
             await judge_liveness(active, type(outcome).__name__.lower())
         case _:
             assert_never(outcome)
-    return isinstance(outcome, Answered | Refused)
+    return isinstance(outcome, Answered | RefusedByPeer)
 
 
-def _cannot_tell(outcome: Refused) -> bool:
+def _cannot_tell(outcome: RefusedByPeer) -> bool:
     """Whether the peer will never say where the task stands: it has no such task, or no such operation."""
     return outcome.code in _NEVER_TOLD or outcome.http_status in _NO_OPERATION
 
@@ -88,7 +90,7 @@ async def cancel_task(active: ActiveRun) -> bool:
     else:
         await poll_task(active, remote)
     active.wake()
-    return isinstance(outcome, Answered | Refused)
+    return isinstance(outcome, Answered | RefusedByPeer)
 
 
 async def _await_end(active: ActiveRun) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.batch import Incarnation
-    from passerelle.core.commands import SubmitTurn, Wait
+    from passerelle.core.commands import SubmitTurn, WaitMode
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.limit import LimitPayload
@@ -173,8 +173,8 @@ class Planner:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
-    _kept: OrderedDict[tuple[str, Wait], Delegation] = field(
-        default_factory=OrderedDict[tuple[str, "Wait"], "Delegation"]
+    _kept: OrderedDict[tuple[str, WaitMode], Delegation] = field(
+        default_factory=OrderedDict[tuple[str, "WaitMode"], "Delegation"]
     )
     """By agent and how the caller waits: the plan of a message without further wishes."""
 

@@ -30,7 +30,7 @@ from passerelle.delegation.runs.observation import relabel_for
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.grants import make_offer
-from passerelle.permission_bridge.hooks.consultation import Unheard
+from passerelle.permission_bridge.hooks.consultation import ConsultationRequired
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking, make_request
@@ -40,7 +40,7 @@ from passerelle.runtime.records.blob_overflow import keep_subject, write_notes
 
 if TYPE_CHECKING:
     from passerelle.core.approval.prompt import PeerPrompt
-    from passerelle.core.payloads.approval import RemotePause, Request
+    from passerelle.core.payloads.approval import ApprovalRequest, RemotePause
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.blob_overflow import Note
@@ -73,7 +73,7 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
     fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
     consulted = draft.context.consulted
     if consulted is not None and any(prompt.occurrence not in consulted for prompt in fresh):
-        raise Unheard([(prompt, read_case(draft, prompt)) for prompt in fresh])
+        raise ConsultationRequired([(prompt, read_case(draft, prompt)) for prompt in fresh])
     # Questions of one pause are answered by one message, so they know each other.
     group = draft.context.mint("grp") if len(fresh) > 1 else None
     judged = [judge_question(draft, prompt, group) for prompt in fresh]
@@ -120,7 +120,7 @@ def _waits_otherwise(draft: DecisionDraft, prompt: PeerPrompt) -> bool:
     return said != prompt.native_status and _choose_status(prompt) is not draft.record.status
 
 
-def _list_open(draft: DecisionDraft) -> list[Request]:
+def _list_open(draft: DecisionDraft) -> list[ApprovalRequest]:
     actions = [draft.decision.state(find_action(action)) for action in draft.record.open_actions]
     return [action.request for action in actions if isinstance(action, ActionRecord)]
 
@@ -131,7 +131,7 @@ def _list_pauses(draft: DecisionDraft) -> list[RemotePause]:
     return [request.remote for request in requests if request.remote is not None]
 
 
-def _present(opened: list[Request]) -> list[Json] | None:
+def _present(opened: list[ApprovalRequest]) -> list[Json] | None:
     """What callers read in place of a typed question of the peer: ours, which they can answer. Plain words stay."""
     parts: list[Json] = []
     for request in opened:
@@ -140,7 +140,7 @@ def _present(opened: list[Request]) -> list[Json] | None:
     return parts or None
 
 
-def _shows_native(opened: list[Request]) -> bool:
+def _shows_native(opened: list[ApprovalRequest]) -> bool:
     """Whether the agent's own form stands beside ours: not where it is ours, and not where a secret is asked for."""
     return all(
         request.remote is not None
@@ -195,7 +195,7 @@ def _supersede(draft: DecisionDraft, fresh: set[str]) -> None:
 class JudgedQuestion:
     """A question that is ready to be opened, and what policy says of it."""
 
-    request: Request
+    request: ApprovalRequest
     evaluation: Evaluation
     notes: tuple[Note, ...] = ()
     """The facts of those who were heard."""

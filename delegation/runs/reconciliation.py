@@ -34,7 +34,7 @@ from passerelle.delegation.runs.artifacts import (
 )
 from passerelle.delegation.runs.completion import go_on
 from passerelle.delegation.runs.outputs import Fetched, FileAway, FileGone, fetch_upload
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.decision import Decision
@@ -160,11 +160,11 @@ async def _tell(writes: Writes, child: TaskRecord) -> Delivery:
     if not isinstance(parent, TaskRecord) or parent.status is Status.ARCHIVED:
         return Delivery.PARENT_MISSING
 
-    def body(decision: Decision) -> Terms:
+    def body(decision: Decision) -> AppendOptions:
         now = decision.state(ref)
         if isinstance(now, TaskRecord) and now.status is not Status.ARCHIVED:
             _satisfy(decision, now, child.task_id)
-        return Terms()
+        return AppendOptions()
 
     await writes.decide(parent.session_id, [ref], body)
     return Delivery.DELIVERED

@@ -21,7 +21,7 @@ from passerelle.core.task.commands import WaitFor
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.times import format_ms
-from passerelle.runtime.records.blob_overflow import Spill, show
+from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 
 if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
@@ -63,7 +63,7 @@ def remark(
     )
     facts = tasks.decide(task, WaitFor(waiting))
     frame = status_frame(facade, context, shown)
-    decision.add([*facts[:-1], *show(Spill(), facts[-1], frame, facade, "status")])
+    decision.add([*facts[:-1], *show(BlobOverflow(), facts[-1], frame, facade, "status")])
     if isinstance(thread, ThreadRecord):
         completed = TurnCompleted("task", task.status)
         decision.add(threads.decide(thread, EndTurn(turn_id, task.task_id, completed)))

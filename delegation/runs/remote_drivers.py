@@ -21,7 +21,7 @@ from passerelle.core.ids import read_shard
 from passerelle.core.task.status import UNDRIVEN
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.records.task_fields import OWNER, read_driver
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,14 +86,14 @@ async def release_run(
             say(draft)
             draft.decision.set_field(task, OWNER, None)
 
-    def terms(draft: DecisionDraft) -> Terms:
+    def terms(draft: DecisionDraft) -> AppendOptions:
         if not gone:
-            return Terms()
+            return AppendOptions()
         row = DueChange(f"{SERVE_ROW}:{task.id}", draft.decision.now_ms + FIRST_LOOK_MS)
         if run.driver is None:
-            return Terms(due=(row,))
+            return AppendOptions(due=(row,))
         leaving = RunMove(run.record.attempts[-1].run_id, task.id, run.driver, enters=False)
-        return Terms(runs=(leaving,), due=(row,))
+        return AppendOptions(runs=(leaving,), due=(row,))
 
     await active.append(release, terms)
     if gone:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, assert_never
 
 from passerelle.a2a_mapping.members import object_at
 from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge, UnsupportedOperation
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.run import ModelFailed, RunStatus
-from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.principal import Principal
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import ObserveStatus
@@ -23,7 +23,7 @@ from passerelle.delegation.runs.draft import DecisionDraft
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain, explain_break
 from passerelle.delegation.runs.finish import fail
 from passerelle.delegation.runs.observation import observe
-from passerelle.permission_bridge.hooks.consultation import Unheard
+from passerelle.permission_bridge.hooks.consultation import ConsultationRequired
 from passerelle.runtime.records.blob_overflow import write_notes
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ async def _store(active: ActiveRun, take: Callable[[DecisionDraft], None]) -> No
     while True:
         try:
             await active.append(take)
-        except Unheard as unheard:
+        except ConsultationRequired as unheard:
             await _consult(active, unheard)
         else:
             # What was heard counts once: about the same, asked again, everybody is heard again.
@@ -107,7 +107,7 @@ async def _store(active: ActiveRun, take: Callable[[DecisionDraft], None]) -> No
             return
 
 
-async def _consult(active: ActiveRun, unheard: Unheard) -> None:
+async def _consult(active: ActiveRun, unheard: ConsultationRequired) -> None:
     """Hears everybody about what the peer asks, before it is decided."""
     record, consulted = active.run.record, active.run.context.consulted
     owner, scope = (
@@ -143,7 +143,7 @@ async def revive_lost(active: ActiveRun) -> None:
         await active.append(lambda draft: draft.add(draft.tell(command)))
 
 
-def refuse_message(draft: DecisionDraft, failure: Failure, turns: Sequence[str]) -> None:
+def refuse_message(draft: DecisionDraft, failure: ErrorDetail, turns: Sequence[str]) -> None:
     """A further message has not been taken: its turns have the reason for an answer, and the run goes on (CMD-14).
 
     To be added before what the peer says of its task by now, which may answer other turns.
@@ -156,7 +156,10 @@ def refuse_message(draft: DecisionDraft, failure: Failure, turns: Sequence[str])
 
 async def apply_input_outcome(active: ActiveRun, outcome: PeerOutcome, turn_id: str) -> None:
     """Takes what came of a further message to a run that works; one that is refused leaves the run as it is."""
-    if isinstance(outcome, Refused | Unreached | Malformed) and active.remote_task() is not None:
+    if (
+        isinstance(outcome, RefusedByPeer | Unreached | Malformed)
+        and active.remote_task() is not None
+    ):
         failure = explain(outcome, active.run.context, active.run.record).failure
         await active.append(lambda draft: refuse_message(draft, failure, [turn_id]))
         return
@@ -168,7 +171,7 @@ async def apply_outcome(active: ActiveRun, outcome: PeerOutcome) -> bool:
     match outcome:
         case Answered(result=result):
             await apply_results(active, [result])
-        case Refused() | Unreached() | Malformed():
+        case RefusedByPeer() | Unreached() | Malformed():
             await refuse(active, outcome)
         case Unknown(reason=reason):
             active.deps.log.warning("send.unknown", task=active.run.record.task_id, reason=reason)
@@ -188,7 +191,7 @@ async def tell_broken(active: ActiveRun, outcome: Unknown | Malformed) -> None:
     await active.note(said)
 
 
-async def refuse(active: ActiveRun, outcome: Refused | Unreached | Malformed) -> None:
+async def refuse(active: ActiveRun, outcome: RefusedByPeer | Unreached | Malformed) -> None:
     """The peer did not take the message of the run, or answered nonsense: that ends the run."""
     refusal = explain(outcome, active.run.context, active.run.record)
     wait_ms = 0 if isinstance(outcome, Malformed) else 1000 * (outcome.retry_after_s or 0)
@@ -234,7 +237,7 @@ async def _ask(active: ActiveRun, result: JsonObject) -> bool:
         return True
     reason = f"the answer is withheld: {against.reason}"
     remote = active.remote_task()
-    failure = Failure("withheld", ErrorCategory.POLICY, reason, source=against.ref)
+    failure = ErrorDetail("withheld", ErrorCategory.POLICY, reason, source=against.ref)
     await fail(active, failure)
     if remote is not None:
         await active.peer.cancel(remote)

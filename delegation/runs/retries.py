@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import text_at
-from passerelle.core.batch import Claim, RunMove
+from passerelle.core.batch import DueClaim, RunMove
 from passerelle.core.errors import Draining, NotFound, RemoteError
-from passerelle.core.facts import ErrorCategory, Failure, Worker
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.session.thread import ThreadRecord
@@ -28,7 +28,7 @@ from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_owed
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.runtime.records.task_fields import OWNER
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerCard
@@ -56,7 +56,7 @@ class Retries:
             StoreUnavailable, Draining: the row stays, and comes due again.
         """
         run = await self.dispatch.hold(row.entity)
-        claim = Claim(row.member, row.token)
+        claim = DueClaim(row.member, row.token)
         if run.record.status is Status.CANCELLING and run.record.run is None:
             await confirm_stop(run, claim)
             return True
@@ -65,7 +65,9 @@ class Retries:
         try:
             peer = self.dispatch.find_peer(run.context.peer)
         except NotFound as error:
-            gone = Failure("peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer)
+            gone = ErrorDetail(
+                "peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer
+            )
             await fail_owed(run, gone, claim)
             return True
         if self.dispatch.runs.is_draining:
@@ -74,13 +76,13 @@ class Retries:
         price = run.context.price.estimate() if run.context.price else 0
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
-            broken = Failure("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
+            broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
             await fail_owed(run, broken, claim)
             return True
         await self._start(run, peer, card, claim)
         return True
 
-    async def _start(self, run: Run, peer: Peer, card: PeerCard | None, claim: Claim) -> None:
+    async def _start(self, run: Run, peer: Peer, card: PeerCard | None, claim: DueClaim) -> None:
         task = run.context.task
         started = self._describe(run, card, peer.name)
         message = {**compose_input(run.context.accepted), "messageId": started.message_id}
@@ -91,8 +93,8 @@ class Retries:
             draft.add(draft.tell(StartRun(run_id, started)))
             draft.decision.set_field(task, OWNER, str(driver).encode())
 
-        def conclude(draft: DecisionDraft) -> Terms:
-            return Terms(
+        def conclude(draft: DecisionDraft) -> AppendOptions:
+            return AppendOptions(
                 claim=claim,
                 runs=(RunMove(run_id, task.id, driver, enters=True),),
                 due=list_limits(task.id, started.retry_policy, draft.decision.now_ms),

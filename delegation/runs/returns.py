@@ -23,7 +23,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.peer import Answered, Closed, Refused, Unknown
+from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unknown
 from passerelle.core.task.commands import RequestCancel, SendInput
 from passerelle.core.task.machine import TABLE
 from passerelle.core.task.status import ENDED
@@ -40,13 +40,13 @@ from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.results import apply_results
 from passerelle.permission_bridge.return_machine import (
     REFUSED,
-    Ended,
     Gone,
     LookAgain,
     Returned,
     RunningOn,
-    Send,
+    SendReturn,
     StillWaiting,
+    TaskOver,
     TurnedDown,
     Undeliverable,
     Unreachable,
@@ -58,7 +58,7 @@ from passerelle.permission_bridge.return_machine import (
 )
 from passerelle.runtime.common.carried import wishing
 from passerelle.runtime.records.task_fields import Wishes
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.approval.commands import ActionCommand
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
-    from passerelle.permission_bridge.return_machine import Sight
+    from passerelle.permission_bridge.return_machine import TaskSighting
     from passerelle.runtime.records.withheld import Withheld
 
 _TASK_NOT_FOUND: Final = -32001
@@ -156,7 +156,7 @@ class PauseAnswers:
         doubt_ms = round(self.active.timeouts.doubt_s * 1000)
         step = choose_step(sight, attempts, now_ms, doubt_ms)
         match step:
-            case Send():
+            case SendReturn():
                 await self._send(actions, remote)
             case Returned(native_status=native):
                 await self._begin([one for one in actions if one.return_state == "owed"])
@@ -209,9 +209,9 @@ class PauseAnswers:
         decided = [action.decision.decision_id for action in actions if action.decision]
         return text_at(own, "messageId") if own else derive_message_id(decided)
 
-    async def _look(self, actions: list[ActionRecord], remote: str) -> Sight:
+    async def _look(self, actions: list[ActionRecord], remote: str) -> TaskSighting:
         outcome = await self.active.peer.get(remote, history_length=_SHOWN_HISTORY)
-        if isinstance(outcome, Refused) and outcome.code == _TASK_NOT_FOUND:
+        if isinstance(outcome, RefusedByPeer) and outcome.code == _TASK_NOT_FOUND:
             return Gone()
         if not isinstance(outcome, Answered):
             return Unreachable()
@@ -219,7 +219,7 @@ class PauseAnswers:
         state = text_at(object_at(task, "status"), "state")
         seen = self._is_in(objects_at(task, "history"), await self._message_id(actions))
         if state in TERMINAL_STATES:
-            return Ended(state, seen)
+            return TaskOver(state, seen)
         if state not in INTERRUPTED_STATES:
             if self._waits_on(actions, state, seen=seen):
                 return StillWaiting(same=True, native_status=state, has_message=seen)
@@ -377,11 +377,11 @@ class PauseAnswers:
                 del said  # a stream that waits would keep it
                 if self.active.run.has_ended() or self.active.run.is_parked():
                     break
-        if first is not None and isinstance(last, Refused):
+        if first is not None and isinstance(last, RefusedByPeer):
             if finds_fault(last):
                 return last, None
             await end_raised(self.active, last)
-        elif not isinstance(last, Answered | Refused):
+        elif not isinstance(last, Answered | RefusedByPeer):
             await note_break(self.active)
         if first is not None:
             return first
@@ -398,8 +398,8 @@ class PauseAnswers:
 
         await self.active.run.append(tell, self._settle)
 
-    def _settle(self, draft: DecisionDraft) -> Terms:
-        return Terms(
+    def _settle(self, draft: DecisionDraft) -> AppendOptions:
+        return AppendOptions(
             due=tuple(
                 DueChange(
                     f"return:{action_id}",
@@ -414,7 +414,7 @@ class PauseAnswers:
     async def _postpone(self, at_ms: int) -> None:
         self.active.pending.put_off[self.action_ids[0]] = at_ms
         due = tuple(DueChange(f"return:{action}", at_ms) for action in self.action_ids)
-        await self.active.run.append(lambda _draft: None, lambda _draft: Terms(due=due))
+        await self.active.run.append(lambda _draft: None, lambda _draft: AppendOptions(due=due))
 
 
 def _intend(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:

@@ -22,8 +22,7 @@ from passerelle.core.batch import (
     Incarnation,
     Unclaimed,
 )
-from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import StoreUnavailable, WriteConflict
 from passerelle.core.index_changes import make_row
 from passerelle.core.task.record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
@@ -31,11 +30,11 @@ from passerelle.delegation.runs.conclusion import complete_terms, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
 from passerelle.delegation.runs.lost_tail import lacks, may_go_on
 from passerelle.runtime.common.concurrency import FairLock
-from passerelle.runtime.records.blob_overflow import Spill
+from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.task_fields import (
     ContentReads,
 )
-from passerelle.runtime.records.writes import MAX_TRIES, Terms, Unread, Written
+from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Unread, Written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.delegation.runs.templates import AnswerTemplate, TemplatedAnswer, TemplatedTurn
-    from passerelle.runtime.records.writes import Outdated, Refusal, Writes
+    from passerelle.runtime.records.writes import Outdated, WriteRefusal, Writes
 
 T = TypeVar("T")
 WAY_S: Final = 0.25
@@ -173,7 +172,7 @@ class Run:
     async def append(
         self,
         body: Callable[[DecisionDraft], None],
-        terms: Callable[[DecisionDraft], Terms] | None = None,
+        terms: Callable[[DecisionDraft], AppendOptions] | None = None,
     ) -> Written:
         """Decides with ``body`` and appends under the fence, one at a time, again after a conflict.
 
@@ -192,7 +191,9 @@ class Run:
             self.line.release()
 
     async def _append(
-        self, body: Callable[[DecisionDraft], None], terms: Callable[[DecisionDraft], Terms] | None
+        self,
+        body: Callable[[DecisionDraft], None],
+        terms: Callable[[DecisionDraft], AppendOptions] | None,
     ) -> Written:
         for tries in range(MAX_TRIES):
             drafted = self.draft(body, terms)
@@ -218,23 +219,26 @@ class Run:
             await self.writes.make_way(self.held)
             await self.writes.step_back(tries)
             await self._recover(outcome)
-        raise ConflictError("the task was changed by others again and again")
+        raise WriteConflict("the task was changed by others again and again")
 
     def draft(
         self,
         body: Callable[[DecisionDraft], None],
-        terms: Callable[[DecisionDraft], Terms] | None = None,
-    ) -> tuple[DecisionDraft, Terms] | None:
+        terms: Callable[[DecisionDraft], AppendOptions] | None = None,
+    ) -> tuple[DecisionDraft, AppendOptions] | None:
         """Decides; nothing is stored yet. None where there is nothing to be stored."""
         self.context.content, self.context.answer = self.content, self.answer
         draft = DecisionDraft(
-            self.writes.begin(self.record.session_id, self.held), self.context, Spill(), self.asks
+            self.writes.begin(self.record.session_id, self.held),
+            self.context,
+            BlobOverflow(),
+            self.asks,
         )
         body(draft)
         if not draft.decision.events and terms is None:
             return None
         keep_content(draft, self.record)
-        asked = terms(draft) if terms else Terms()
+        asked = terms(draft) if terms else AppendOptions()
         return draft, complete_terms(draft, asked, self.record, self.held, self.driver)
 
     async def append_rendered(
@@ -315,7 +319,9 @@ class Run:
         for changed in told or ():
             changed()
 
-    async def _commit(self, draft: DecisionDraft, terms: Terms) -> Written | Outdated | Refusal:
+    async def _commit(
+        self, draft: DecisionDraft, terms: AppendOptions
+    ) -> Written | Outdated | WriteRefusal:
         """Appends. A task that callers see from now on is in their list before they have their answer (LT-7)."""
         record = draft.record
         writing = self.writes.insist(draft.decision, self.held, terms, self.store_pause_s)
@@ -350,7 +356,7 @@ class Run:
         if draft.catalogued and self.record.artifact_count > KEPT_ARTIFACTS:
             self.context.catalogue.update(draft.catalogued)
 
-    async def _recover(self, outcome: Outdated | Refusal) -> None:
+    async def _recover(self, outcome: Outdated | WriteRefusal) -> None:
         if isinstance(outcome, Fenced):
             self.moved = True
             self.tell_changed()
@@ -359,7 +365,7 @@ class Run:
         if self.moved:
             raise RunMovedError
         if isinstance(outcome, Unclaimed):
-            raise ConflictError("the due row was settled, or claimed by somebody else")
+            raise WriteConflict("the due row was settled, or claimed by somebody else")
 
     async def learn(self, news: Sequence[Written]) -> bool:
         """Takes over what was stored beside this run, in its order; False where it does not follow on what is held."""

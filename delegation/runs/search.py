@@ -18,7 +18,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
 from passerelle.core.ids import is_own_context
-from passerelle.core.peer import Answered, Malformed, Refused
+from passerelle.core.peer import Answered, Malformed, RefusedByPeer
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
@@ -168,7 +168,7 @@ async def _list_context(
                 found += objects_at(result, "tasks")
                 holds.append(outcome.hold)
                 token = text_at(result, "nextPageToken")
-            case Refused(code=code, http_status=status) if code in _CANNOT or status in _GONE:
+            case RefusedByPeer(code=code, http_status=status) if code in _CANNOT or status in _GONE:
                 return "hopeless"
             case Malformed():
                 return TaskListing([], whole=False, holds=[])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.delegation.runs.agent_errors import end_raised
 from passerelle.delegation.runs.frame_buffer import FrameBuffer
 from passerelle.delegation.runs.liveness import note_break, probe
@@ -75,7 +75,7 @@ async def follow_stream(
 
 async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:
     """A stream that had begun is over, by an error of the agent or in another way; its run may be, too."""
-    if isinstance(last, Refused):
+    if isinstance(last, RefusedByPeer):
         await end_raised(active, last)
     elif not active.run.is_parked():
         await note_break(active)
@@ -87,7 +87,7 @@ async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
     match last:
         case Malformed(reason=reason):
             await active.warn("malformed_frame", reason)
-        case Closed() | Unknown() | Answered() | Refused() | Unreached():
+        case Closed() | Unknown() | Answered() | RefusedByPeer() | Unreached():
             pass
         case _:
             assert_never(last)

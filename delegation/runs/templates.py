@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from passerelle.core.wire.record import value
-from passerelle.runtime.records.pace import Pace
+from passerelle.runtime.records.batch_window import BatchWindow
 from passerelle.runtime.records.shape_memory import ShapeMemory
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
-    from passerelle.runtime.records.blob_overflow import Spill
+    from passerelle.runtime.records.blob_overflow import BlobOverflow
     from passerelle.runtime.records.places import Place
     from passerelle.store.wire_template import Example, WireTemplate
 
@@ -48,7 +48,7 @@ class SampleTurn:
     driver: Incarnation
     message: JsonObject
     decision: Decision
-    spill: Spill
+    spill: BlobOverflow
     task: EntityRef
     turn_id: str
     op: str
@@ -96,7 +96,7 @@ class TurnTemplate:
     driver: Incarnation
     """Who drives the turns of this shape."""
     samples: tuple[SampleTurn, SampleTurn]
-    pace: Pace = field(default_factory=Pace)
+    window: BatchWindow = field(default_factory=BatchWindow)
     """Of what their agent answers; noted with each answer."""
     answers: ShapeMemory[AnswerTemplate | None] = field(
         default_factory=lambda: ShapeMemory(_ANSWERS, FEW_ANSWERS)

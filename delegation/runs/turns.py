@@ -23,8 +23,13 @@ from passerelle.core.batch import (
     StaleEpoch,
 )
 from passerelle.core.commands import TurnAccepted
-from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
+from passerelle.core.errors import (
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+    WriteConflict,
+)
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose, read_shard
@@ -33,10 +38,10 @@ from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
-from passerelle.core.session.machine import OpenSession, SessionRecord
+from passerelle.core.session.machine import BeginSession, SessionRecord
 from passerelle.core.session.thread import OpenThread, ThreadRecord
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import CreateTask, LinkTask, StartRun
+from passerelle.core.task.commands import BeginTask, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes
@@ -44,12 +49,18 @@ from passerelle.core.wire.record import value
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
-from passerelle.runtime.records.blob_overflow import Spill, show
+from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 from passerelle.runtime.records.idempotency import TurnReceipt, remember
 from passerelle.runtime.records.message_summary import describe, digest_request, submit
 from passerelle.runtime.records.places import Place, list_places, mint_place
 from passerelle.runtime.records.task_fields import OWNER
-from passerelle.runtime.records.writes import MAX_TRIES, Refusal, Terms, Writes, Written
+from passerelle.runtime.records.writes import (
+    MAX_TRIES,
+    AppendOptions,
+    WriteRefusal,
+    Writes,
+    Written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -160,7 +171,7 @@ class Turns:
             if isinstance(outcome, OpenedTurn):
                 return outcome
             await self.writes.step_back(tries)
-        raise ConflictError("the context was changed by others again and again; try once more")
+        raise WriteConflict("the context was changed by others again and again; try once more")
 
     async def repeat(self, stored: bytes, plan: Delegation) -> OpenedTurn:
         """What a key has led to before, by its stored receipt."""
@@ -213,8 +224,8 @@ class TurnDraft:
     """What one try would store."""
 
     decision: Decision
-    terms: Terms
-    spill: Spill
+    terms: AppendOptions
+    spill: BlobOverflow
     task: EntityRef
     turn_id: str
     driver: Incarnation
@@ -265,7 +276,7 @@ class TurnAttempt:
         shard = self.place.shard
         task = EntityRef(EntityKind.TASK, writes.ids.mint("task", shard))
         turn_id, run_id = writes.ids.mint("turn", shard), writes.ids.mint("run", shard)
-        spill = Spill()
+        spill = BlobOverflow()
         decision = writes.begin(self.place.session.id, self.held)
         for ref in (self.place.thread, task):
             if ref not in self.held:
@@ -287,8 +298,8 @@ class TurnAttempt:
         await self.turns.list_row(make_row(stored))
 
     async def _commit(
-        self, decision: Decision, task: EntityRef, terms: Terms
-    ) -> Written | Outdated | Refusal:
+        self, decision: Decision, task: EntityRef, terms: AppendOptions
+    ) -> Written | Outdated | WriteRefusal:
         try:
             return await self.turns.writes.commit(decision, self.held, terms)
         except StoreUnavailable as error:
@@ -303,8 +314,8 @@ class TurnAttempt:
         turn_id: str,
         run_id: str,
         driver: Incarnation,
-    ) -> Terms:
-        return Terms(
+    ) -> AppendOptions:
+        return AppendOptions(
             runs=(RunMove(run_id, task.id, driver, enters=True),),
             due=list_limits(task.id, self.request.plan.policy, decision.now_ms),
             targets=self._attach_push(decision, task),
@@ -318,13 +329,13 @@ class TurnAttempt:
         facade = expose(TaskId(task.id), 1)
         return self.turns.push_configs.attach(decision, task, facade, self.request.principal, push)
 
-    def _decide(self, decision: Decision, task_id: str, turn_id: str, spill: Spill) -> None:
+    def _decide(self, decision: Decision, task_id: str, turn_id: str, spill: BlobOverflow) -> None:
         who, place = self.request.principal, self.place
         decision.belong(self.request.plan.trace)
         session = decision.state(place.session)
         if place.session in decision.states and session is None:
             created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
-            decision.add(sessions.decide(None, OpenSession(place.session.id, created)))
+            decision.add(sessions.decide(None, BeginSession(place.session.id, created)))
         thread = decision.state(place.thread)
         if thread is None:
             started = ThreadStarted(
@@ -338,7 +349,7 @@ class TurnAttempt:
             decision.add(threads.decide(None, opening))
             thread = decision.state(place.thread)
         scope = Scope(place.session.id, place.thread.id, turn_id, task_id)
-        decision.add(tasks.decide(None, CreateTask(scope, self._created(task_id))))
+        decision.add(tasks.decide(None, BeginTask(scope, self._created(task_id))))
         for edge in self.request.plan.list_edges():
             state = decision.state(EntityRef(EntityKind.TASK, task_id))
             if isinstance(state, TaskRecord):
@@ -371,7 +382,7 @@ class TurnAttempt:
         )
 
     def _start(
-        self, decision: Decision, task_id: str, run_id: str, spill: Spill
+        self, decision: Decision, task_id: str, run_id: str, spill: BlobOverflow
     ) -> JsonObject | None:
         """Adds the intent to send; the Task, where callers see it from here on."""
         thread = decision.state(self.place.thread)

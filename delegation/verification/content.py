@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.payloads.run import COPY
 from passerelle.delegation.verification.report import Problem
 from passerelle.runtime.records.task_fields import CONTENT, IN_BLOB, IN_PIECES
@@ -27,7 +27,7 @@ async def find_missing_content(store: Store, look: Look) -> list[Problem]:
 
 def _list_named(look: Look) -> list[tuple[Shard, str, int | None, str]]:
     """Shard, hash, length and who names it, each hash once."""
-    shard = place(look.session)
+    shard = shard_of(look.session)
     named: dict[str, tuple[Shard, str, int | None, str]] = {}
     for event in look.events:
         for name, ref in event.fact.refs.items():

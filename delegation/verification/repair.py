@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.approval.audience import list_readers
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ids import TaskId, expose, parse_facade, place
+from passerelle.core.ids import TaskId, expose, parse_facade, shard_of
 from passerelle.core.index_changes import UNSEEN, is_open
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
@@ -51,7 +51,7 @@ async def repair_session(store: Store, session: str, *, has_lost: bool = False) 
     stream is left alone.
 
     Raises:
-        StoreUnavailable: the rest is for another try.
+        StoreUnavailable: the rest is for a retry.
     """
     first: tuple[Problem, ...] | None = None
     left: tuple[Problem, ...] = ()
@@ -116,7 +116,7 @@ async def _write_inboxes(store: Store, look: Look) -> None:
                 at_ms = parse_ms(record.closed_at)
                 await store.views.list_closed(owner, record.state, name, at_ms)
         for row in wanted:
-            await store.projections.put_anew(place(look.session), place(row.owner), [row])
+            await store.projections.put_anew(shard_of(look.session), shard_of(row.owner), [row])
 
 
 def _find_rows(look: Look, record: ActionRecord) -> list[InboxRow]:

@@ -30,7 +30,7 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 _METHOD_NOT_ALLOWED: Final = 405
 
 
-class Binding(Protocol):
+class CallBinding(Protocol):
     """One call's way of being answered."""
 
     def render_result(self, result: Json) -> HttpReply:

@@ -25,13 +25,18 @@ from passerelle.core.errors import (
     TooLarge,
     UnknownMethod,
 )
-from passerelle.gateway.a2a.asked import Asked, judge_without_id, read_asked_http, read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.cards import PRIVATE
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.heads import AuthorizedCall
 from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_messages
+from passerelle.gateway.a2a.normalized_call import (
+    NormalizedCall,
+    judge_without_id,
+    read_asked_http,
+    read_asked_rpc,
+)
 from passerelle.gateway.a2a.operations import (
     MAY_BE_LONG,
     SCOPES,
@@ -43,11 +48,11 @@ from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.reply import HOLE
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
-from passerelle.gateway.a2a.waits import Standing
+from passerelle.gateway.a2a.waits import AdmittedCaller
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
 from passerelle.runtime.common.carried import carry_on, list_confirmed
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.memory.room import Drawn
+from passerelle.runtime.memory.room import MemoryDraw
 from passerelle.runtime.records.long_content import LongTaskError
 
 if TYPE_CHECKING:
@@ -59,10 +64,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.a2a.bindings import CallBinding
     from passerelle.gateway.a2a.heads import ParsedHead, ServerExtensions
     from passerelle.gateway.a2a.http_request import Watch
-    from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.a2a.paths import A2aRoute, PathTarget
     from passerelle.gateway.a2a.reply import HttpReply
     from passerelle.runtime.memory.room import MemoryRoom, MemoryUse
     from passerelle.runtime.records.long_content import LongContent
@@ -94,12 +99,12 @@ class HttpVisit(Visit):
     receive: Receive
     send: Send
     offer: ServerExtensions | None
-    binding: Binding
+    binding: CallBinding
     headers: dict[str, str]
     """Of whatever is answered."""
     stream: EventStream | None = None
     caller: str | None = None
-    drawn: list[Drawn] = field(default_factory=list["Drawn"])
+    drawn: list[MemoryDraw] = field(default_factory=list["MemoryDraw"])
     """What its body and its answer have of the memory of the process until it is answered: so long they are held."""
 
     @property
@@ -112,7 +117,7 @@ class HttpVisit(Visit):
         """How one hears that the caller has left; for after the body has been read."""
         return watch_messages(self.receive) if self.offer is None else self.offer.watch
 
-    def echo(self, call: OperationCall, asked: Asked) -> None:
+    def echo(self, call: OperationCall, asked: NormalizedCall) -> None:
         """Says in the headers what the caller has asked for and is active by now, here and at the agent."""
         if call.asked:
             active = call.extensions | list_confirmed()
@@ -146,7 +151,7 @@ class HttpVisit(Visit):
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallServer:
     """Serves calls over the operations. Errors are raised as long as nothing has been sent."""
 
     operations: Operations
@@ -157,7 +162,7 @@ class Calls:
     memory: MemoryRoom
     keep_alive_s: float
 
-    def take_rpc(self, visit: HttpVisit) -> Asked | None:
+    def take_rpc(self, visit: HttpVisit) -> NormalizedCall | None:
         """A JSON-RPC request whose body is here; the binding of the visit gets its id as soon as that is known."""
         reading = visit.reading
         if reading.admitted is None:  # else a call with this content type was let in
@@ -165,12 +170,14 @@ class Calls:
         body = self._take_body(visit)
         return None if body is None else _read_call(visit, body)
 
-    async def read_rpc(self, visit: HttpVisit) -> Asked:
+    async def read_rpc(self, visit: HttpVisit) -> NormalizedCall:
         """The same after ``take_rpc`` gave none: the body comes first."""
         body = await self._read_body(visit)
         return _read_call(visit, body)
 
-    async def read_http(self, visit: HttpVisit, spot: Spot, target: Target) -> Asked:
+    async def read_http(
+        self, visit: HttpVisit, spot: A2aRoute, target: PathTarget
+    ) -> NormalizedCall:
         """A request to one of the paths of HTTP+JSON."""
         incoming = visit.reading.incoming
         incoming.require_media_type(_HTTP_TYPES, optional=_needs_no_body(target))
@@ -189,7 +196,7 @@ class Calls:
             case _:
                 assert_never(target)
 
-    async def perform(self, visit: HttpVisit, asked: Asked, principal: Principal) -> None:
+    async def perform(self, visit: HttpVisit, asked: NormalizedCall, principal: Principal) -> None:
         """Carries out what is asked, and answers."""
         method = asked.method
         visit.operation = method
@@ -227,8 +234,8 @@ class Calls:
         drawn = self._draw(visit, "body")
         return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
 
-    def _draw(self, visit: HttpVisit, kind: MemoryUse) -> Drawn:
-        drawn = Drawn(self.memory.bind(kind, f"caller:{visit.caller}"))
+    def _draw(self, visit: HttpVisit, kind: MemoryUse) -> MemoryDraw:
+        drawn = MemoryDraw(self.memory.bind(kind, f"caller:{visit.caller}"))
         visit.drawn.append(drawn)
         return drawn
 
@@ -249,7 +256,9 @@ class Calls:
             raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
         return name
 
-    def _let_in(self, visit: HttpVisit, asked: Asked, principal: Principal) -> OperationCall:
+    def _let_in(
+        self, visit: HttpVisit, asked: NormalizedCall, principal: Principal
+    ) -> OperationCall:
         """The call, if its caller has a right to such ones.
 
         Raises:
@@ -269,12 +278,14 @@ class Calls:
         carry_on(known.call.asked, known.authorization)
         return known.ask(asked.params)
 
-    def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> AuthorizedCall:
+    def _compose(
+        self, visit: HttpVisit, asked: NormalizedCall, principal: Principal
+    ) -> AuthorizedCall:
         incoming, shown = visit.reading.incoming, visit.reading.shown
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         headers, query = incoming.headers, incoming.query
         active = activate(named)
-        standing = Standing(self.authenticator, shown, principal, visit.agent, asked.method)
+        standing = AdmittedCaller(self.authenticator, shown, principal, visit.agent, asked.method)
         call = OperationCall(
             principal,
             visit.agent,
@@ -294,7 +305,7 @@ class Calls:
         return AuthorizedCall(asked.method, call, Secret(authorization) if authorization else None)
 
     async def _stream(
-        self, visit: HttpVisit, method: Streaming, asked: Asked, call: OperationCall
+        self, visit: HttpVisit, method: Streaming, asked: NormalizedCall, call: OperationCall
     ) -> None:
         stream = EventStream(
             visit.send,
@@ -326,11 +337,11 @@ class Calls:
                 visit.outcome = failure.stable_code if failure else "ok"
 
 
-def _needs_no_body(target: Target) -> bool:
+def _needs_no_body(target: PathTarget) -> bool:
     return target not in _NEED_BODY
 
 
-def _read_call(visit: HttpVisit, body: bytes) -> Asked:
+def _read_call(visit: HttpVisit, body: bytes) -> NormalizedCall:
     """What a JSON-RPC request asks for; a refusal is answered with its id as far as there is one."""
     try:
         rpc_id, method, params = read_rpc(body)

@@ -28,7 +28,7 @@ from passerelle.a2a_mapping.cards import (
     EVERY_BINDING,
     AgentAddress,
     CardShape,
-    Edge,
+    PublicEdge,
     choose_shape,
     hash_bytes,
     rewrite_card,
@@ -40,8 +40,8 @@ from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.socket_frames import BINDING as SOCKET_BINDING
 from passerelle.a2a_mapping.v0_3.cards import lift_card
 from passerelle.core.errors import InvalidInput
-from passerelle.core.peer import Answered, Refused
-from passerelle.core.principal import Scope
+from passerelle.core.peer import Answered, RefusedByPeer
+from passerelle.core.principal import AccessScope
 from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
@@ -81,13 +81,13 @@ _KEYS: Final[Mapping[str, JsonObject]] = {
 _BINDINGS: Final = {"WEBSOCKET": SOCKET_BINDING}
 """What the settings call otherwise than cards do."""
 _OPENID: Final = "/.well-known/openid-configuration"
-KEY_EDGE: Final = Edge(_KEYS, (Scope.CALL.value,), EXTENSIONS)
+KEY_EDGE: Final = PublicEdge(_KEYS, (AccessScope.CALL.value,), EXTENSIONS)
 """Callers show an API key, in either way."""
-OPEN_EDGE: Final = Edge(extensions=EXTENSIONS)
+OPEN_EDGE: Final = PublicEdge(extensions=EXTENSIONS)
 """Nobody is asked for anything."""
 
 
-def make_edge(settings: Settings) -> Edge:
+def make_edge(settings: Settings) -> PublicEdge:
     """The edge of a gateway with these settings."""
     edge = OPEN_EDGE if settings.auth == "open" else replace(KEY_EDGE, schemes=_list(settings))
     return replace(
@@ -138,7 +138,7 @@ CACHE_CONTROL: Final = "public, max-age=300, stale-while-revalidate=60"
 class CardOptions:
     """What stands on our cards, the shape for readers that name no version, and who signs them."""
 
-    edge: Edge = KEY_EDGE
+    edge: PublicEdge = KEY_EDGE
     shape: CardShape = "merged"
     signer: Signer | None = None
 
@@ -347,7 +347,7 @@ class PeerExtendedCards:
         match outcome:
             case Answered(result):
                 kept.card, kept.configured = result, True
-            case Refused(code=code) if code == _NOT_CONFIGURED:
+            case RefusedByPeer(code=code) if code == _NOT_CONFIGURED:
                 kept.card, kept.configured = None, False
             case _:
                 fresh_ms = _RETRY_MS

@@ -28,7 +28,7 @@ from passerelle.gateway.a2a.bindings import (
     choose_media_type,
     refuse_verb,
 )
-from passerelle.gateway.a2a.calls import Calls, HttpVisit
+from passerelle.gateway.a2a.calls import CallServer, HttpVisit
 from passerelle.gateway.a2a.cards import CardOptions, ServedCards, shorten
 from passerelle.gateway.a2a.extensions import read_extensions
 from passerelle.gateway.a2a.heads import ParsedHead, find_offer
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
-    from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.a2a.bindings import CallBinding
     from passerelle.gateway.a2a.heads import ServerExtensions
     from passerelle.gateway.a2a.operations import TurnService
-    from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.a2a.paths import A2aRoute, PathTarget
     from passerelle.gateway.a2a.push import ExtendedCards, PushOperations
-    from passerelle.gateway.auth.authenticator import Doorkeeper
+    from passerelle.gateway.auth.authenticator import CachedAuthenticator
     from passerelle.runtime.limits.gate import Gate
     from passerelle.runtime.observability.metrics import Metrics
     from passerelle.runtime.observability.spans import Spans
@@ -72,7 +72,7 @@ _BESIDE: Final = frozenset((ROOT, AGENTS, CARD))
 _WITHOUT_ID: Final = RpcBinding()
 
 
-class Agents(Protocol):
+class AgentDirectory(Protocol):
     """The configured agents; ``PeerRegistry`` is one."""
 
     @property
@@ -106,8 +106,8 @@ class FaceParts:
     """What the face stands on; what serves push configs or extended cards may be absent."""
 
     service: TurnService
-    authenticator: Doorkeeper
-    agents: Agents
+    authenticator: CachedAuthenticator
+    agents: AgentDirectory
     metrics: Metrics
     clock: Clock
     ids: Ids
@@ -145,7 +145,7 @@ class Face:
             parts.awaits_approval,
             parts.seats,
         )
-        self._calls = Calls(
+        self._calls = CallServer(
             self.operations,
             parts.agents,
             parts.authenticator,
@@ -242,7 +242,9 @@ class Face:
                     await self._serve_card(visit)
                     return
                 door = self.parts.authenticator
-                principal = door.recognize(reading.shown) or await door.authenticate(reading.shown)
+                principal = door.authenticate_cached(reading.shown) or await door.authenticate(
+                    reading.shown
+                )
                 note_authenticated()
                 visit.caller = principal.id
                 if not principal.sees(visit.agent):
@@ -270,7 +272,7 @@ class Face:
             _log(visit, seconds)
 
     async def _serve_path(
-        self, visit: HttpVisit, spot: Spot, target: Target | None, principal: Principal
+        self, visit: HttpVisit, spot: A2aRoute, target: PathTarget | None, principal: Principal
     ) -> None:
         """HTTP+JSON."""
         incoming = visit.reading.incoming
@@ -327,7 +329,7 @@ class Face:
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
 
-def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Binding:
+def _choose_binding(incoming: Incoming, spot: A2aRoute, target: PathTarget | None) -> CallBinding:
     if target is Resource.ENDPOINT:
         return _WITHOUT_ID
     if spot.version == LEGACY:
@@ -335,7 +337,7 @@ def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Bi
     return HttpBinding(choose_media_type(incoming))
 
 
-def _end(span: Span, visit: HttpVisit, spot: Spot) -> None:
+def _end(span: Span, visit: HttpVisit, spot: A2aRoute) -> None:
     incoming = visit.reading.incoming
     end_request(
         span,

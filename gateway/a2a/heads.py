@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.rpc import Method
     from passerelle.core.credentials import Credentials
     from passerelle.core.wire.json import JsonObject
-    from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.a2a.http_request import Incoming, Left
-    from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.a2a.bindings import CallBinding
+    from passerelle.gateway.a2a.http_request import Incoming, OnCallerLeft
+    from passerelle.gateway.a2a.paths import A2aRoute, PathTarget
     from passerelle.runtime.common.secret import Secret
 
 
@@ -71,9 +71,9 @@ class ParsedHead:
     incoming: Incoming
     names: tuple[str, ...]
     agent: str | None
-    spot: Spot
-    target: Target | None
-    binding: Binding
+    spot: A2aRoute
+    target: PathTarget | None
+    binding: CallBinding
     shown: Credentials
     is_served: bool
     admitted: AuthorizedCall | None = None
@@ -83,7 +83,7 @@ OFFER: Final = "passerelle.offer"
 """The ASGI extension of a request under which its server gives an ``Offer``."""
 
 
-class Kept:
+class HeadCache:
     """What was made of a head, for further requests whose head is the same byte for byte."""
 
     __slots__ = ("reading",)
@@ -96,7 +96,7 @@ class ServerExtensions(Protocol):
     """For one request."""
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> HeadCache:
         """Of its head, on its connection."""
         ...
 
@@ -111,7 +111,7 @@ class ServerExtensions(Protocol):
         """
         ...
 
-    def watch(self, left: Left) -> Callable[[], object]:
+    def watch(self, left: OnCallerLeft) -> Callable[[], object]:
         """Calls ``left`` once the caller has left; returns how to stop watching."""
         ...
 

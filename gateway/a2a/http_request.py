@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from passerelle.a2a_mapping.version import Version
-    from passerelle.runtime.memory.room import Drawn
+    from passerelle.runtime.memory.room import MemoryDraw
 
 JSON: Final = "application/json"
 FREE_BYTES: Final = 1_048_576
@@ -104,7 +104,7 @@ class Incoming:
             return
         raise ContentTypeNotSupported(media_type)
 
-    async def read_body(self, receive: Receive, limit_bytes: int, room: Drawn) -> bytes:
+    async def read_body(self, receive: Receive, limit_bytes: int, room: MemoryDraw) -> bytes:
         """The whole body. What it takes from ``room`` is held until that is closed, however this ends.
 
         Raises:
@@ -132,26 +132,26 @@ class Incoming:
                 return b"".join(pieces)
 
 
-Left: TypeAlias = Callable[[], None]
-Watch: TypeAlias = Callable[[Left], Callable[[], object]]
+OnCallerLeft: TypeAlias = Callable[[], None]
+Watch: TypeAlias = Callable[[OnCallerLeft], Callable[[], object]]
 """Takes what to call once the caller has left, and returns how to stop watching."""
 
 
 def watch_messages(receive: Receive) -> Watch:
     """Waits for the message that says it."""
 
-    def watch(left: Left) -> Callable[[], object]:
+    def watch(left: OnCallerLeft) -> Callable[[], object]:
         return asyncio.create_task(_wait(receive, left)).cancel
 
     return watch
 
 
-def watch_nobody(_left: Left) -> Callable[[], object]:
+def watch_nobody(_left: OnCallerLeft) -> Callable[[], object]:
     """For a caller whose leaving ends the call itself."""
     return _nothing
 
 
-async def _wait(receive: Receive, left: Left) -> None:
+async def _wait(receive: Receive, left: OnCallerLeft) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     left()

@@ -24,7 +24,7 @@ from passerelle.core.commands import (
     TurnAccepted,
 )
 from passerelle.core.errors import Draining, NotFound, UnsupportedOperation
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.record import value
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.limits.gate import UNBOUND, StreamSeats
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.a2a_mapping.version import Version
-    from passerelle.channels.stream_frame import Followed, Followers
-    from passerelle.core.commands import Wait
+    from passerelle.channels.stream_frame import FollowedStream, Followers
+    from passerelle.core.commands import WaitMode
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
     from passerelle.core.wire.json import JsonObject
@@ -65,11 +65,11 @@ _Other: TypeAlias = (
 Single: TypeAlias = Literal[Method.SEND_MESSAGE] | _Other
 MAY_BE_LONG: Final = frozenset({Method.GET_TASK, Method.CANCEL_TASK})
 """Their answer is a Task that stands in the store already: a large one is read from there as it is written."""
-_READS: Final = (Scope.CALL, Scope.READ_TASKS)
-_WRITES: Final = (Scope.CALL, Scope.WRITE_TASKS)
-SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
-    Method.SEND_MESSAGE: (Scope.CALL,),
-    Method.SEND_STREAMING_MESSAGE: (Scope.CALL,),
+_READS: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
+_WRITES: Final = (AccessScope.CALL, AccessScope.WRITE_TASKS)
+SCOPES: Final[Mapping[Method, tuple[AccessScope, ...]]] = {
+    Method.SEND_MESSAGE: (AccessScope.CALL,),
+    Method.SEND_STREAMING_MESSAGE: (AccessScope.CALL,),
     Method.GET_TASK: _READS,
     Method.LIST_TASKS: _READS,
     Method.CANCEL_TASK: _WRITES,
@@ -83,7 +83,7 @@ SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
 """One of these is enough."""
 
 
-class Whole(Protocol):
+class WholeAnswer(Protocol):
     """The answer of a message, as it is and as the bytes that were stored."""
 
     @property
@@ -106,7 +106,7 @@ class Turn(Protocol):
         ...
 
     @property
-    def answer(self) -> Whole | None:
+    def answer(self) -> WholeAnswer | None:
         """The answer, where it is there and nothing has to be read for it."""
         ...
 
@@ -245,7 +245,7 @@ class Operations:
         return self.push
 
     @asynccontextmanager
-    async def open(self, method: Streaming, call: OperationCall) -> AsyncGenerator[Followed]:
+    async def open(self, method: Streaming, call: OperationCall) -> AsyncGenerator[FollowedStream]:
         """A stream; what the call asks for has been done when the body begins."""
         require_operation(call.principal, call.agent, method)
         with self.seats.take(call.principal.key):
@@ -267,7 +267,7 @@ class Operations:
                 assert_never(method)
 
     @asynccontextmanager
-    async def _send_streaming(self, call: OperationCall) -> AsyncGenerator[Followed]:
+    async def _send_streaming(self, call: OperationCall) -> AsyncGenerator[FollowedStream]:
         request = read_send(call.params)
         until = self._end_stream(call)
         if request.task_id is None:
@@ -347,7 +347,9 @@ class Operations:
                 "this instance is shutting down; the message was accepted", retry_after_s=1
             ) from None
 
-    async def _submit(self, call: OperationCall, request: SendRequest, wait: Wait) -> TurnAccepted:
+    async def _submit(
+        self, call: OperationCall, request: SendRequest, wait: WaitMode
+    ) -> TurnAccepted:
         if request.push:
             # Whoever may set no webhook may not slip one in beside a message either.
             require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)
@@ -358,7 +360,7 @@ class Operations:
 
 
 def compose_turn(
-    call: OperationCall, request: SendRequest, wait: Wait, push: PushConfig | None = None
+    call: OperationCall, request: SendRequest, wait: WaitMode, push: PushConfig | None = None
 ) -> SubmitTurn:
     """The command that a message is."""
     return SubmitTurn(

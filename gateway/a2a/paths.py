@@ -28,54 +28,54 @@ class Resource(StrEnum):
     CARD = "card"
 
 
-Target: TypeAlias = Method | Resource
+PathTarget: TypeAlias = Method | Resource
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class A2aRoute:
     """What a path offers by verb, nothing for a path that does not exist; ``named`` are the params that it names.
 
     ``version`` is the one whose HTTP+JSON has this path; the JSON-RPC endpoint is the same for all.
     """
 
-    verbs: Mapping[str, Target] = field(default_factory=dict[str, Target])
+    verbs: Mapping[str, PathTarget] = field(default_factory=dict[str, PathTarget])
     named: Mapping[str, str] = field(default_factory=dict[str, str])
     version: Version = CURRENT
 
 
-_ENDPOINT: Final = Spot({"POST": Resource.ENDPOINT})
-_FIXED: Final[Mapping[str, Spot]] = {
+_ENDPOINT: Final = A2aRoute({"POST": Resource.ENDPOINT})
+_FIXED: Final[Mapping[str, A2aRoute]] = {
     "": _ENDPOINT,
     "/": _ENDPOINT,
-    "/message:send": Spot({"POST": Method.SEND_MESSAGE}),
-    "/message:stream": Spot({"POST": Method.SEND_STREAMING_MESSAGE}),
-    "/tasks": Spot({"GET": Method.LIST_TASKS}),
-    "/extendedAgentCard": Spot({"GET": Method.GET_EXTENDED_CARD}),
-    CARD: Spot({"GET": Resource.CARD, "HEAD": Resource.CARD}),
+    "/message:send": A2aRoute({"POST": Method.SEND_MESSAGE}),
+    "/message:stream": A2aRoute({"POST": Method.SEND_STREAMING_MESSAGE}),
+    "/tasks": A2aRoute({"GET": Method.LIST_TASKS}),
+    "/extendedAgentCard": A2aRoute({"GET": Method.GET_EXTENDED_CARD}),
+    CARD: A2aRoute({"GET": Resource.CARD, "HEAD": Resource.CARD}),
 }
 _LEGACY_PREFIX: Final = "/v1/"
-_LEGACY_FIXED: Final[Mapping[str, Spot]] = {
-    "/message:send": Spot({"POST": Method.SEND_MESSAGE}, version=LEGACY),
-    "/message:stream": Spot({"POST": Method.SEND_STREAMING_MESSAGE}, version=LEGACY),
-    "/card": Spot({"GET": Method.GET_EXTENDED_CARD}, version=LEGACY),
+_LEGACY_FIXED: Final[Mapping[str, A2aRoute]] = {
+    "/message:send": A2aRoute({"POST": Method.SEND_MESSAGE}, version=LEGACY),
+    "/message:stream": A2aRoute({"POST": Method.SEND_STREAMING_MESSAGE}, version=LEGACY),
+    "/card": A2aRoute({"GET": Method.GET_EXTENDED_CARD}, version=LEGACY),
 }
 """There is no list of tasks: 0.3 left it to one binding, and never said what it holds."""
-_TASK_VERBS: Final[Mapping[str, Mapping[str, Target]]] = {
+_TASK_VERBS: Final[Mapping[str, Mapping[str, PathTarget]]] = {
     "": {"GET": Method.GET_TASK},
     ":cancel": {"POST": Method.CANCEL_TASK},
     ":subscribe": {"GET": Method.SUBSCRIBE_TO_TASK, "POST": Method.SUBSCRIBE_TO_TASK},
 }
-_CONFIGS: Final[Mapping[str, Target]] = {
+_CONFIGS: Final[Mapping[str, PathTarget]] = {
     "GET": Method.LIST_PUSH_CONFIGS,
     "POST": Method.CREATE_PUSH_CONFIG,
 }
-_CONFIG: Final[Mapping[str, Target]] = {
+_CONFIG: Final[Mapping[str, PathTarget]] = {
     "GET": Method.GET_PUSH_CONFIG,
     "DELETE": Method.DELETE_PUSH_CONFIG,
 }
 _TASK: Final = re.compile(r"/tasks/([^/]+?)(:cancel|:subscribe)?")
 _PUSH: Final = re.compile(r"/tasks/([^/]+)/pushNotificationConfigs(?:/([^/]+))?")
-NOWHERE: Final = Spot()
+NOWHERE: Final = A2aRoute()
 
 
 def split_path(path: str, served: Collection[str] = ()) -> tuple[str, str] | None:
@@ -93,7 +93,7 @@ def split_path(path: str, served: Collection[str] = ()) -> tuple[str, str] | Non
     return agent, slash + rest
 
 
-def find_spot(rest: str) -> Spot:
+def find_spot(rest: str) -> A2aRoute:
     """What stands at the rest of a path behind the agent; ``NOWHERE`` for what does not exist."""
     fixed = _FIXED.get(rest)
     if fixed is not None:
@@ -104,12 +104,12 @@ def find_spot(rest: str) -> Spot:
     return _LEGACY_FIXED.get(rest) or _find_task(rest, LEGACY)
 
 
-def _find_task(rest: str, version: Version) -> Spot:
+def _find_task(rest: str, version: Version) -> A2aRoute:
     if match := _TASK.fullmatch(rest):
-        return Spot(_TASK_VERBS[match[2] or ""], {"id": match[1]}, version)
+        return A2aRoute(_TASK_VERBS[match[2] or ""], {"id": match[1]}, version)
     if match := _PUSH.fullmatch(rest):
         task, config = match.groups()
         if config:
-            return Spot(_CONFIG, {"taskId": task, "id": config}, version)
-        return Spot(_CONFIGS, {"taskId": task}, version)
+            return A2aRoute(_CONFIG, {"taskId": task, "id": config}, version)
+        return A2aRoute(_CONFIGS, {"taskId": task}, version)
     return NOWHERE

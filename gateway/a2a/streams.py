@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
     from passerelle.channels.stream_frame import Frames, StreamFrame
-    from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.a2a.bindings import CallBinding
     from passerelle.runtime.records.long_content import LongContent
 
 KEEP_ALIVE_S: Final = 15.0
@@ -49,7 +49,7 @@ class EventStream:
     """
 
     send: Send
-    binding: Binding
+    binding: CallBinding
     agent: str
     retry_ms: int
     keep_alive_s: float = KEEP_ALIVE_S

@@ -20,10 +20,10 @@ from passerelle.a2a_mapping.inbound import read_send
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
 from passerelle.core.wire.record import value
-from passerelle.gateway.a2a.asked import read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
 from passerelle.gateway.a2a.http_request import CallerLeftError
+from passerelle.gateway.a2a.normalized_call import read_asked_rpc
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import carry_on
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.core.wire.json import JsonObject
-    from passerelle.gateway.a2a.asked import Asked
     from passerelle.gateway.a2a.heads import AuthorizedCall, ParsedHead, ServerExtensions
-    from passerelle.gateway.a2a.operations import OperationCall, Operations, Turn, Whole
+    from passerelle.gateway.a2a.normalized_call import NormalizedCall
+    from passerelle.gateway.a2a.operations import OperationCall, Operations, Turn, WholeAnswer
     from passerelle.gateway.a2a.reply import HttpReply
     from passerelle.gateway.a2a.visits import Visits
     from passerelle.gateway.a2a.waits import Judge
-    from passerelle.gateway.auth.authenticator import Doorkeeper
+    from passerelle.gateway.auth.authenticator import CachedAuthenticator
     from passerelle.runtime.limits.gate import Entered
     from passerelle.runtime.observability.logs import Requests
 
@@ -57,7 +57,7 @@ class _Message:
     """A message that can be begun at once, as it came."""
 
     binding: RpcBinding
-    asked: Asked
+    asked: NormalizedCall
     request: SendRequest
 
 
@@ -87,7 +87,7 @@ class UnaryCalls:
     """Begins such messages, and has those that wait."""
 
     operations: Operations
-    door: Doorkeeper
+    door: CachedAuthenticator
     visits: Visits
     requests: Requests
     body_limit_bytes: int
@@ -113,7 +113,7 @@ class UnaryCalls:
             or known.agent != reading.agent
             or known.extensions
             or known.idem is not None
-            or self.door.recognize(reading.shown) is not known.principal
+            or self.door.authenticate_cached(reading.shown) is not known.principal
         ):
             return False
         try:
@@ -165,7 +165,7 @@ class UnaryCalls:
 
 
 class _Sender:
-    """Who waits for the answer of one message: ``Told`` of its turn, and a ``Wait`` from then on."""
+    """Who waits for the answer of one message: ``ResultCallback`` of its turn, and a ``Wait`` from then on."""
 
     __slots__ = (
         "_admitted",
@@ -252,7 +252,7 @@ class _Sender:
         else:
             self._context.run(self._answer, answer)
 
-    def _answer(self, answer: Whole) -> None:
+    def _answer(self, answer: WholeAnswer) -> None:
         try:
             if self._message.asked.legacy is None and self._message.request.history_length is None:
                 reply = self._message.binding.wrap_result(answer.packed)

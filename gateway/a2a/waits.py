@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @value
-class Standing:
+class AdmittedCaller:
     """What a caller showed, and what it was let in for."""
 
     authenticator: Authenticator
@@ -68,7 +68,7 @@ RECHECK_S: Final = 5.0
 """How long a caller that is told to go may still be served what it waits for."""
 
 
-class Present:
+class ServedRequests:
     """Requests that are served now: ``with`` this object one more is."""
 
     __slots__ = ("_count", "_idle")
@@ -182,7 +182,7 @@ class Waits:
         self._timer: asyncio.TimerHandle | None = None
         self._rechecks: asyncio.Task[None] | None = None
         self._open: set[Wait] = set()
-        self.present: Final = Present()
+        self.present: Final = ServedRequests()
         """Whoever serves a request does so ``with`` this, so that a drain waits for its answer."""
         self._draining = False
 

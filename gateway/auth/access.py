@@ -29,7 +29,7 @@ from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.auth.tokens import Issuer, Tokens
 from passerelle.gateway.settings.values import load_sealer, name_setting
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.address_screen import Screen
+from passerelle.runtime.common.address_screen import AddressScreen
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.refresh import NewsFollowing
 from passerelle.runtime.common.sealer import SETTING
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.gateway.auth.authenticator import Doorkeeper
+    from passerelle.gateway.auth.authenticator import CachedAuthenticator
     from passerelle.gateway.auth.owner import OwnerToken
     from passerelle.gateway.settings.callers import IssuerSettings
     from passerelle.gateway.settings.model import Settings
@@ -59,14 +59,14 @@ class Access:
         self._owner = owner
         self._clock = clock
         self._trusted = PeerSessions()
-        self._screened = PeerSessions(screen=Screen())
+        self._screened = PeerSessions(screen=AddressScreen())
         self._on_change: list[Callable[[], None]] = []
         self._key_sets: dict[IssuerSettings, KeySet] = {}
         proxy = settings.proxy
         self.reader = CredentialReader(proxy.certificate_header.lower() if proxy else None)
         self._known = KnownCallers(self._make(settings)) if owner is not None else None
         self._settings = settings
-        self.authenticator: Doorkeeper = self._known or OpenAuthenticator()
+        self.authenticator: CachedAuthenticator = self._known or OpenAuthenticator()
 
     def know_devices(self, lists: DeviceLists) -> DeviceCallers:
         """Lets paired devices in, too."""

@@ -32,30 +32,30 @@ class Callers:
     certificates: Certificates | None = None
 
 
-class Doorkeeper(Authenticator, Protocol):
+class CachedAuthenticator(Authenticator, Protocol):
     """An authenticator that knows most callers by sight."""
 
-    def recognize(self, credentials: Credentials) -> Principal | None:
+    def authenticate_cached(self, credentials: Credentials) -> Principal | None:
         """Who shows these, where nothing has to be waited for; None where only ``authenticate`` can tell."""
         ...
 
 
 class KnownCallers:
-    """``--auth keys``. Implements ``Doorkeeper``."""
+    """``--auth keys``. Implements ``CachedAuthenticator``."""
 
     __slots__ = ("callers",)
 
     def __init__(self, callers: Callers) -> None:
         self.callers = callers
 
-    def recognize(self, credentials: Credentials) -> Principal | None:
+    def authenticate_cached(self, credentials: Credentials) -> Principal | None:
         """The holder of a key."""
         digest = credentials.digest
         found = None if digest is None else self.callers.keys.find(digest)
         return _name_device(found, credentials) if found and credentials.device else found
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        if (found := self.recognize(credentials)) is not None:
+        if (found := self.authenticate_cached(credentials)) is not None:
             return found
         callers = self.callers
         if credentials.token:
@@ -72,15 +72,15 @@ class KnownCallers:
 
 
 class OpenAuthenticator:
-    """``--auth open``: everybody is the owner. Settings allow it on loopback only. Implements ``Doorkeeper``."""
+    """``--auth open``: everybody is the owner. Settings allow it on loopback only. A ``CachedAuthenticator``."""
 
     __slots__ = ()
 
-    def recognize(self, credentials: Credentials) -> Principal:
+    def authenticate_cached(self, credentials: Credentials) -> Principal:
         return _name_device(OWNER, credentials)
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        return self.recognize(credentials)
+        return self.authenticate_cached(credentials)
 
 
 def _name_device(found: Principal, credentials: Credentials) -> Principal:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.credentials import Credentials
     from passerelle.core.payloads.device import Device
-    from passerelle.gateway.auth.authenticator import Doorkeeper
+    from passerelle.gateway.auth.authenticator import CachedAuthenticator
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
 
 _UNKNOWN = "the token is not that of a device, or the device was revoked"
@@ -26,20 +26,20 @@ _LIMIT = 128
 
 @dataclass(frozen=True, slots=True)
 class DeviceCallers:
-    """``Doorkeeper``: paired devices, and everybody else as ``others`` knows them.
+    """``CachedAuthenticator``: paired devices, and everybody else as ``others`` knows them.
 
     ``find(id, tenant)`` is what the configuration says of a principal now; a device has never more than that.
     """
 
-    others: Doorkeeper
+    others: CachedAuthenticator
     lists: DeviceLists
     find: Callable[[str, str], Principal | None]
 
-    def recognize(self, credentials: Credentials) -> Principal | None:
+    def authenticate_cached(self, credentials: Credentials) -> Principal | None:
         """Nobody who shows the token of a device."""
         if credentials.token.startswith(TOKEN_PREFIX):
             return None
-        return self.others.recognize(credentials)
+        return self.others.authenticate_cached(credentials)
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         """Who shows these.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import ConfigInvalid, Conflict
+from passerelle.core.errors import ConfigInvalid, WriteConflict
 from passerelle.gateway.auth.keys import mint_token
 from passerelle.runtime.common.private_file import load_or_mint, read_private, replace_private
 from passerelle.runtime.common.secret import Secret
@@ -182,7 +182,7 @@ async def rotate_owner_token(place: OwnerPlace, *, key_lost: bool = False) -> Se
     token = mint_token(place.ids)
     made = place.seal(token, (stored.generation if stored else _FIRST) + 1)
     if await place.rows.keep(made) != made:
-        raise Conflict("another owner token was made at the same moment; that one counts")
+        raise WriteConflict("another owner token was made at the same moment; that one counts")
     await place.rows.forget_before(made.generation)
     await place.rows.tell()
     return token

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import jwt
 
 from passerelle.core.errors import CredentialExpired
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.gateway.auth.principals import make_principal
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def read_principal(settings: IssuerSettings, claims: Claims) -> Principal | None
         id=whole.id,
         tenant=whole.tenant,
         kind=whole.kind,
-        scopes=frozenset[Scope](scopes),
+        scopes=frozenset[AccessScope](scopes),
         agents=agents,
         operations=whole.operations,
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.gateway.a2a.face import Face
-    from passerelle.gateway.connection_settings import Connections
+    from passerelle.gateway.connection_settings import ConnectionLimits
     from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings.model import Settings
 
@@ -25,7 +25,7 @@ async def open_grpc(
     settings: Settings,
     face: Face,
     tls: ServerTls | None = None,
-    connections: Connections | None = None,
+    connections: ConnectionLimits | None = None,
 ) -> AsyncGenerator[int | None]:
     """Serves the operations of ``face`` over gRPC until the block ends; its port, or None where it is off.
 

@@ -29,21 +29,21 @@ from passerelle.core.errors import (
     PasserelleError,
     VersionNotSupported,
 )
-from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
 from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.http_request import watch_nobody
+from passerelle.gateway.a2a.normalized_call import NormalizedCall, read_asked_grpc
 from passerelle.gateway.a2a.operations import MAY_BE_LONG, SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
-from passerelle.gateway.a2a.waits import Standing
+from passerelle.gateway.a2a.waits import AdmittedCaller
 from passerelle.gateway.grpc.connections import GrpcConnections
 from passerelle.gateway.grpc.metadata import GrpcHead, list_texts, read_head, refuse_repeated
-from passerelle.peers.grpc.status import Refusal, render_refusal
+from passerelle.peers.grpc.status import GrpcRefusal, render_refusal
 from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
 from passerelle.runtime.common.carried import carry_on, list_confirmed
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.memory.room import Drawn
+from passerelle.runtime.memory.room import MemoryDraw
 from passerelle.runtime.observability.logs import Requests
 from passerelle.runtime.records.long_content import LongTaskError
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.operations import Operations, Streaming
     from passerelle.gateway.a2a.visits import Visit
     from passerelle.gateway.grpc.metadata import Context
-    from passerelle.peers.grpc.methods import GrpcService, Row
+    from passerelle.peers.grpc.methods import GrpcMethod, GrpcService
 
 TENANT: Final = "tenant"
 
@@ -85,7 +85,7 @@ class GrpcFace:
             service.name, {name: self._make(service, row) for name, row in service.rows.items()}
         )
 
-    def _make(self, service: GrpcService, row: Row) -> grpc.RpcMethodHandler[Any, Any]:
+    def _make(self, service: GrpcService, row: GrpcMethod) -> grpc.RpcMethodHandler[Any, Any]:
         requests = self.requests
         streams = row.method in {Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK}
         make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = (
@@ -96,7 +96,7 @@ class GrpcFace:
             requests.begin()
             with self.operations.waits.present:
                 outcome = await self._answer(service, row, request, context)
-                if isinstance(outcome, Refusal):
+                if isinstance(outcome, GrpcRefusal):
                     await context.abort(outcome.code, outcome.message, outcome.trailing)
                 return outcome
 
@@ -106,8 +106,8 @@ class GrpcFace:
         )
 
     async def _answer(
-        self, service: GrpcService, row: Row, request: bytes, context: Context
-    ) -> Message | Refusal | None:
+        self, service: GrpcService, row: GrpcMethod, request: bytes, context: Context
+    ) -> Message | GrpcRefusal | None:
         """Serves, and makes a status of everything that goes wrong."""
         head = read_head(context)
         try:
@@ -118,7 +118,7 @@ class GrpcFace:
             return render_refusal(error, service.version)
 
     async def _serve(
-        self, visit: Visit, service: GrpcService, row: Row, request: bytes, context: Context
+        self, visit: Visit, service: GrpcService, row: GrpcMethod, request: bytes, context: Context
     ) -> Message | None:
         refuse_repeated(context)
         head = read_head(context, self.parts.reader.certificate_header)
@@ -131,7 +131,9 @@ class GrpcFace:
         _judge_version(head, service)
         require_scope(principal, SCOPES[row.method])
         asked = read_asked_grpc(service.version, row.method, params)
-        standing = Standing(self.parts.authenticator, shown, principal, visit.agent, asked.method)
+        standing = AdmittedCaller(
+            self.parts.authenticator, shown, principal, visit.agent, asked.method
+        )
         call = replace(self._compose(visit.agent, asked, head, principal), judge=standing.judge)
         match asked.method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
@@ -143,7 +145,7 @@ class GrpcFace:
                 try:
                     result = await self.operations.answer(asked.method, call, watch_nobody)
                 except LongTaskError as found:
-                    drawn = Drawn(self.parts.memory.bind("response", f"caller:{principal.id}"))
+                    drawn = MemoryDraw(self.parts.memory.bind("response", f"caller:{principal.id}"))
                     # The stubs want a class of their own, the library takes what can be called.
                     context.add_done_callback(lambda _: drawn.close())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
                     result = await found.load(drawn)
@@ -156,8 +158,8 @@ class GrpcFace:
     async def _stream(
         self,
         visit: Visit,
-        row: Row,
-        asked: Asked,
+        row: GrpcMethod,
+        asked: NormalizedCall,
         method: Streaming,
         call: OperationCall,
         context: Context,
@@ -200,7 +202,7 @@ class GrpcFace:
         return agent
 
     def _compose(
-        self, agent: str, asked: Asked, head: GrpcHead, principal: Principal
+        self, agent: str, asked: NormalizedCall, head: GrpcHead, principal: Principal
     ) -> OperationCall:
         named = read_metadata(head.headers, legacy=asked.legacy is not None)
         authorization = head.headers.get("authorization")
@@ -228,12 +230,12 @@ def _judge_version(head: GrpcHead, service: GrpcService) -> None:
         raise VersionNotSupported(version, (service.version,), unsaid=not said)
 
 
-def _echo(asked: Asked, call: OperationCall) -> dict[str, str]:
+def _echo(asked: NormalizedCall, call: OperationCall) -> dict[str, str]:
     active = call.extensions | list_confirmed() if call.asked else call.extensions
     return write_active(active, legacy=asked.legacy is not None)
 
 
-def _write(asked: Asked, result: JsonObject) -> JsonObject:
+def _write(asked: NormalizedCall, result: JsonObject) -> JsonObject:
     """A result in the form of its protobuf; only a card of 0.3 has other words there than in JSON."""
     written = asked.write_result(result)
     value = written if isinstance(written, dict) else {}
@@ -256,7 +258,7 @@ async def _greet(context: Context, headers: dict[str, str]) -> None:
         )
 
 
-def _parse(row: Row, request: bytes) -> Message:
+def _parse(row: GrpcMethod, request: bytes) -> Message:
     """The message of a call; the library itself would end a call with UNKNOWN over bytes that are none."""
     try:
         return row.request.FromString(request)

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from passerelle.core.errors import Forbidden, InvalidInput, Limited
 from passerelle.core.ports.blobs import UPLOADED
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.record import record
 from passerelle.gateway.http.bodies import read_bytes
@@ -103,7 +103,7 @@ class BlobEdge:
                 del self._under_way[agent]
 
     def _find_agent(self, principal: Principal, agent: str) -> str:
-        require_scope(principal, (Scope.SERVE,))
+        require_scope(principal, (AccessScope.SERVE,))
         if not principal.may_serve(agent):
             raise Forbidden("the name is not granted to this credential", agent=agent)
         if not self.dials_in(agent):

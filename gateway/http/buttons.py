@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import from_bytes
 from passerelle.core.wire.record import record
 from passerelle.gateway.http.bodies import read_json
@@ -61,7 +61,7 @@ class ButtonEdge:
         params = from_bytes(ButtonParams, await read_json(request, BODY_LIMIT_BYTES))
         token = self.tokens.read(params.token)
         principal = await self.devices.find_device(token.principal, token.tenant, token.device)
-        require_scope(principal, (Scope.DECIDE,))
+        require_scope(principal, (AccessScope.DECIDE,))
         answer = make_answer(token, params.option_id)
         result = await self.service.execute(principal, answer, token.token_id)
         return JSONResponse(render_result(result), 200, {"Cache-Control": "no-store"})

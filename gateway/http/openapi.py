@@ -27,7 +27,7 @@ from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.streams import LONGEST_WAIT_S
 from passerelle.gateway.http.tickets import PATH as TICKETS
 from passerelle.gateway.http.tickets import TicketGiven, TicketParams
-from passerelle.gateway.http.v1 import DEVICE_HEADER, OPERATIONS, VERSION_HEADER, Operation
+from passerelle.gateway.http.v1 import DEVICE_HEADER, OPERATIONS, VERSION_HEADER, RouteOperation
 from passerelle.runtime.common.calls import IDEMPOTENCY_KEY_LIMIT, KEY_HEADER
 from passerelle.runtime.common.version import VERSION
 
@@ -203,7 +203,7 @@ def render_openapi() -> JsonObject:
     }
 
 
-def _describe(operation: Operation, schemas: JsonObject) -> JsonObject:
+def _describe(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
     params = _hoist(operation.call.params, schemas)
     in_path = [_describe_param(params, name, "path") for name in operation.path_params]
     described: JsonObject = {
@@ -228,7 +228,7 @@ def _describe(operation: Operation, schemas: JsonObject) -> JsonObject:
     return described
 
 
-def _describe_success(operation: Operation, schemas: JsonObject) -> JsonObject:
+def _describe_success(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
     """Whatever the status, the answer has one form."""
     content: JsonObject = {"application/json": {"schema": _name_result(operation, schemas)}}
     statuses = {operation.status, *([200] if operation.may_settle else [])}
@@ -238,7 +238,7 @@ def _describe_success(operation: Operation, schemas: JsonObject) -> JsonObject:
     }
 
 
-def _describe_rest(operation: Operation, params: JsonObject) -> list[Json]:
+def _describe_rest(operation: RouteOperation, params: JsonObject) -> list[Json]:
     device: JsonObject = {"name": DEVICE_HEADER, "in": "header", "schema": {"type": "string"}}
     if operation.method != "GET":
         key: JsonObject = {
@@ -264,7 +264,7 @@ def _describe_param(params: JsonObject, name: str, place: str) -> JsonObject:
     return {"name": name, "in": place, "required": required, "schema": schema}
 
 
-def _name_result(operation: Operation, schemas: JsonObject) -> JsonObject:
+def _name_result(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
     kind = operation.call.result or operation.call.model
     if kind is None:
         return {"type": "object"}

@@ -47,7 +47,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     a2a_errors.ExtendedCardNotConfigured: 409,
     a2a_errors.ExtensionRequired: 400,
     errors.NotCancelable: 409,
-    errors.Conflict: 409,
+    errors.WriteConflict: 409,
     errors.VersionMismatch: 412,
     errors.IdempotencyConflict: 409,
     errors.ActionClosed: 410,  # answered by somebody: 409, see find_status

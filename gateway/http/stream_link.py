@@ -12,19 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.admission import name_channel
-from passerelle.channels.inputs import Told
+from passerelle.channels.inputs import NoticeDue
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.story import LinkStory, Over, Telling
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.times import format_ms
-from passerelle.protocol.frames import Gap as GapFrame
-from passerelle.protocol.frames import Mode, Snapshot, Subscribe, Subscribed
+from passerelle.protocol.frames import Gap, Mode, Snapshot, Subscribe, Subscribed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from passerelle.channels.position import Gap
+    from passerelle.channels.position import CursorGap
     from passerelle.channels.services import LinkFacts
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Channels
@@ -59,10 +58,10 @@ class StreamLink:
         """The stream goes on from ``cursor``; only the first word of it counts."""
         self._tell(Subscribed(self.stream, mode, cursor, dense=False, missed=missed))
 
-    def repair(self, gap: Gap, cursor: Cursor) -> None:
+    def repair(self, gap: CursorGap, cursor: Cursor) -> None:
         """The state as of ``cursor`` took the place of what is missing."""
         self.begin("gap", cursor)
-        told = GapFrame(self.stream, gap.why, gap.have, gap.top, gap.first, "inline")
+        told = Gap(self.stream, gap.why, gap.have, gap.top, gap.first, "inline")
         self._tell(told)
         self._tell(Snapshot(self.stream, cursor, {}))
 
@@ -80,8 +79,8 @@ class StreamLink:
         ]
         self._links.spawn(self._telling.finish(self, over, _FINISH_S))
 
-    def _tell(self, frame: Subscribed | GapFrame | Snapshot) -> None:
-        self._telling.tell(self, self._story.take(Told(frame)))
+    def _tell(self, frame: Subscribed | Gap | Snapshot) -> None:
+        self._telling.tell(self, self._story.take(NoticeDue(frame)))
 
 
 @dataclass(slots=True)

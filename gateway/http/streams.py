@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from passerelle.channels.fanout import count_deliveries
 from passerelle.channels.pages import Page
-from passerelle.channels.position import Gap, Live, ReplayBounds
+from passerelle.channels.position import CursorGap, ReplayBounds, ReplayEnd
 from passerelle.channels.services import parse_stream_name
 from passerelle.core.errors import (
     CallerError,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from passerelle.channels.hub import Hub
-    from passerelle.channels.position import Item, Position
-    from passerelle.channels.services import Grant, StreamAccess, StreamName
-    from passerelle.channels.states import State, States
+    from passerelle.channels.position import Position, PositionItem
+    from passerelle.channels.services import StreamAccess, StreamGrant, StreamName
+    from passerelle.channels.states import ReadModelState, States
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
     from passerelle.core.principal import Principal
@@ -76,7 +76,7 @@ class _Reader:
     principal: Principal
     name: StreamName
     text: str
-    grant: Grant
+    grant: StreamGrant
     device: str
 
 
@@ -142,7 +142,7 @@ class StreamEdge:
         device = device or principal.device or NAMELESS
         return _Reader(shown, principal, name, text, grant, device)
 
-    async def _read_state(self, reader: _Reader) -> State:
+    async def _read_state(self, reader: _Reader) -> ReadModelState:
         state = await self.states.read(reader.principal, reader.name, reader.grant)
         if state is None:
             raise NotFound("stream", reader.text)
@@ -177,9 +177,9 @@ class StreamEdge:
             match item:
                 case Page():
                     return item
-                case Gap(why=why, top=top):
+                case CursorGap(why=why, top=top):
                     raise StreamGap(reader.text, why.value, str(top) if top else None)
-                case Live():
+                case ReplayEnd():
                     is_live = True
                 case _:
                     assert_never(item)
@@ -220,9 +220,9 @@ class StreamEdge:
         else:
             yield b"id: %b\n\n" % str(cursor).encode()
         while True:
-            gap: Gap | None = None
+            gap: CursorGap | None = None
             async for item in self._follow(reader, cursor, link):
-                if isinstance(item, Gap):
+                if isinstance(item, CursorGap):
                     gap = item
                 else:
                     yield item
@@ -238,7 +238,7 @@ class StreamEdge:
 
     async def _follow(
         self, reader: _Reader, cursor: Cursor, link: StreamLink
-    ) -> AsyncGenerator[bytes | Gap]:
+    ) -> AsyncGenerator[bytes | CursorGap]:
         """What is written, until a gap, a drain, or the end of the right to it (raised)."""
         loop, grant = asyncio.get_running_loop(), reader.grant
         written_s = checked_s = kept_s = loop.time()
@@ -253,7 +253,7 @@ class StreamEdge:
                 if now_s >= kept_s + KEEP_S:
                     await link.keep()
                     kept_s = now_s
-                if isinstance(item, Gap):
+                if isinstance(item, CursorGap):
                     yield item
                     return
                 if item is not None and not is_begun:
@@ -282,7 +282,7 @@ class StreamEdge:
             return
 
 
-async def _step(position: Position) -> Item | None:
+async def _step(position: Position) -> PositionItem | None:
     """The next item; None when nothing came for a moment, or the store is away for one."""
     try:
         async with asyncio.timeout(_TICK_S):
@@ -307,7 +307,7 @@ def _write(cursor: Cursor, data: bytes, event: bytes | None = None) -> bytes:
     return b"%bid: %b\ndata: %b\n\n" % (named, str(cursor).encode(), data)
 
 
-def _write_gap(gap: Gap) -> bytes:
+def _write_gap(gap: CursorGap) -> bytes:
     told = {
         "why": gap.why.value,
         "have": str(gap.have) if gap.have else None,

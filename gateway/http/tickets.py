@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.core.wire.record import record
 from passerelle.gateway.auth.tickets import TICKET_MS
@@ -55,7 +55,7 @@ class TicketEdge:
         """One request."""
         shown = self.reader.read_scope(request.scope)
         principal = await self.authenticator.authenticate(shown)
-        require_scope(principal, (Scope.CONNECT, Scope.READ_TASKS))
+        require_scope(principal, (AccessScope.CONNECT, AccessScope.READ_TASKS))
         params = from_bytes(TicketParams, await read_json(request, BODY_LIMIT_BYTES))
         ticket = await self.tickets.issue(shown, params.device)
         given = TicketGiven(ticket, TICKET_MS // 1000)

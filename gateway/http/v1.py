@@ -50,7 +50,7 @@ SETTLED: Final = frozenset({"already_cancelled", "already_done", "not_found"})
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RouteOperation:
     """One route. A ``{name}`` of the path is the parameter of that name; query and body give the others."""
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -83,25 +83,25 @@ class Operation:
         return self.call.changes and isinstance(properties, dict) and VERSION_PARAM in properties
 
 
-OPERATIONS: Final[Sequence[Operation]] = (
-    Operation("POST", "/v1/turns", CALLS["submit_turn"], 202),
-    Operation("GET", "/v1/tasks", CALLS["list_tasks"]),
-    Operation("POST", "/v1/tasks", CALLS["create_task"], 201),
-    Operation("GET", "/v1/tasks/{taskId}", CALLS["get_task"]),
-    Operation("PATCH", "/v1/tasks/{taskId}", CALLS["update_task"]),
-    Operation("POST", "/v1/tasks/{taskId}/give", CALLS["give_task"]),
-    Operation("POST", "/v1/tasks/{taskId}/start", CALLS["start_task"], 202),
-    Operation("POST", "/v1/tasks/{taskId}/progress", CALLS["append_task_progress"]),
-    Operation("POST", "/v1/tasks/{taskId}/pause", CALLS["pause_task"]),
-    Operation("POST", "/v1/tasks/{taskId}/resume", CALLS["resume_task"]),
-    Operation("POST", "/v1/tasks/{taskId}/cancel", CALLS["cancel_task"], 202, may_settle=True),
-    Operation("POST", "/v1/tasks/{taskId}/complete", CALLS["complete_task"]),
-    Operation("POST", "/v1/tasks/{taskId}/fail", CALLS["fail_task"]),
-    Operation("POST", "/v1/tasks/{taskId}/retry", CALLS["retry_task"], 202),
-    Operation("POST", "/v1/tasks/{taskId}/link", CALLS["link_tasks"]),
-    Operation("POST", "/v1/tasks/{taskId}/unlink", CALLS["unlink_tasks"]),
+OPERATIONS: Final[Sequence[RouteOperation]] = (
+    RouteOperation("POST", "/v1/turns", CALLS["submit_turn"], 202),
+    RouteOperation("GET", "/v1/tasks", CALLS["list_tasks"]),
+    RouteOperation("POST", "/v1/tasks", CALLS["create_task"], 201),
+    RouteOperation("GET", "/v1/tasks/{taskId}", CALLS["get_task"]),
+    RouteOperation("PATCH", "/v1/tasks/{taskId}", CALLS["update_task"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/give", CALLS["give_task"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/start", CALLS["start_task"], 202),
+    RouteOperation("POST", "/v1/tasks/{taskId}/progress", CALLS["append_task_progress"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/pause", CALLS["pause_task"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/resume", CALLS["resume_task"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/cancel", CALLS["cancel_task"], 202, may_settle=True),
+    RouteOperation("POST", "/v1/tasks/{taskId}/complete", CALLS["complete_task"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/fail", CALLS["fail_task"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/retry", CALLS["retry_task"], 202),
+    RouteOperation("POST", "/v1/tasks/{taskId}/link", CALLS["link_tasks"]),
+    RouteOperation("POST", "/v1/tasks/{taskId}/unlink", CALLS["unlink_tasks"]),
     *(
-        Operation("GET", f"/v1/tasks/{{taskId}}/{path}", CALLS[name])
+        RouteOperation("GET", f"/v1/tasks/{{taskId}}/{path}", CALLS[name])
         for path, name in (
             ("summary", "get_task_summary"),
             ("attempts", "get_attempts"),
@@ -115,58 +115,58 @@ OPERATIONS: Final[Sequence[Operation]] = (
             ("explain", "explain_task"),
         )
     ),
-    Operation("GET", "/v1/tasks/{taskId}/outputs/{sha256}", CALLS["get_output"]),
-    Operation("GET", "/v1/sessions", CALLS["list_sessions"]),
-    Operation("POST", "/v1/sessions", CALLS["open_session"], 201),
-    Operation("PATCH", "/v1/sessions/{sessionId}", CALLS["update_session"]),
-    Operation("POST", "/v1/sessions/{sessionId}/interrupt", CALLS["interrupt_turn"]),
-    Operation("GET", "/v1/sessions/{sessionId}", CALLS["get_session"]),
-    Operation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
-    Operation("GET", "/v1/sessions/{sessionId}/channels", CALLS["get_channels"]),
-    Operation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
-    Operation("GET", "/v1/threads/{threadId}/permissions", CALLS["get_permissions"]),
-    Operation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
-    Operation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),
-    Operation("POST", "/v1/streams/{stream}/reconnect", CALLS["reconnect_channel"]),
-    Operation("GET", "/v1/streams/{stream}/webhooks", CALLS["list_stream_webhooks"]),
-    Operation("PUT", "/v1/streams/{stream}/webhooks/{webhookId}", CALLS["set_stream_webhook"]),
-    Operation(
+    RouteOperation("GET", "/v1/tasks/{taskId}/outputs/{sha256}", CALLS["get_output"]),
+    RouteOperation("GET", "/v1/sessions", CALLS["list_sessions"]),
+    RouteOperation("POST", "/v1/sessions", CALLS["open_session"], 201),
+    RouteOperation("PATCH", "/v1/sessions/{sessionId}", CALLS["update_session"]),
+    RouteOperation("POST", "/v1/sessions/{sessionId}/interrupt", CALLS["interrupt_turn"]),
+    RouteOperation("GET", "/v1/sessions/{sessionId}", CALLS["get_session"]),
+    RouteOperation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
+    RouteOperation("GET", "/v1/sessions/{sessionId}/channels", CALLS["get_channels"]),
+    RouteOperation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
+    RouteOperation("GET", "/v1/threads/{threadId}/permissions", CALLS["get_permissions"]),
+    RouteOperation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
+    RouteOperation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),
+    RouteOperation("POST", "/v1/streams/{stream}/reconnect", CALLS["reconnect_channel"]),
+    RouteOperation("GET", "/v1/streams/{stream}/webhooks", CALLS["list_stream_webhooks"]),
+    RouteOperation("PUT", "/v1/streams/{stream}/webhooks/{webhookId}", CALLS["set_stream_webhook"]),
+    RouteOperation(
         "DELETE", "/v1/streams/{stream}/webhooks/{webhookId}", CALLS["delete_stream_webhook"]
     ),
-    Operation("POST", "/v1/notices", CALLS["send_notice"], 202),
-    Operation("GET", "/v1/approvals", CALLS["list_actions"]),
-    Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
-    Operation("POST", "/v1/approvals/{actionId}/decision", CALLS[ANSWERING]),
-    Operation("POST", "/v1/approvals/{actionId}/seen", CALLS["see_action"]),
-    Operation("POST", "/v1/approvals/{actionId}/return", CALLS["return_again"], 202),
-    Operation("GET", "/v1/audit", CALLS["get_audit"]),
-    Operation("GET", "/v1/devices", CALLS["list_devices"]),
-    Operation("GET", "/v1/devices/push-key", CALLS["get_push_key"]),
-    Operation("POST", "/v1/devices/pair", CALLS["pair_device"], 201),
-    Operation("POST", "/v1/devices/{deviceId}/confirm", CALLS["confirm_device"]),
-    Operation("PATCH", "/v1/devices/{deviceId}", CALLS["rename_device"]),
-    Operation("DELETE", "/v1/devices/{deviceId}", CALLS["revoke_device"]),
-    Operation("PUT", "/v1/devices/{deviceId}/push", CALLS["set_device_push"]),
-    Operation("DELETE", "/v1/devices/{deviceId}/push", CALLS["remove_device_push"]),
-    Operation("POST", "/v1/approvals", CALLS["ask_permission"], 201),
-    Operation("POST", "/v1/approvals/evaluate", CALLS["evaluate_permission"]),
-    Operation("GET", "/v1/approvals/{actionId}/content", CALLS["get_action_content"]),
-    Operation("GET", "/v1/approvals/{actionId}/explain", CALLS["explain_action"]),
-    Operation("POST", "/v1/approvals/{actionId}/use", CALLS["use_permission"]),
-    Operation("POST", "/v1/approvals/{actionId}/cancel", CALLS["withdraw_permission"]),
-    Operation("POST", "/v1/approvals/{actionId}/resolve", CALLS["resolve_permission"]),
-    Operation("GET", "/v1/grants", CALLS["list_grants"]),
-    Operation("DELETE", "/v1/grants/{grantId}", CALLS["revoke_grant"]),
-    Operation("GET", "/v1/policy", CALLS["get_policy"]),
-    Operation("PUT", "/v1/policy", CALLS["set_policy"]),
-    Operation("POST", "/v1/policy/bypass", CALLS["set_bypass"]),
-    Operation("POST", "/v1/policy/try", CALLS["try_policy"]),
-    Operation("GET", "/v1/mutes", CALLS["list_mutes"]),
-    Operation("PUT", "/v1/mutes/{peer}", CALLS["mute_peer"]),
-    Operation("DELETE", "/v1/mutes/{peer}", CALLS["unmute_peer"]),
-    Operation("GET", "/v1/agents", CALLS["list_agents"]),
-    Operation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
-    Operation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
+    RouteOperation("POST", "/v1/notices", CALLS["send_notice"], 202),
+    RouteOperation("GET", "/v1/approvals", CALLS["list_actions"]),
+    RouteOperation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
+    RouteOperation("POST", "/v1/approvals/{actionId}/decision", CALLS[ANSWERING]),
+    RouteOperation("POST", "/v1/approvals/{actionId}/seen", CALLS["see_action"]),
+    RouteOperation("POST", "/v1/approvals/{actionId}/return", CALLS["return_again"], 202),
+    RouteOperation("GET", "/v1/audit", CALLS["get_audit"]),
+    RouteOperation("GET", "/v1/devices", CALLS["list_devices"]),
+    RouteOperation("GET", "/v1/devices/push-key", CALLS["get_push_key"]),
+    RouteOperation("POST", "/v1/devices/pair", CALLS["pair_device"], 201),
+    RouteOperation("POST", "/v1/devices/{deviceId}/confirm", CALLS["confirm_device"]),
+    RouteOperation("PATCH", "/v1/devices/{deviceId}", CALLS["rename_device"]),
+    RouteOperation("DELETE", "/v1/devices/{deviceId}", CALLS["revoke_device"]),
+    RouteOperation("PUT", "/v1/devices/{deviceId}/push", CALLS["set_device_push"]),
+    RouteOperation("DELETE", "/v1/devices/{deviceId}/push", CALLS["remove_device_push"]),
+    RouteOperation("POST", "/v1/approvals", CALLS["ask_permission"], 201),
+    RouteOperation("POST", "/v1/approvals/evaluate", CALLS["evaluate_permission"]),
+    RouteOperation("GET", "/v1/approvals/{actionId}/content", CALLS["get_action_content"]),
+    RouteOperation("GET", "/v1/approvals/{actionId}/explain", CALLS["explain_action"]),
+    RouteOperation("POST", "/v1/approvals/{actionId}/use", CALLS["use_permission"]),
+    RouteOperation("POST", "/v1/approvals/{actionId}/cancel", CALLS["withdraw_permission"]),
+    RouteOperation("POST", "/v1/approvals/{actionId}/resolve", CALLS["resolve_permission"]),
+    RouteOperation("GET", "/v1/grants", CALLS["list_grants"]),
+    RouteOperation("DELETE", "/v1/grants/{grantId}", CALLS["revoke_grant"]),
+    RouteOperation("GET", "/v1/policy", CALLS["get_policy"]),
+    RouteOperation("PUT", "/v1/policy", CALLS["set_policy"]),
+    RouteOperation("POST", "/v1/policy/bypass", CALLS["set_bypass"]),
+    RouteOperation("POST", "/v1/policy/try", CALLS["try_policy"]),
+    RouteOperation("GET", "/v1/mutes", CALLS["list_mutes"]),
+    RouteOperation("PUT", "/v1/mutes/{peer}", CALLS["mute_peer"]),
+    RouteOperation("DELETE", "/v1/mutes/{peer}", CALLS["unmute_peer"]),
+    RouteOperation("GET", "/v1/agents", CALLS["list_agents"]),
+    RouteOperation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
+    RouteOperation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
 )
 
 
@@ -203,7 +203,7 @@ def make_v1_routes(
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    operation: Operation
+    operation: RouteOperation
     service: CommandService
     auth: Authenticator
     reader: CredentialReader
@@ -270,7 +270,7 @@ def _add_version(params: JsonObject, text: str) -> None:
         raise InvalidInput(VERSION_HEADER, "differs from the version in the body")
 
 
-def _read_query(request: Request, operation: Operation) -> JsonObject:
+def _read_query(request: Request, operation: RouteOperation) -> JsonObject:
     params: JsonObject = {}
     lists: dict[str, list[Json]] = {name: [] for name in operation.list_params("array")}
     whole_numbers = operation.list_params("integer")
@@ -293,7 +293,7 @@ def _name_header(error: PasserelleError) -> PasserelleError:
     return error
 
 
-def _render(operation: Operation, result: JsonObject) -> Response:
+def _render(operation: RouteOperation, result: JsonObject) -> Response:
     headers = {"Cache-Control": "no-store"}
     rev = result.get("rev", result.get(VERSION_PARAM))
     if isinstance(rev, int):

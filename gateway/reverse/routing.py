@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import (
-    Claim,
     Conflict,
     DueChange,
+    DueClaim,
     Early,
     EntityKind,
     EntityRef,
@@ -38,7 +38,7 @@ from passerelle.delegation.runs.inputs import ASK
 from passerelle.delegation.runs.remote_drivers import FIRST_LOOK_MS, SERVE_ROW, release_run
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.records.task_fields import OWNER, read_driver
-from passerelle.runtime.records.writes import MAX_TRIES, Terms, Written
+from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -127,7 +127,7 @@ class Routing:
         decision.set_field(task, OWNER, str(heir).encode())
         entering = RunMove(record.attempts[-1].run_id, task.id, heir, enters=True)
         due = (DueChange(f"{SERVE_ROW}:{task.id}", None),)
-        return await self.writes.commit(decision, held, Terms(runs=(entering,), due=due))
+        return await self.writes.commit(decision, held, AppendOptions(runs=(entering,), due=due))
 
     async def _adopt(self, task: EntityRef) -> None:
         try:
@@ -218,15 +218,17 @@ class Routing:
             if is_free(held):
                 end_run(draft, RunEnd(explain(away, draft.context, draft.record).failure))
 
-        terms = Terms(claim=Claim(row.member, row.token), due=(DueChange(row.member, None),))
+        terms = AppendOptions(
+            claim=DueClaim(row.member, row.token), due=(DueChange(row.member, None),)
+        )
         await run.append(end, lambda _draft: terms)
         await self.dialling.agents.forget(agent, row.entity)
 
     async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
-        def body(_decision: Decision) -> Terms:
+        def body(_decision: Decision) -> AppendOptions:
             key = f"{row.member}:{at_ms}"
-            return Terms(
-                claim=Claim(row.member, row.token),
+            return AppendOptions(
+                claim=DueClaim(row.member, row.token),
                 due=(DueChange(row.member, at_ms),),
                 idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
             )

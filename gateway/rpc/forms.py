@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.payloads.approval import ActionKind, Decision, ListedState, Risk
+from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
@@ -169,7 +169,7 @@ class DecisionAnswer:
 
     outcome: Literal["won", "replayed", "vote_recorded"]
     rev: int
-    decision: Decision | None = None
+    decision: ApprovalDecision | None = None
     votes: int | None = None
     """How many agree so far, where more than one must."""
     need: int | None = None

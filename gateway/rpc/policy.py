@@ -47,7 +47,7 @@ from passerelle.core.policy.requests import (
     UsePermission,
     WithdrawPermission,
 )
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.read_models.permissions import PermissionSummary
 from passerelle.core.session.device_requests import (
     ConfirmDevice,
@@ -66,23 +66,23 @@ from passerelle.runtime.common.calls import MethodRow
 POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "list_grants",
-        "The standing yeses of the caller, and how often each was used",
-        (Scope.READ_APPROVALS,),
+        "The standing approvals of the caller, and how often each was used",
+        (AccessScope.READ_APPROVALS,),
         ListGrants,
         lambda given, _: given,
     ),
     MethodRow(
         "revoke_grant",
-        "End a standing yes",
-        (Scope.GRANT, Scope.DECIDE),
+        "End a standing approval",
+        (AccessScope.GRANT, AccessScope.DECIDE),
         RevokeGrant,
         lambda given, _: given,
         GrantRevoked,
     ),
     MethodRow(
         "set_bypass",
-        "Have everything allowed for a while, but for what is critical or destroys",
-        (Scope.GRANT,),
+        "Auto-approve everything for a while, except critical or destructive actions",
+        (AccessScope.GRANT,),
         SetBypass,
         lambda given, _: given,
         BypassSet,
@@ -90,7 +90,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "evaluate_permission",
         "What policy would say, and why; nothing is written",
-        (Scope.READ_APPROVALS, Scope.HOST, Scope.ASK),
+        (AccessScope.READ_APPROVALS, AccessScope.HOST, AccessScope.ASK),
         EvaluatePermission,
         lambda given, _: given,
         model=Judgement,
@@ -98,7 +98,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "ask_permission",
         "Ask, as a worker, whether something may be done for a task",
-        (Scope.ASK,),
+        (AccessScope.ASK,),
         AskPermission,
         lambda given, _: given,
         PermissionView,
@@ -106,7 +106,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "use_permission",
         "Say, as a worker, that what was allowed is done now",
-        (Scope.ASK,),
+        (AccessScope.ASK,),
         UsePermission,
         lambda given, _: given,
         PermissionView,
@@ -114,7 +114,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "withdraw_permission",
         "Take back, as whoever asked, a question that is open",
-        (Scope.ASK, Scope.CALL, Scope.WRITE_TASKS),
+        (AccessScope.ASK, AccessScope.CALL, AccessScope.WRITE_TASKS),
         WithdrawPermission,
         lambda given, _: given,
         PermissionView,
@@ -122,7 +122,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "resolve_permission",
         "Answer a question by the policy of a host",
-        (Scope.HOST,),
+        (AccessScope.HOST,),
         ResolvePermission,
         lambda given, _: given,
         PermissionView,
@@ -130,7 +130,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "see_action",
         "Say that a question was shown to the caller",
-        (Scope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS,),
         NoteSeen,
         lambda given, _: given,
         SeenNoted,
@@ -138,7 +138,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "return_again",
         "Try an answer again that could not be delivered",
-        (Scope.DECIDE,),
+        (AccessScope.DECIDE,),
         ReturnAgain,
         lambda given, _: given,
         ReturnOwed,
@@ -146,7 +146,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "mute_peer",
         "Have no pushes for what an agent asks for a while, unless it is grave",
-        (Scope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS,),
         MutePeer,
         lambda given, _: given,
         PeerMuted,
@@ -154,7 +154,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "unmute_peer",
         "Have pushes again for what an agent asks",
-        (Scope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS,),
         UnmutePeer,
         lambda given, _: given,
         PeerMuted,
@@ -162,7 +162,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "list_mutes",
         "The agents that the caller has muted",
-        (Scope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS,),
         ListMutes,
         lambda given, _: given,
         model=Mutes,
@@ -170,7 +170,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_action_content",
         "All of what a question is about, also where it shows only the beginning",
-        (Scope.READ_APPROVALS, Scope.ASK),
+        (AccessScope.READ_APPROVALS, AccessScope.ASK),
         GetActionContent,
         lambda given, _: given,
         model=ActionContent,
@@ -178,14 +178,14 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "explain_action",
         "Why a question was asked, what every source said, and what became of it",
-        (Scope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS,),
         ExplainAction,
         lambda given, _: given,
     ),
     MethodRow(
         "try_policy",
         "What other rules would have said to what was asked lately",
-        (Scope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS,),
         TryPolicy,
         lambda given, _: given,
         model=PolicyTried,
@@ -193,7 +193,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_policy",
         "The rules that are in force for the work of the caller",
-        (Scope.READ_AUDIT, Scope.OPERATE, Scope.WRITE_POLICY),
+        (AccessScope.READ_AUDIT, AccessScope.OPERATE, AccessScope.WRITE_POLICY),
         GetPolicy,
         lambda given, _: given,
         model=PolicyView,
@@ -201,7 +201,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "set_policy",
         "Put rules beside those of the configuration, for every instance, or say what that would change",
-        (Scope.WRITE_POLICY,),
+        (AccessScope.WRITE_POLICY,),
         SetPolicy,
         lambda given, _: given,
         PolicySet,
@@ -209,7 +209,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_permissions",
         "What may be done in a thread, and who is asked at this moment",
-        (Scope.READ_TASKS,),
+        (AccessScope.READ_TASKS,),
         GetPermissions,
         lambda given, _: given,
         model=PermissionSummary,
@@ -217,16 +217,16 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
 )
 
 
-_MANAGE: Final = (Scope.MANAGE_DEVICES,)
-_LOOK: Final = (Scope.MANAGE_DEVICES, Scope.READ_APPROVALS, Scope.DECIDE)
-_SUBSCRIBE: Final = (Scope.MANAGE_DEVICES, Scope.CONNECT)
+_MANAGE: Final = (AccessScope.MANAGE_DEVICES,)
+_LOOK: Final = (AccessScope.MANAGE_DEVICES, AccessScope.READ_APPROVALS, AccessScope.DECIDE)
+_SUBSCRIBE: Final = (AccessScope.MANAGE_DEVICES, AccessScope.CONNECT)
 """A device may say where it takes pushes; for others it takes the right to manage them."""
 
 
 def _row(
     name: str,
     summary: str,
-    scopes: tuple[Scope, ...],
+    scopes: tuple[AccessScope, ...],
     params: type[Any],
     result: type[Any] | None = DeviceChanged,
 ) -> MethodRow:
@@ -238,7 +238,7 @@ DEVICE_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_audit",
         "How a question came to be decided: its facts, and what proves them",
-        (Scope.READ_AUDIT,),
+        (AccessScope.READ_AUDIT,),
         GetAudit,
         lambda given, _: given,
         model=Audit,

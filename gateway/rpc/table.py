@@ -43,7 +43,7 @@ from passerelle.core.errors import (
     UnknownMethod,
 )
 from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session.device_requests import (
     ChannelReconnected,
     DeviceChanged,
@@ -90,7 +90,7 @@ _ROWS: Final = (
     MethodRow(
         "submit_turn",
         "Send a message to an agent",
-        (Scope.CALL,),
+        (AccessScope.CALL,),
         SubmitTurnParams,
         read_turn,
         TurnAnswer,
@@ -99,7 +99,7 @@ _ROWS: Final = (
     MethodRow(
         "list_actions",
         "The questions of the caller: the open ones, or those that ended",
-        (Scope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS,),
         ListActionsParams,
         lambda params, _: ListActions(
             params.limit,
@@ -113,14 +113,14 @@ _ROWS: Final = (
     MethodRow(
         "get_action",
         "One question and where it stands, now or after its next change",
-        (Scope.READ_APPROVALS, Scope.ASK),
+        (AccessScope.READ_APPROVALS, AccessScope.ASK),
         ActionParams,
         lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),
     MethodRow(
         ANSWERING,
         "Answer a question; the first valid answer wins",
-        (Scope.DECIDE,),
+        (AccessScope.DECIDE,),
         RespondAction,
         lambda params, _: cast("RespondAction", params),
         DecisionAnswer,
@@ -129,21 +129,21 @@ _ROWS: Final = (
     MethodRow(
         "list_agents",
         "The agents that the caller may use, with their skills",
-        (Scope.CALL,),
+        (AccessScope.CALL,),
         ListAgentsParams,
         lambda params, _: ListAgents(params.skill, params.tag),
     ),
     MethodRow(
         "list_deliveries",
         "Webhooks whose deliveries fail",
-        (Scope.READ_TASKS, Scope.OPERATE),
+        (AccessScope.READ_TASKS, AccessScope.OPERATE),
         ListDeliveriesParams,
         lambda params, _: ListDeliveries(params.limit),
     ),
     MethodRow(
         "retry_delivery",
         "Try a failing webhook again now, from what it has confirmed",
-        (Scope.WRITE_TASKS, Scope.OPERATE),
+        (AccessScope.WRITE_TASKS, AccessScope.OPERATE),
         DeliveryParams,
         lambda params, _: RetryDelivery(params.delivery),
         DeliveryRetried,

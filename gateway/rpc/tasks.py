@@ -23,9 +23,9 @@ from passerelle.core.commands import (
     GetThread,
     TaskModel,
 )
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.read_models.artifacts import ArtifactSummary, OutputContent
-from passerelle.core.read_models.attempts import Attempts
+from passerelle.core.read_models.attempts import AttemptHistory
 from passerelle.core.read_models.channels import ChannelSummary
 from passerelle.core.read_models.delivery import DeliveryState
 from passerelle.core.read_models.explanation import Explanation
@@ -92,8 +92,8 @@ from passerelle.gateway.rpc.forms import (
 from passerelle.gateway.rpc.turns import compose_message
 from passerelle.runtime.common.calls import Caller, MethodRow
 
-_READ: Final = (Scope.READ_TASKS,)
-_WRITE: Final = (Scope.WRITE_TASKS,)
+_READ: Final = (AccessScope.READ_TASKS,)
+_WRITE: Final = (AccessScope.WRITE_TASKS,)
 
 
 def _read_start(params: StartTaskParams, caller: Caller) -> StartTask:
@@ -156,7 +156,7 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "cancel_task",
         "Stop a task",
-        (Scope.CALL, Scope.WRITE_TASKS),
+        (AccessScope.CALL, AccessScope.WRITE_TASKS),
         CancelTaskParams,
         lambda params, _: CancelTask(
             params.task_id, reason=params.reason, propagation=params.propagation
@@ -172,11 +172,16 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
 
 
 def _row(name: str, summary: str, params: type[Any], result: type[Any] | None = None) -> MethodRow:
-    scope = Scope.READ_TASKS if result is None else Scope.WRITE_TASKS
+    scope = AccessScope.READ_TASKS if result is None else AccessScope.WRITE_TASKS
     return MethodRow(name, summary, (scope,), params, lambda given, _: given, result)
 
 
-_FOLLOW: Final = (Scope.READ_TASKS, Scope.CALL, Scope.READ_APPROVALS, Scope.DECIDE)
+_FOLLOW: Final = (
+    AccessScope.READ_TASKS,
+    AccessScope.CALL,
+    AccessScope.READ_APPROVALS,
+    AccessScope.DECIDE,
+)
 """Which of them a stream takes is looked at with the stream."""
 
 SESSION_ROWS: Final[Sequence[MethodRow]] = (
@@ -205,7 +210,7 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "send_notice",
         "Say something of a device that is no turn: a notice or a state",
-        (Scope.CONNECT,),
+        (AccessScope.CONNECT,),
         SendNotice,
         lambda given, _: given,
         NoticeSent,
@@ -241,7 +246,7 @@ def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> M
     return MethodRow(
         name,
         summary,
-        (Scope.READ_TASKS,),
+        (AccessScope.READ_TASKS,),
         TaskParams,
         lambda params, _: GetTaskModel(params.task_id, model),
         model=kind,
@@ -252,7 +257,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_session",
         "A session with its threads and a window of its history",
-        (Scope.READ_TASKS,),
+        (AccessScope.READ_TASKS,),
         SessionWindowParams,
         lambda params, _: GetSession(params.session_id, params.limit, params.before),
         model=SessionSnapshot,
@@ -260,7 +265,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_session_tasks",
         "The tasks of a session: sets, counts, graph, attempts, blockers, delivery",
-        (Scope.READ_TASKS,),
+        (AccessScope.READ_TASKS,),
         SessionParams,
         lambda params, _: GetSessionTasks(params.session_id),
         model=TaskSnapshot,
@@ -268,7 +273,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_channels",
         "Who is linked to a session: devices, agents, and questions on their way",
-        (Scope.READ_TASKS,),
+        (AccessScope.READ_TASKS,),
         GetChannels,
         lambda params, _: params,
         model=ChannelSummary,
@@ -276,20 +281,20 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_thread",
         "A thread with its tasks, what is asked in it, and what went wrong",
-        (Scope.READ_TASKS,),
+        (AccessScope.READ_TASKS,),
         ThreadParams,
         lambda params, _: GetThread(params.thread_id),
         model=ThreadModel,
     ),
     _task_model("get_task_summary", "summary", "A task in one line", TaskLine),
-    _task_model("get_attempts", "attempts", "The attempts of a task", Attempts),
+    _task_model("get_attempts", "attempts", "The attempts of a task", AttemptHistory),
     _task_model(
         "get_artifacts", "artifacts", "The artifacts of a task, by version", ArtifactSummary
     ),
     MethodRow(
         "get_output",
         "Content that stands elsewhere: an artifact, a large frame, the copy of a file",
-        (Scope.READ_TASKS,),
+        (AccessScope.READ_TASKS,),
         OutputParams,
         lambda params, _: GetOutput(params.task_id, params.sha256, params.offset, params.limit),
         model=OutputContent,

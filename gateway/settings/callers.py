@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.gateway.proxies import AddressHeader
 from passerelle.gateway.settings.section import Name, Section, WebUrl
 from passerelle.runtime.common.durations import UNITS_MS, Duration, parse_duration
@@ -192,7 +192,7 @@ class PriceSettings(Section):
         )
 
 
-DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
+DEFAULT_SCOPES: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
 GRANT_PATTERN: Final = r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$"
 
 ServedName: TypeAlias = Annotated[str, Field(pattern=GRANT_PATTERN)]
@@ -233,7 +233,7 @@ class CallerSettings(Section):
     may_call: tuple[GrantSettings, ...] = Field(
         description="Names of agents it may call, or `{agent: …, operations: […]}`; `*` for every one."
     )
-    scopes: tuple[Scope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
+    scopes: tuple[AccessScope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
     serves: tuple[ServedName, ...] = Field(
         default=(),
         description="Names of agents that it may be when it dials in, which takes the scopes `channels:connect` and "

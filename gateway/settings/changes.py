@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.payloads.limit import LimitChanged, Limited
+from passerelle.core.payloads.limit import LimitChanged, LimitSubject
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.settings.values import list_bounds, list_quotas
 from passerelle.runtime.limits.bounds import Bounds
@@ -71,14 +71,14 @@ def list_limit_changes(old: Settings, new: Settings) -> Iterator[LimitChanged]:
     """
     before, after = _list_callers(old), _list_callers(new)
     for name in before.keys() & after.keys():
-        yield from _compare(Limited("caller", name), before[name], after[name])
+        yield from _compare(LimitSubject("caller", name), before[name], after[name])
     peers, peers_now = _list_agents(old), _list_agents(new)
     for name in peers.keys() & peers_now.keys():
-        yield from _compare(Limited("peer", name), peers[name], peers_now[name])
+        yield from _compare(LimitSubject("peer", name), peers[name], peers_now[name])
 
 
 def _compare(
-    limited: Limited, before: Mapping[_Figure, int], after: Mapping[_Figure, int]
+    limited: LimitSubject, before: Mapping[_Figure, int], after: Mapping[_Figure, int]
 ) -> Iterator[LimitChanged]:
     for figure in dict.fromkeys((*before, *after)):
         if before.get(figure) != after.get(figure):

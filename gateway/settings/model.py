@@ -18,7 +18,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field, field_validator
 
 from passerelle.channels.limits import ChannelLimits
-from passerelle.core.principal import EVERY_AGENT, Scope
+from passerelle.core.principal import EVERY_AGENT, AccessScope
 from passerelle.gateway.settings.agents import AgentSettings
 from passerelle.gateway.settings.approvals import ApprovalSettings
 from passerelle.gateway.settings.callers import (
@@ -48,10 +48,10 @@ from passerelle.permission_bridge.approvers import ROLE_MARK
 from passerelle.runtime.common.durations import Duration, parse_duration
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.observability.logs import LogFormat, LogLevel
+from passerelle.store.engine_process import Durability
 
 HEARTBEAT_SLACK_S: Final = 10.0
 
-Durability: TypeAlias = Literal["everysec", "always"]
 AuthMode: TypeAlias = Literal["keys", "open"]
 
 BucketUrl: TypeAlias = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]*[a-z0-9](/.*)?$")]
@@ -405,11 +405,11 @@ def _find_grant_faults(
     yield from _find_serving_faults(settings, place, caller)
     if caller.kind == "agent":
         for scope in (
-            Scope.DECIDE,
-            Scope.DECIDE_HIGH,
-            Scope.GRANT,
-            Scope.HOST,
-            Scope.WRITE_POLICY,
+            AccessScope.DECIDE,
+            AccessScope.DECIDE_HIGH,
+            AccessScope.GRANT,
+            AccessScope.HOST,
+            AccessScope.WRITE_POLICY,
         ):
             if scope in caller.scopes:
                 yield (*place, "scopes"), f"an agent never holds {scope}"
@@ -422,7 +422,9 @@ def _find_serving_faults(
     for position, name in enumerate(caller.serves):
         if name not in dialling:
             yield (*place, "serves", position), f"there is no agent {name!r} with transport channel"
-    lacking = [scope for scope in (Scope.CONNECT, Scope.SERVE) if scope not in caller.scopes]
+    lacking = [
+        scope for scope in (AccessScope.CONNECT, AccessScope.SERVE) if scope not in caller.scopes
+    ]
     if caller.serves and lacking:
         yield (*place, "scopes"), f"who serves agents needs {' and '.join(lacking)} as well"
 

@@ -58,8 +58,8 @@ When: TypeAlias = Annotated[
 
 Approver: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 RoleName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-Devices: TypeAlias = Literal["any", "paired"]
-_DEVICES: Final[dict[Devices, AudienceDevices | None]] = {"any": None, "paired": "paired"}
+AnsweringDevices: TypeAlias = Literal["any", "paired"]
+_DEVICES: Final[dict[AnsweringDevices, AudienceDevices | None]] = {"any": None, "paired": "paired"}
 
 
 _TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
@@ -70,7 +70,7 @@ class EscalationSettings(Section):
 
     after: Duration = Field(description="From the question on.")
     to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
-    devices: Devices | None = Field(default=None, description="As in the tier, if absent.")
+    devices: AnsweringDevices | None = Field(default=None, description="As in the tier, if absent.")
 
 
 class DeciderSettings(Section):
@@ -82,7 +82,7 @@ class DeciderSettings(Section):
     allow_self: bool = Field(
         default=True, description="Whether whoever the work is done for may decide, if named."
     )
-    devices: Devices = Field(
+    devices: AnsweringDevices = Field(
         default="any",
         description="`paired`: they see it and decide from paired devices alone, and with a key or a token not at all.",
     )
@@ -146,7 +146,7 @@ class OwnerSettings(Section):
     rules: tuple[RuleSettings, ...] = ()
 
 
-class GrantSettings(Section):
+class GrantOptionSettings(Section):
     """What an "always" option of a question would write."""
 
     scope: GrantScope | None = Field(
@@ -238,7 +238,7 @@ class PolicySettings(Section):
     owners: dict[str, OwnerSettings] = Field(
         default={}, description="Rules about the work of one caller, by its name."
     )
-    grants: GrantSettings = Field(default=GrantSettings())
+    grants: GrantOptionSettings = Field(default=GrantOptionSettings())
     roles: dict[RoleName, tuple[Approver, ...]] = Field(
         default={},
         description="Who has which role: principals. `@` and its name stand for all of them in `approvers`.",

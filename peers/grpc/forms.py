@@ -12,12 +12,13 @@ from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.v0_3.objects import read_task
 from passerelle.a2a_mapping.v0_3.responses import read_response
 from passerelle.peers.call import SENDS
-from passerelle.peers.grpc.methods import V0_3, V1, GrpcService, Row
+from passerelle.peers.grpc.methods import V0_3, V1, GrpcMethod, GrpcService
 
 if TYPE_CHECKING:
+    from passerelle.a2a_mapping.version import Version
     from passerelle.core.wire.json import JsonObject
     from passerelle.peers.call import Operation, PeerCall
-    from passerelle.peers.interface import Interface, Version
+    from passerelle.peers.interface import Interface
 
 _LEGACY_NAMES: Final[Mapping[Operation, str]] = {
     "SubscribeToTask": "TaskSubscription",
@@ -102,6 +103,6 @@ class LegacyForm:
 FORMS: Final[Mapping[Version, GrpcForm]] = {"1.0": CurrentForm(), "0.3": LegacyForm()}
 
 
-def find_row(form: GrpcForm, operation: Operation) -> Row | None:
+def find_row(form: GrpcForm, operation: Operation) -> GrpcMethod | None:
     """The messages of an operation; None where the service does not have it."""
     return form.service.rows.get(form.name(operation))

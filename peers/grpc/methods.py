@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GrpcMethod:
     """One method, and the messages that it takes and gives."""
 
     method: Method
@@ -36,7 +36,7 @@ class GrpcService:
 
     name: str
     version: Version
-    rows: Mapping[str, Row]
+    rows: Mapping[str, GrpcMethod]
 
 
 _PUSH: Final = v1.TaskPushNotificationConfig
@@ -46,21 +46,23 @@ V1: Final = GrpcService(
     {
         row.method.value: row
         for row in (
-            Row(Method.SEND_MESSAGE, v1.SendMessageRequest, v1.SendMessageResponse),
-            Row(Method.SEND_STREAMING_MESSAGE, v1.SendMessageRequest, v1.StreamResponse),
-            Row(Method.GET_TASK, v1.GetTaskRequest, v1.Task),
-            Row(Method.LIST_TASKS, v1.ListTasksRequest, v1.ListTasksResponse),
-            Row(Method.CANCEL_TASK, v1.CancelTaskRequest, v1.Task),
-            Row(Method.SUBSCRIBE_TO_TASK, v1.SubscribeToTaskRequest, v1.StreamResponse),
-            Row(Method.CREATE_PUSH_CONFIG, _PUSH, _PUSH),
-            Row(Method.GET_PUSH_CONFIG, v1.GetTaskPushNotificationConfigRequest, _PUSH),
-            Row(
+            GrpcMethod(Method.SEND_MESSAGE, v1.SendMessageRequest, v1.SendMessageResponse),
+            GrpcMethod(Method.SEND_STREAMING_MESSAGE, v1.SendMessageRequest, v1.StreamResponse),
+            GrpcMethod(Method.GET_TASK, v1.GetTaskRequest, v1.Task),
+            GrpcMethod(Method.LIST_TASKS, v1.ListTasksRequest, v1.ListTasksResponse),
+            GrpcMethod(Method.CANCEL_TASK, v1.CancelTaskRequest, v1.Task),
+            GrpcMethod(Method.SUBSCRIBE_TO_TASK, v1.SubscribeToTaskRequest, v1.StreamResponse),
+            GrpcMethod(Method.CREATE_PUSH_CONFIG, _PUSH, _PUSH),
+            GrpcMethod(Method.GET_PUSH_CONFIG, v1.GetTaskPushNotificationConfigRequest, _PUSH),
+            GrpcMethod(
                 Method.LIST_PUSH_CONFIGS,
                 v1.ListTaskPushNotificationConfigsRequest,
                 v1.ListTaskPushNotificationConfigsResponse,
             ),
-            Row(Method.DELETE_PUSH_CONFIG, v1.DeleteTaskPushNotificationConfigRequest, Empty),
-            Row(Method.GET_EXTENDED_CARD, v1.GetExtendedAgentCardRequest, v1.AgentCard),
+            GrpcMethod(
+                Method.DELETE_PUSH_CONFIG, v1.DeleteTaskPushNotificationConfigRequest, Empty
+            ),
+            GrpcMethod(Method.GET_EXTENDED_CARD, v1.GetExtendedAgentCardRequest, v1.AgentCard),
         )
     },
 )
@@ -69,30 +71,32 @@ V0_3: Final = GrpcService(
     "a2a.v1.A2AService",
     "0.3",
     {
-        "SendMessage": Row(Method.SEND_MESSAGE, v0.SendMessageRequest, v0.SendMessageResponse),
-        "SendStreamingMessage": Row(
+        "SendMessage": GrpcMethod(
+            Method.SEND_MESSAGE, v0.SendMessageRequest, v0.SendMessageResponse
+        ),
+        "SendStreamingMessage": GrpcMethod(
             Method.SEND_STREAMING_MESSAGE, v0.SendMessageRequest, v0.StreamResponse
         ),
-        "GetTask": Row(Method.GET_TASK, v0.GetTaskRequest, v0.Task),
-        "CancelTask": Row(Method.CANCEL_TASK, v0.CancelTaskRequest, v0.Task),
-        "TaskSubscription": Row(
+        "GetTask": GrpcMethod(Method.GET_TASK, v0.GetTaskRequest, v0.Task),
+        "CancelTask": GrpcMethod(Method.CANCEL_TASK, v0.CancelTaskRequest, v0.Task),
+        "TaskSubscription": GrpcMethod(
             Method.SUBSCRIBE_TO_TASK, v0.TaskSubscriptionRequest, v0.StreamResponse
         ),
-        "CreateTaskPushNotificationConfig": Row(
+        "CreateTaskPushNotificationConfig": GrpcMethod(
             Method.CREATE_PUSH_CONFIG, v0.CreateTaskPushNotificationConfigRequest, _LEGACY_PUSH
         ),
-        "GetTaskPushNotificationConfig": Row(
+        "GetTaskPushNotificationConfig": GrpcMethod(
             Method.GET_PUSH_CONFIG, v0.GetTaskPushNotificationConfigRequest, _LEGACY_PUSH
         ),
-        "ListTaskPushNotificationConfig": Row(
+        "ListTaskPushNotificationConfig": GrpcMethod(
             Method.LIST_PUSH_CONFIGS,
             v0.ListTaskPushNotificationConfigRequest,
             v0.ListTaskPushNotificationConfigResponse,
         ),
-        "DeleteTaskPushNotificationConfig": Row(
+        "DeleteTaskPushNotificationConfig": GrpcMethod(
             Method.DELETE_PUSH_CONFIG, v0.DeleteTaskPushNotificationConfigRequest, Empty
         ),
-        "GetAgentCard": Row(Method.GET_EXTENDED_CARD, v0.GetAgentCardRequest, v0.AgentCard),
+        "GetAgentCard": GrpcMethod(Method.GET_EXTENDED_CARD, v0.GetAgentCardRequest, v0.AgentCard),
     },
 )
 """There is no tenant in it, so its calls go to the default agent."""

@@ -27,7 +27,7 @@ from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.v0_3.responses import TYPES, name_type
 from passerelle.a2a_mapping.version import CURRENT
 from passerelle.core.errors import Limited, RemoteError
-from passerelle.core.peer import Malformed, Refused, Unknown
+from passerelle.core.peer import Malformed, RefusedByPeer, Unknown
 from passerelle.peers.answers import INTERNAL_ERROR, MESSAGE_CHARS, list_given
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _STATUS: Final = GetMessageClass(Default().FindMessageTypeByName("google.rpc.Sta
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GrpcRefusal:
     """What ends a call: status code, text, and trailing metadata with the rich status (A2A 1.0 section 10.6)."""
 
     code: grpc.StatusCode
@@ -54,7 +54,7 @@ class Refusal:
     trailing: tuple[tuple[str, str | bytes], ...]
 
 
-def render_refusal(error: PasserelleError, version: Version = CURRENT) -> Refusal:
+def render_refusal(error: PasserelleError, version: Version = CURRENT) -> GrpcRefusal:
     """How a call that failed with ``error`` ends; clients of 0.3 read the class of an error from its text."""
     code = grpc.StatusCode[ROWS[classify(error)].grpc]
     details: list[Json] = list_details(error)
@@ -65,7 +65,7 @@ def render_refusal(error: PasserelleError, version: Version = CURRENT) -> Refusa
     status = {"code": code.value[0], "message": error.message, "details": details}
     trailing.append((DETAILS_KEY, ParseDict(status, _STATUS()).SerializeToString()))
     text = error.message if version == CURRENT else f"{name_type(error)}: {error.message}"
-    return Refusal(code, text, tuple(trailing))
+    return GrpcRefusal(code, text, tuple(trailing))
 
 
 def parse_status(packed: bytes) -> JsonObject:
@@ -102,14 +102,14 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
     details = list_given((rich or {}).get("details"))
     for detail in objects_at(rich or {}, "details"):
         if (native := _BY_REASON.get(text_at(detail, "reason"))) is not None:
-            return Refused(native, message, details=details)
+            return RefusedByPeer(native, message, details=details)
     named, _, said = message.partition(": ")
     if (native := _BY_TYPE.get(named)) is not None:
         # Agents of 0.3 say the class of an error in its text, as the SDK for Python writes it.
-        return Refused(native, said, details=details)
+        return RefusedByPeer(native, said, details=details)
     if code in _REFUSING:
         native, status = _REFUSING[code]
-        return Refused(native, message, status, details=details)
+        return RefusedByPeer(native, message, status, details=details)
     if code == "RESOURCE_EXHAUSTED" and _TOO_LARGE in text:
         # Said by our own side of the connection.
         return Malformed("a message over its limit", b"", too_long=True)
@@ -117,7 +117,7 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
         wait_s = next(
             (wait for one in objects_at(rich, "details") if (wait := _read_wait(one))), None
         )
-        return Refused(INTERNAL_ERROR, message, _BUSY.get(code, OK), wait_s, details)
+        return RefusedByPeer(INTERNAL_ERROR, message, _BUSY.get(code, OK), wait_s, details)
     if code == "UNKNOWN" and message and not message.startswith(_OF_THE_LIBRARY):
         return Unknown(f"gRPC {code}", HTTPStatus.INTERNAL_SERVER_ERROR, message)
     return Unknown("no answer in time" if code == "DEADLINE_EXCEEDED" else f"gRPC {code}")

@@ -18,7 +18,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from passerelle.core.errors import PasserelleError, RemoteError
-from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import LEASE_OVER, STREAMS
 from passerelle.peers.grpc.channels import GrpcChannels, connect
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.peers.call import PeerCall
     from passerelle.peers.config import PeerConfig
-    from passerelle.peers.credential import Credential, ShownCredential
+    from passerelle.peers.credential import PeerCredential, ShownCredential
     from passerelle.peers.grpc.forms import GrpcForm
-    from passerelle.peers.grpc.methods import Row
+    from passerelle.peers.grpc.methods import GrpcMethod
     from passerelle.peers.interface import Interface
-    from passerelle.runtime.memory.room import Account
+    from passerelle.runtime.memory.room import MemoryAccount
 
 _EXTENSIONS: Final = frozenset(name.lower() for name in EXTENSIONS_HEADER.values())
 
@@ -51,8 +51,8 @@ class GrpcTransport:
         self,
         config: PeerConfig,
         channels: GrpcChannels,
-        credential: Credential,
-        bind: Callable[[str], Account | None],
+        credential: PeerCredential,
+        bind: Callable[[str], MemoryAccount | None],
     ) -> None:
         """``bind`` says what answers from an origin draw on."""
         self._config = config
@@ -105,13 +105,13 @@ class GrpcTransport:
         form = FORMS[interface.version]
         row = find_row(form, call.operation)
         if row is None:
-            yield Refused(answers.METHOD_NOT_FOUND, f"0.3 has no {call.operation}")
+            yield RefusedByPeer(answers.METHOD_NOT_FOUND, f"0.3 has no {call.operation}")
             return
         channel = self._channels.open(interface.origin, self._config.tls)
         try:
             request = to_message(form.write(interface, call), row.request)
         except PasserelleError as error:
-            yield Refused(answers.INTERNAL_ERROR, error.message)
+            yield RefusedByPeer(answers.INTERNAL_ERROR, error.message)
             return
         if not await connect(channel, self._config.connect_timeout_s):
             yield Unreached(f"no connection to {interface.url}")
@@ -167,7 +167,7 @@ class GrpcTransport:
 
 
 async def _read(
-    form: GrpcForm, row: Row, call: PeerCall, account: Account | None, raw: bytes
+    form: GrpcForm, row: GrpcMethod, call: PeerCall, account: MemoryAccount | None, raw: bytes
 ) -> PeerOutcome:
     """What a message says, once there is room for it: it has come, and more than once as large is made of it."""
     room = StreamRoom(account, len(raw), _go_on)
@@ -213,4 +213,4 @@ def _read_error(error: grpc.aio.AioRpcError) -> PeerOutcome:
 
 
 def _is_unauthenticated(outcome: StreamOutcome) -> bool:
-    return isinstance(outcome, Refused) and outcome.http_status == HTTPStatus.UNAUTHORIZED
+    return isinstance(outcome, RefusedByPeer) and outcome.http_status == HTTPStatus.UNAUTHORIZED

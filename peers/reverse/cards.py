@@ -13,7 +13,7 @@ from passerelle.peers.card import KnownCard, read_brought_card
 from passerelle.peers.cards import verify_card
 
 if TYPE_CHECKING:
-    from passerelle.core.ports.agents import Agents
+    from passerelle.core.ports.agents import DialedInAgents
     from passerelle.core.ports.chance import Clock
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.reverse.local import LocalLinks
@@ -26,7 +26,9 @@ _FRESH_MS: Final = 10_000
 class BroughtCards:
     """``peers.cards.Cards`` out of the store. An agent that is not linked anywhere has a stale card."""
 
-    def __init__(self, config: PeerConfig, agents: Agents, judge: CardJudge, clock: Clock) -> None:
+    def __init__(
+        self, config: PeerConfig, agents: DialedInAgents, judge: CardJudge, clock: Clock
+    ) -> None:
         self._config = config
         self._agents = agents
         self._judge = judge
@@ -91,5 +93,5 @@ class BroughtCards:
 class Dialling:
     """What all instances know of such agents, and the sockets of this one."""
 
-    agents: Agents
+    agents: DialedInAgents
     links: LocalLinks

@@ -10,9 +10,8 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.channels.reverse_link import AskRefused as AgentRefused
-from passerelle.channels.reverse_link import Broken, Cut, Ended, ItemCame
-from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
+from passerelle.channels.reverse_link import AnswersBroken, AnswersEnded, AskRefused, Cut, ItemCame
+from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import LEASE_OVER, SENDS, STREAMS
 from passerelle.peers.credential import show_fixed
@@ -63,7 +62,7 @@ class ChannelTransport:
             except TimeoutError:
                 return Unknown("no answer in time")
         match heard:
-            case Ended(data=data):
+            case AnswersEnded(data=data):
                 return Answered(data)
             case ItemCame():
                 return Malformed("an item in place of an answer", b"")
@@ -86,7 +85,7 @@ class ChannelTransport:
             except TimeoutError:
                 yield Unknown("no answer in time")
                 return
-        if isinstance(heard, Ended):
+        if isinstance(heard, AnswersEnded):
             if heard.data:
                 yield Answered(heard.data)
             yield Closed()
@@ -123,29 +122,33 @@ class ChannelTransport:
             opened.abandon()
 
 
-def _read_failure(heard: AgentRefused | Broken | Cut | Ended | ItemCame) -> PeerOutcome:
+def _read_failure(
+    heard: AskRefused | AnswersBroken | Cut | AnswersEnded | ItemCame,
+) -> PeerOutcome:
     match heard:
-        case AgentRefused(failure):
+        case AskRefused(failure):
             return read_refusal(failure)
-        case Broken(reason, too_long=True):
+        case AnswersBroken(reason, too_long=True):
             return Malformed(reason, b"", too_long=True)
-        case Broken(reason):
+        case AnswersBroken(reason):
             return Unknown(reason)
         case Cut():
             return Unknown("the agent's socket has ended")
-        case Ended() | ItemCame():
+        case AnswersEnded() | ItemCame():
             return Malformed("an answer out of place", b"")
         case _:
             assert_never(heard)
 
 
-def read_refusal(failure: Failed) -> Refused | Unknown | Malformed | PeerOutcome:
+def read_refusal(failure: Failed) -> RefusedByPeer | Unknown | Malformed | PeerOutcome:
     """What an ``err`` of an agent stands for: one that it has not taken, or one that nobody knows anything of."""
     match failure.code, failure.data:
         case "busy", _:
-            return Refused(answers.INTERNAL_ERROR, failure.message, _BUSY, failure.retry_s or 1)
+            return RefusedByPeer(
+                answers.INTERNAL_ERROR, failure.message, _BUSY, failure.retry_s or 1
+            )
         case "a2a", {"code": int() as code}:
-            return Refused(code, failure.message[: answers.MESSAGE_CHARS])
+            return RefusedByPeer(code, failure.message[: answers.MESSAGE_CHARS])
         case "status", {"status": int() as status}:
             wait = None if failure.retry_s is None else str(failure.retry_s)
             return answers.read_bare_status(status, wait, failure.message.encode())

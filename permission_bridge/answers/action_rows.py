@@ -12,7 +12,7 @@ from passerelle.permission_bridge.grants import mint_grant
 
 if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
-    from passerelle.core.payloads.approval import Request
+    from passerelle.core.payloads.approval import ApprovalRequest
 
 EXPIRE: Final = "expire"
 RETURN: Final = "return"
@@ -28,7 +28,7 @@ STALLED_MS: Final = 300_000
 _SOON_MS: Final = 100
 
 
-def open_rows(request: Request) -> tuple[DueChange, ...]:
+def open_rows(request: ApprovalRequest) -> tuple[DueChange, ...]:
     """The rows of a question that is put to people."""
     action, begins_ms = request.action_id, request.created_ms
     rows = [

@@ -13,12 +13,12 @@ from passerelle.a2a_mapping.frames import make_status, status_frame
 from passerelle.a2a_mapping.states import WORKING
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.audience import may_read
-from passerelle.core.approval.commands import Answer, Expire
+from passerelle.core.approval.commands import AnswerAction, Expire
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
 from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
-from passerelle.core.ids import TaskId, expose, place, read_shard
+from passerelle.core.ids import TaskId, expose, read_shard, shard_of
 from passerelle.core.session.device import name_list
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import EndWait
@@ -30,15 +30,15 @@ from passerelle.permission_bridge.devices.assurance import Assured
 from passerelle.permission_bridge.devices.device_lists import refer
 from passerelle.permission_bridge.views import render_view
 from passerelle.runtime.records.action_index import read_ahead, take_ahead
-from passerelle.runtime.records.blob_overflow import Spill, show
+from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 from passerelle.runtime.records.refusals import RECORDED, Refusals
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from passerelle.core.approval.commands import ActionCommand
-    from passerelle.core.batch import Claim, IdempotencyRow
+    from passerelle.core.batch import DueClaim, IdempotencyRow
     from passerelle.core.commands import RespondAction
     from passerelle.core.decision import Decision, Held
     from passerelle.core.principal import Principal
@@ -146,7 +146,7 @@ class Actions:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
         """
         held: dict[EntityRef, Held] = {}
-        answers: dict[str, Answer] = {}
+        answers: dict[str, AnswerAction] = {}
         for one in decided:
             found, devices = await self._read_for(principal, one.command)
             held |= found
@@ -165,15 +165,15 @@ class Actions:
         return await self._close_together(answers, held, beside)
 
     async def _close_together(
-        self, answers: Mapping[str, Answer], held: Mapping[EntityRef, Held], beside: Beside
+        self, answers: Mapping[str, AnswerAction], held: Mapping[EntityRef, Held], beside: Beside
     ) -> Written:
         frames: list[JsonObject] = []
         tasks_of = [ref for ref in held if ref.kind is EntityKind.TASK]
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             idem = beside.decide(decision)
             frames.clear()
-            terms: list[Terms] = []
+            terms: list[AppendOptions] = []
             for action_id, answer in answers.items():
                 refs = [EntityRef(EntityKind.ACTION, action_id), *tasks_of]
                 terms.append(self._decide(decision, refs, answer, None, frames))
@@ -181,7 +181,7 @@ class Actions:
                 beside.conclude(decision)
             ends = [one.not_after_ms for one in terms if one.not_after_ms is not None]
             due = tuple(row for one in terms for row in one.due)
-            return Terms(not_after_ms=min(ends, default=None), due=due, idem=idem)
+            return AppendOptions(not_after_ms=min(ends, default=None), due=due, idem=idem)
 
         first = next(iter(answers))
         session = find_record(held, first).scope.session_id
@@ -199,7 +199,7 @@ class Actions:
         return ActionClosed(record.closed_as or "expired", record.describe_winner())
 
     async def expire(
-        self, action_id: str, now_ms: int, claim: Claim | None = None
+        self, action_id: str, now_ms: int, claim: DueClaim | None = None
     ) -> Written | None:
         """Closes a question whose time is over by the store's clock; one that was closed before stays as it is."""
         held = await self.load(action_id)
@@ -212,7 +212,7 @@ class Actions:
         self,
         action_id: str,
         command: ActionCommand,
-        claim: Claim | None = None,
+        claim: DueClaim | None = None,
         beside: Beside | None = None,
         held: Mapping[EntityRef, Held] | None = None,
     ) -> Written | Late:
@@ -222,7 +222,7 @@ class Actions:
         refs = list(held)
         frames: list[JsonObject] = []
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             idem = beside.decide(decision) if beside else None
             frames.clear()
             return replace(self._decide(decision, refs, command, claim, frames), idem=idem)
@@ -241,23 +241,23 @@ class Actions:
         decision: Decision,
         refs: list[EntityRef],
         command: ActionCommand,
-        claim: Claim | None,
+        claim: DueClaim | None,
         frames: list[JsonObject],
-    ) -> Terms:
+    ) -> AppendOptions:
         action_ref = next(ref for ref in refs if ref.kind is EntityKind.ACTION)
         action = decision.state(action_ref)
         record = action if isinstance(action, ActionRecord) else None
         facts = approval.decide(record, command, decision.now_ms)
         if not facts:
-            return Terms()
+            return AppendOptions()
         decision.add(facts)
         not_after = approval.find_not_after(record, command)
         closed = decision.state(action_ref)
         if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
-            return Terms(not_after_ms=not_after, claim=claim)
+            return AppendOptions(not_after_ms=not_after, claim=claim)
         frames += _go_on(decision, refs)
         due = close_rows(closed, decision.now_ms)
-        return Terms(not_after_ms=not_after, due=due, claim=claim)
+        return AppendOptions(not_after_ms=not_after, due=due, claim=claim)
 
     async def load(self, action_id: str) -> dict[EntityRef, Held]:
         """The question with its task, in one read where it is known whose question it is.
@@ -321,7 +321,7 @@ class Actions:
         if not (may_read(record, principal) or is_asker(record, principal)):
             raise NotFound("action", action_id)
         if record.is_open and may_read(record, principal):
-            self.arrivals.note(principal.key, place(record.scope.session_id))
+            self.arrivals.note(principal.key, shard_of(record.scope.session_id))
         return render_view(record)
 
 
@@ -351,8 +351,8 @@ def _describe(record: ActionRecord, who: Principal, *, replayed: bool) -> Action
     raise UnsupportedOperation("the answer was not recorded; try again")
 
 
-def _make_answer(assured: Assured, command: RespondAction, turn_id: str | None) -> Answer:
-    return Answer(
+def _make_answer(assured: Assured, command: RespondAction, turn_id: str | None) -> AnswerAction:
+    return AnswerAction(
         who=assured.who,
         rev=command.rev,
         digest=command.digest,
@@ -402,6 +402,6 @@ def _go_on(decision: Decision, refs: list[EntityRef]) -> list[JsonObject]:
         facade = expose(TaskId(record.task_id), record.exposure)
         status = make_status(WORKING, format_ms(decision.now_ms))
         frame = status_frame(facade, record.scope.context_id, status)
-        decision.add(show(Spill(), facts[-1], frame, facade, "status"))
+        decision.add(show(BlobOverflow(), facts[-1], frame, facade, "status"))
         frames.append(frame)
     return frames

@@ -24,7 +24,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.grants import mint_grant
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import name_home, open_home
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,12 +146,12 @@ class Granting:
         """Appends what ``tell`` says; what came of it where the key had been used meanwhile."""
         session, ref = EntityRef(EntityKind.SESSION, name_home(owner)), _name(owner)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             open_home(decision, session, owner)
             known = decision.state(ref)
             scope = Scope(session.id)
             decision.add(tell(known if isinstance(known, Grants) else None, scope, decision.now_ms))
-            return Terms(idem=idem)
+            return AppendOptions(idem=idem)
 
         outcome = await self.writes.decide(session.id, [session, ref], body)
         return outcome.repeated if isinstance(outcome, Written) else None

@@ -48,8 +48,8 @@ from passerelle.permission_bridge.worker_asks import (
     make_worker_request,
     read_worker,
 )
-from passerelle.runtime.records.blob_overflow import Spill, keep_subject, write_notes
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.blob_overflow import BlobOverflow, keep_subject, write_notes
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from passerelle.core.approval.prompt import PeerPrompt
@@ -109,12 +109,12 @@ class WorkerAsking:
         if whole is not None:
             await self.dispatch.blobs.put(task.shard, whole)
         opening = _Opening(self.dispatch, task, known, prompt, case, principal.id, consulted, whole)
-        spill = Spill()
+        spill = BlobOverflow()
         for content in (one for note in consulted.notes for one in note.contents.values()):
             await self.dispatch.blobs.put(task.shard, content)
 
-        def body(decision: Decision) -> Terms:
-            return Terms(due=opening.decide(decision, spill))
+        def body(decision: Decision) -> AppendOptions:
+            return AppendOptions(due=opening.decide(decision, spill))
 
         written = await writes.decide(record.session_id, [task, action_ref], body)
         if not isinstance(written, Written):
@@ -246,7 +246,7 @@ class _Opening:
     consulted: Consulted
     whole: bytes | None
 
-    def decide(self, decision: Decision, spill: Spill) -> tuple[DueChange, ...]:
+    def decide(self, decision: Decision, spill: BlobOverflow) -> tuple[DueChange, ...]:
         """Adds the question, and what policy has answered; nothing where it has been asked meanwhile."""
         ref = EntityRef(EntityKind.ACTION, self.action_id)
         record = decision.state(self.task)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.approval.signed_decision import compose_decision
 from passerelle.core.errors import Forbidden
-from passerelle.core.payloads.approval import Signature
+from passerelle.core.payloads.approval import DecisionSignature
 from passerelle.core.payloads.device import EVERYTHING, DeviceRights, reaches
 from passerelle.core.principal import Principal
 from passerelle.core.session.device import name_list
@@ -46,7 +46,7 @@ class Assured:
 
     who: Principal
     rights: DeviceRights = EVERYTHING
-    signature: Signature | None = None
+    signature: DecisionSignature | None = None
     must_sign: bool = False
     void: frozenset[str] = field(default_factory=frozenset[str])
 
@@ -95,7 +95,7 @@ class Assurance:
             void=_list_void(lists, voters),
         )
 
-    def _judge_time(self, signature: Signature, record: ActionRecord) -> None:
+    def _judge_time(self, signature: DecisionSignature, record: ActionRecord) -> None:
         """A device signs what it was shown: not before the question is opened, and not in the future."""
         now_ms = self.machine.now_ms()
         opened_ms = now_ms - (self.clock.now_ms() - record.request.created_ms)
@@ -144,7 +144,9 @@ def _name_device(principal: Principal, device: Device | None) -> Principal:
     return replace(principal, device=device.device_id, device_name=device.name)
 
 
-def _verify(answer: RespondAction, record: ActionRecord, device: Device | None) -> Signature | None:
+def _verify(
+    answer: RespondAction, record: ActionRecord, device: Device | None
+) -> DecisionSignature | None:
     signed = answer.signature
     if signed is None:
         return None
@@ -158,7 +160,7 @@ def _verify(answer: RespondAction, record: ActionRecord, device: Device | None) 
         )
     ):
         raise Forbidden("the signature is not that of this answer", why="bad_signature")
-    return Signature(key.key_id, signed.value, signed.iat)
+    return DecisionSignature(key.key_id, signed.value, signed.iat)
 
 
 def _find_answering(record: ActionRecord) -> str | None:

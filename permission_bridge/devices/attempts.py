@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.ids import place, read_shard
+from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.ids import read_shard, shard_of
 from passerelle.permission_bridge.answers.action_rows import name_notice
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.events import Fact
     from passerelle.core.ports.due import DueRow
-    from passerelle.permission_bridge.delivery_record import Target
+    from passerelle.permission_bridge.delivery_record import DeliveryTarget
     from passerelle.runtime.records.writes import Writes
 
 FIRST: Final = "1"
@@ -43,7 +43,7 @@ def number_attempt(attempt: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class DeliveryAttempts:
     """Reads and writes attempts over the store."""
 
     writes: Writes
@@ -64,11 +64,11 @@ class Attempts:
         action: ActionRecord,
         row: DueRow,
         facts: list[Fact],
-        targets: Sequence[Target] = (),
+        targets: Sequence[DeliveryTarget] = (),
         due: tuple[DueChange, ...] = (),
     ) -> None:
         """Writes what a row has led to, and ends the row."""
-        claim = Claim(row.member, row.token)
+        claim = DueClaim(row.member, row.token)
         await self._append(action, _name_row(row.member), facts, targets, claim, due)
 
     async def add(
@@ -76,7 +76,7 @@ class Attempts:
         action: ActionRecord,
         attempt: str,
         facts: list[Fact],
-        targets: Sequence[Target],
+        targets: Sequence[DeliveryTarget],
         due: tuple[DueChange, ...] = (),
     ) -> None:
         """Writes what a bundle has led to, beside the rows of the question."""
@@ -116,7 +116,7 @@ class Attempts:
     async def _read(self, action: ActionRecord, attempt: str) -> bytes | None:
         action_id = action.request.action_id
         key = _name_row(name_notice(action_id, attempt))
-        stored = await self.writes.log.read_idempotency(place(action_id), key)
+        stored = await self.writes.log.read_idempotency(shard_of(action_id), key)
         return None if stored is None else stored[1]
 
     async def _append(
@@ -124,17 +124,17 @@ class Attempts:
         action: ActionRecord,
         key: str,
         facts: list[Fact],
-        targets: Sequence[Target],
-        claim: Claim | None,
+        targets: Sequence[DeliveryTarget],
+        claim: DueClaim | None,
         due: tuple[DueChange, ...],
     ) -> None:
         sent = [one for one in targets if one.way == "webpush" and one.outcome == "sent"]
         pushed = orjson.dumps([one.device_id for one in sent])
         idem = IdempotencyRow(key, key, pushed, _KEEP_MS)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             decision.add(facts)
-            return Terms(claim=claim, due=due, idem=idem)
+            return AppendOptions(claim=claim, due=due, idem=idem)
 
         await self.writes.decide(action.scope.session_id, [], body)
 

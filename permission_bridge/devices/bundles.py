@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.delivery_record import Target
+    from passerelle.permission_bridge.delivery_record import DeliveryTarget
     from passerelle.permission_bridge.devices.delivery import Forwarding
     from passerelle.permission_bridge.devices.push_hold import Calm
-    from passerelle.permission_bridge.devices.reach import Reach
+    from passerelle.permission_bridge.devices.reach import DeviceReach
     from passerelle.store.pushes import HeldPush
 
 _AT_ONCE: Final = 64
@@ -92,7 +92,7 @@ class Bundles:
         actions: Mapping[str, ActionRecord],
         held: Sequence[HeldPush],
         whose: Principal,
-        reach: Reach,
+        reach: DeviceReach,
         now_ms: int,
     ) -> list[Waiting]:
         """Each question once, by the first of its attempts that was held."""
@@ -109,7 +109,7 @@ class Bundles:
         return [one for one in found if one.devices]
 
     async def _judge(
-        self, action: ActionRecord, attempt: str, whose: Principal, reach: Reach, now_ms: int
+        self, action: ActionRecord, attempt: str, whose: Principal, reach: DeviceReach, now_ms: int
     ) -> Waiting:
         forwarding = self.forwarding
         before = await forwarding.attempts.list_pushed(action, [whose.key])
@@ -122,8 +122,8 @@ class Bundles:
         return Waiting(action, attempt, devices, why, calm)
 
     async def _send(
-        self, whose: Principal, reach: Reach, waiting: Sequence[Waiting]
-    ) -> dict[str, Target]:
+        self, whose: Principal, reach: DeviceReach, waiting: Sequence[Waiting]
+    ) -> dict[str, DeliveryTarget]:
         """What became of the one message, by device."""
         if not waiting:
             return {}
@@ -145,7 +145,7 @@ class Bundles:
         return {one.device_id: one for one in told if one.device_id is not None}
 
     async def _record(
-        self, one: Waiting, owner: str, sent: Mapping[str, Target], now_ms: int
+        self, one: Waiting, owner: str, sent: Mapping[str, DeliveryTarget], now_ms: int
     ) -> None:
         attempts = self.forwarding.attempts
         targets = (

@@ -24,7 +24,7 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.principal import Principal
 from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.answers.action_rows import name_notice
-from passerelle.permission_bridge.delivery_record import Target, record_forwarding
+from passerelle.permission_bridge.delivery_record import DeliveryTarget, record_forwarding
 from passerelle.permission_bridge.devices.attempts import (
     AGAIN,
     CALM_OVER,
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.due import DueRow
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.action_tokens import ActionTokens
-    from passerelle.permission_bridge.devices.attempts import Attempts
+    from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
     from passerelle.permission_bridge.devices.push_hold import Calm, Holding
-    from passerelle.permission_bridge.devices.reach import Reach, Reaching
-    from passerelle.permission_bridge.devices.subscriptions import Subscription
+    from passerelle.permission_bridge.devices.reach import DeviceReach, Reaching
+    from passerelle.permission_bridge.devices.subscriptions import BrowserSubscription
     from passerelle.permission_bridge.devices.web_push import Pushing
 
 _CLEAR_S: Final = 3_600
@@ -56,7 +56,7 @@ _PAUSE_MS: Final = 1_000
 class Forwarding:
     """Handlers of the rows that bring a question to people."""
 
-    attempts: Attempts
+    attempts: DeliveryAttempts
     reaching: Reaching
     holding: Holding
     pushing: Pushing
@@ -77,7 +77,7 @@ class Forwarding:
             return  # both are due, and only who was told by the first is not told by the second
         people = list(list_people(action, step))
         before = await self.attempts.list_pushed(action, [one.key for one in people])
-        targets: list[Target] = []
+        targets: list[DeliveryTarget] = []
         paired = list_paired_readers(action)
         for principal in people:
             reach = await self.reaching.find(principal, paired=principal.key in paired)
@@ -115,14 +115,16 @@ class Forwarding:
         self,
         action: ActionRecord,
         principal: Principal,
-        reach: Reach,
+        reach: DeviceReach,
         attempt: str,
         before: frozenset[str],
         now_ms: int,
-    ) -> list[Target]:
-        told = [Target(link, "queued", "ws", device) for link, device in reach.links.items()]
+    ) -> list[DeliveryTarget]:
+        told = [
+            DeliveryTarget(link, "queued", "ws", device) for link, device in reach.links.items()
+        ]
         told += [
-            Target(name, "queued" if works else "failed", "webhook")
+            DeliveryTarget(name, "queued" if works else "failed", "webhook")
             for name, works in reach.webhooks.items()
         ]
         wanted = {
@@ -137,11 +139,11 @@ class Forwarding:
         self,
         action: ActionRecord,
         principal: Principal,
-        reach: Reach,
+        reach: DeviceReach,
         attempt: str,
-        wanted: dict[str, Subscription],
+        wanted: dict[str, BrowserSubscription],
         now_ms: int,
-    ) -> list[Target]:
+    ) -> list[DeliveryTarget]:
         if not wanted:
             return []
         calm = await self.holding.find_calm(action, principal, now_ms)
@@ -157,9 +159,9 @@ class Forwarding:
         self,
         action: ActionRecord,
         principal: Principal,
-        wanted: dict[str, Subscription],
+        wanted: dict[str, BrowserSubscription],
         calm: Calm | None,
-    ) -> list[Target]:
+    ) -> list[DeliveryTarget]:
         """A push about one question, without a sound in quiet hours."""
         message: JsonObject = {**_describe(action), **({"silent": True} if calm else {})}
 
@@ -172,7 +174,7 @@ class Forwarding:
         return await self.pushing.send(principal, wanted, compose, request.action_id, left_s)
 
     async def owe_after_calm(
-        self, action: ActionRecord, attempt: str, targets: Iterable[Target], now_ms: int
+        self, action: ActionRecord, attempt: str, targets: Iterable[DeliveryTarget], now_ms: int
     ) -> tuple[DueChange, ...]:
         """The row by which those are told that a time of calm has kept a push from; none after the question."""
         if not any(one.reason in CALMS for one in targets):
@@ -188,9 +190,9 @@ class Forwarding:
         return (DueChange(name_notice(action.request.action_id, name), at_ms),)
 
 
-def hold_back(wanted: Iterable[str], why: str) -> list[Target]:
+def hold_back(wanted: Iterable[str], why: str) -> list[DeliveryTarget]:
     """Devices that no push goes to now."""
-    return [Target(None, "suppressed", "webpush", name, why) for name in wanted]
+    return [DeliveryTarget(None, "suppressed", "webpush", name, why) for name in wanted]
 
 
 def list_people(action: ActionRecord, step: int | None) -> Iterable[Principal]:

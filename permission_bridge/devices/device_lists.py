@@ -11,9 +11,9 @@ from passerelle.core.payloads.conversation import SessionCreated
 from passerelle.core.session import device as devices
 from passerelle.core.session import machine as sessions
 from passerelle.core.session.device import DeviceList, name_list
-from passerelle.core.session.machine import OpenSession
+from passerelle.core.session.machine import BeginSession
 from passerelle.runtime.records.places import TITLE, name_home
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -76,17 +76,17 @@ class DeviceLists:
         home = EntityRef(EntityKind.SESSION, session)
         ref = refer(name_list(whose))
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             known = decision.state(ref)
             state = known if isinstance(known, DeviceList) else None
             facts = devices.decide(state, command, actor, session, decision.now_ms)
             if decision.state(home) is None:
                 created = SessionCreated(whose.key, whose.tenant, whose.id, TITLE)
-                decision.add(sessions.decide(None, OpenSession(session, created)))
+                decision.add(sessions.decide(None, BeginSession(session, created)))
             decision.add(facts)
             for name, value in fields(state).items() if fields and state else ():
                 decision.set_field(ref, name, value)
-            return Terms(not_after_ms=not_after_ms, idem=idem)
+            return AppendOptions(not_after_ms=not_after_ms, idem=idem)
 
         outcome = await self.writes.decide(session, [home, ref], body)
         record = outcome.held[ref].record if isinstance(outcome, Written) else None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.devices.action_tokens import ActionTokens
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
     from passerelle.permission_bridge.devices.pairing import Pairing
-    from passerelle.permission_bridge.devices.subscriptions import Subscriptions
+    from passerelle.permission_bridge.devices.subscriptions import BrowserSubscriptions
     from passerelle.permission_bridge.devices.web_push import WebPush
     from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
@@ -62,7 +62,7 @@ class Devices:
 
     lists: DeviceLists
     pairing: Pairing
-    subscriptions: Subscriptions
+    subscriptions: BrowserSubscriptions
     actions: Actions
     arrivals: InboxArrivals
     channels: Channels

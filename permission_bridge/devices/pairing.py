@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated, WriteConflict
 from passerelle.core.ids import encode_base32
 from passerelle.core.payloads.device import DeviceRights
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session.device import Claim, Offer, Prove, compose_proof, derive_digits
 from passerelle.core.session.device_requests import DevicePaired
 from passerelle.core.wire.times import format_ms
@@ -68,11 +67,11 @@ _END = "-----END CERTIFICATE-----"
 
 TOKEN_PREFIX: Final = "psd."  # noqa: S105  what a token begins with is no secret
 USUAL_SCOPES: Final = (
-    Scope.CONNECT,
-    Scope.READ_TASKS,
-    Scope.READ_APPROVALS,
-    Scope.DECIDE,
-    Scope.DECIDE_HIGH,
+    AccessScope.CONNECT,
+    AccessScope.READ_TASKS,
+    AccessScope.READ_APPROVALS,
+    AccessScope.DECIDE,
+    AccessScope.DECIDE_HIGH,
 )
 _CODE: Final = re.compile(r"(dvs_[0-3][0-9a-z]{27})\.([0-9a-hjkmnp-tv-z]{26})")
 _CODE_CHARACTERS: Final = 26
@@ -132,7 +131,7 @@ class Pairing:
         )
         device = stored.find(offer.device_id)
         if device is None:
-            raise ConflictError("the same command is being carried out")
+            raise WriteConflict("the same command is being carried out")
         code = f"{stored.list_id}.{secret}"
         return DevicePaired(offer.device_id, code, self._link(code), format_ms(device.until_ms))
 
@@ -198,7 +197,7 @@ def name_actor(principal: Principal) -> str:
 def _choose_scopes(principal: Principal, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     if wanted is None:
         return tuple(scope.value for scope in USUAL_SCOPES if scope in principal.scopes)
-    known = {scope.value: scope for scope in Scope}
+    known = {scope.value: scope for scope in AccessScope}
     for name in wanted:
         if name not in known:
             raise InvalidInput("scopes", f"{name[:60]!r} is no right")

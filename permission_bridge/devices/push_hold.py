@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.permission_bridge.devices.reach import Reach
+    from passerelle.permission_bridge.devices.reach import DeviceReach
     from passerelle.permission_bridge.quiet import QuietHours
     from passerelle.store.pushes import RedisBundles, RedisMutes
 
@@ -73,7 +73,7 @@ class Holding:
         self,
         action: ActionRecord,
         principal: Principal,
-        reach: Reach,
+        reach: DeviceReach,
         attempt: str,
         calm: Calm | None,
     ) -> str | None:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.channels import Channels, Presences
     from passerelle.core.principal import Principal
-    from passerelle.permission_bridge.devices.subscriptions import Subscription, Subscriptions
+    from passerelle.permission_bridge.devices.subscriptions import (
+        BrowserSubscription,
+        BrowserSubscriptions,
+    )
     from passerelle.store.targets import RedisTargets, Target
     from passerelle.webhooks.notifier import Notifier
 
@@ -25,7 +28,7 @@ _PEOPLE: Final = frozenset({"ui", "device"})
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class DeviceReach:
     """``links`` are channels with their devices; ``is_active``: somebody has just touched one of them.
 
     ``webhooks`` are receivers of the inbox, each with whether its deliveries go through.
@@ -33,7 +36,7 @@ class Reach:
 
     links: Mapping[str, str]
     is_active: bool
-    subscriptions: Mapping[str, Subscription]
+    subscriptions: Mapping[str, BrowserSubscription]
     webhooks: Mapping[str, bool]
 
 
@@ -43,11 +46,11 @@ class Reaching:
 
     presences: Presences
     channels: Channels
-    subscriptions: Subscriptions
+    subscriptions: BrowserSubscriptions
     targets: RedisTargets
     notifiers: tuple[Notifier, ...] = ()
 
-    async def find(self, principal: Principal, *, paired: bool = False) -> Reach:
+    async def find(self, principal: Principal, *, paired: bool = False) -> DeviceReach:
         """The ways there are; with ``paired`` those that end at paired devices, which a webhook never does.
 
         Raises:
@@ -68,7 +71,7 @@ class Reaching:
         links = {one.channel_id: one.device for one in present}
         for link in shown:
             links.setdefault(link.channel_id, link.device_id)
-        return Reach(
+        return DeviceReach(
             links,
             any(one.state == "active" for one in present),
             await self.subscriptions.load(principal),

@@ -32,7 +32,7 @@ _AUTH: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
 
 
 @record
-class Subscription:
+class BrowserSubscription:
     """Where and with which keys a browser takes messages (RFC 8030, RFC 8291)."""
 
     endpoint: str
@@ -41,7 +41,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscriptions:
+class BrowserSubscriptions:
     """Keeps push subscriptions. Without a sealer there is nowhere to keep them."""
 
     lists: DeviceLists
@@ -95,12 +95,12 @@ class Subscriptions:
         """The change of stored fields that goes with the end of a device."""
         return {f"{_FIELD}{device}": None}
 
-    async def load(self, whose: Principal) -> dict[str, Subscription]:
+    async def load(self, whose: Principal) -> dict[str, BrowserSubscription]:
         """The subscriptions of a principal's devices that can be opened here, by device."""
         if self.sealer is None:
             return {}
         list_id = name_list(whose)
-        found: dict[str, Subscription] = {}
+        found: dict[str, BrowserSubscription] = {}
         for name, sealed in (await self.lists.load_fields(list_id)).items():
             device = name.removeprefix(_FIELD)
             if device == name:
@@ -109,18 +109,20 @@ class Subscriptions:
                 plain = self.sealer.unseal(sealed, _name_place(list_id, device))
             except ConfigInvalid:
                 continue  # sealed with a key that is gone: the device subscribes anew
-            found[device] = from_bytes(Subscription, plain, newer=True)
+            found[device] = from_bytes(BrowserSubscription, plain, newer=True)
         return found
 
 
-def read_subscription(said: JsonObject) -> Subscription:
+def read_subscription(said: JsonObject) -> BrowserSubscription:
     """What a browser says of a subscription; members that mean nothing here are passed over.
 
     Raises:
         InvalidInput: an address or a key is missing, or is none.
     """
     keys = object_at(said, "keys")
-    found = Subscription(text_at(said, "endpoint"), text_at(keys, "p256dh"), text_at(keys, "auth"))
+    found = BrowserSubscription(
+        text_at(said, "endpoint"), text_at(keys, "p256dh"), text_at(keys, "auth")
+    )
     if not 0 < len(found.endpoint) <= _ENDPOINT_LIMIT:
         raise InvalidInput("subscription.endpoint", f"is 1 to {_ENDPOINT_LIMIT} characters")
     if not _P256DH.fullmatch(found.p256dh):

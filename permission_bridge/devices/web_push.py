@@ -22,8 +22,8 @@ import orjson
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from passerelle.core.errors import CallerError, InvalidInput
-from passerelle.permission_bridge.delivery_record import Target
-from passerelle.webhooks.retries import Answered, Barred
+from passerelle.permission_bridge.delivery_record import DeliveryTarget
+from passerelle.webhooks.retries import Barred, ReceiverAnswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.devices.subscriptions import Subscription, Subscriptions
+    from passerelle.permission_bridge.devices.subscriptions import (
+        BrowserSubscription,
+        BrowserSubscriptions,
+    )
     from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.sealed_values import RedisPushKeys
     from passerelle.webhooks.addresses import Address, WebhookRules
@@ -69,7 +72,7 @@ class WebPush:
         return _encode(public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint))
 
     async def send(
-        self, subscription: Subscription, message: JsonObject, topic: str, ttl_s: int
+        self, subscription: BrowserSubscription, message: JsonObject, topic: str, ttl_s: int
     ) -> str | None:
         """Sends one message; a later one of the same topic replaces it where it was not delivered yet.
 
@@ -124,7 +127,7 @@ def name_topic(subject: str) -> str:
     return _encode(hashlib.sha256(subject.encode()).digest())[:_TOPIC_CHARACTERS]
 
 
-def _encrypt(subscription: Subscription, plain: bytes) -> bytes:
+def _encrypt(subscription: BrowserSubscription, plain: bytes) -> bytes:
     from pywebpush import WebPusher  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
 
     info = {
@@ -136,11 +139,11 @@ def _encrypt(subscription: Subscription, plain: bytes) -> bytes:
 
 def _judge(outcome: Outcome) -> str | None:
     match outcome:
-        case Answered(status=status) if status in _TAKEN:
+        case ReceiverAnswered(status=status) if status in _TAKEN:
             return None
-        case Answered(status=HTTPStatus.NOT_FOUND | HTTPStatus.GONE):
+        case ReceiverAnswered(status=HTTPStatus.NOT_FOUND | HTTPStatus.GONE):
             return GONE
-        case Answered(status=status):
+        case ReceiverAnswered(status=status):
             return f"http_{status}"
         case Barred():
             return "barred"
@@ -157,16 +160,16 @@ class Pushing:
     """Sends to many browsers at once. Without ``web_push`` every push fails, and says why."""
 
     web_push: WebPush | None
-    subscriptions: Subscriptions
+    subscriptions: BrowserSubscriptions
 
     async def send(
         self,
         principal: Principal,
-        wanted: Mapping[str, Subscription],
+        wanted: Mapping[str, BrowserSubscription],
         compose: Callable[[str], JsonObject],
         topic: str,
         ttl_s: int,
-    ) -> list[Target]:
+    ) -> list[DeliveryTarget]:
         """One message to each device; ``compose`` gives that of a device.
 
         Raises:
@@ -174,13 +177,17 @@ class Pushing:
         """
         web_push = self.web_push
         if web_push is None:
-            return [Target(None, "failed", "webpush", name, "not_installed") for name in wanted]
+            return [
+                DeliveryTarget(None, "failed", "webpush", name, "not_installed") for name in wanted
+            ]
         faults = await asyncio.gather(
             *(web_push.send(one, compose(name), topic, ttl_s) for name, one in wanted.items())
         )
-        told: list[Target] = []
+        told: list[DeliveryTarget] = []
         for device, fault in zip(wanted, faults, strict=True):
-            told.append(Target(None, "failed" if fault else "sent", "webpush", device, fault))
+            told.append(
+                DeliveryTarget(None, "failed" if fault else "sent", "webpush", device, fault)
+            )
             if fault == GONE:
                 await self._forget(principal, device)
         return told

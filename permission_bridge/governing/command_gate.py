@@ -14,7 +14,7 @@ from passerelle.core.approval.commands import ConsumeAction, OpenAction
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.commands import CancelTask
-from passerelle.core.errors import Conflict, Forbidden, NotFound
+from passerelle.core.errors import Forbidden, NotFound, WriteConflict
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id
 from passerelle.core.policy.requests import Subject
@@ -29,8 +29,8 @@ from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
 from passerelle.permission_bridge.subject import find_whole, show_subject
 from passerelle.permission_bridge.worker_asks import make_prompt, make_worker_request
-from passerelle.runtime.records.blob_overflow import Spill, keep_subject
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.blob_overflow import BlobOverflow, keep_subject
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.commands import Command
@@ -109,9 +109,9 @@ class Governing:
         fact = Fact(tasks.scope_of(owned.record), evaluation.to_payload())
         key = evaluation.evaluation_id
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             decision.add([fact])
-            return Terms(idem=IdempotencyRow(key, key, b"", _NOTE_MS))
+            return AppendOptions(idem=IdempotencyRow(key, key, b"", _NOTE_MS))
 
         await self.dispatch.writes.decide(owned.record.session_id, [], body)
 
@@ -137,7 +137,7 @@ class Governing:
                 used = ConsumeAction(evaluation.to_payload(), known.request.digest)
                 await self.actions.close(action_id, used)
                 return
-        raise Conflict("it was asked about too often")
+        raise WriteConflict("it was asked about too often")
 
     async def _open(
         self,
@@ -156,12 +156,12 @@ class Governing:
         if whole is not None:
             await self.dispatch.blobs.put(ref.shard, whole)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = decision.state(owned.ref)
             if not isinstance(record, TaskRecord):
                 raise NotFound("task", governed.task)
             if decision.state(ref) is not None:
-                return Terms()
+                return AppendOptions()
             scope = tasks.scope_of(record)
             asking = Asking(
                 action_id=ref.id,
@@ -176,8 +176,8 @@ class Governing:
             request = make_worker_request(prompt, asking, evaluation, now_ms, is_command=True)
             decision.add([Fact(scope, evaluation.to_payload())])
             opening = approval.decide(None, OpenAction(request, scope), now_ms)
-            decision.add(keep_subject(Spill(), opening, whole))
-            return Terms(due=open_rows(request))
+            decision.add(keep_subject(BlobOverflow(), opening, whole))
+            return AppendOptions(due=open_rows(request))
 
         await self.dispatch.writes.decide(owned.record.session_id, [owned.ref, ref], body)
         await self.dispatch.refresh(owned.ref.id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.events import Event, decode_event
 from passerelle.core.payloads.approval import PermissionEvaluated
-from passerelle.core.policy.requests import PolicyTried, Tried
+from passerelle.core.policy.requests import PolicyTried, ReplayedCase
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import parse_ms
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.records.task_lists import Records
+    from passerelle.runtime.records.task_lists import TaskLists
 
 _MOST_EVENTS: Final = 2_000
 _MOST_SESSIONS: Final = 100
@@ -35,7 +35,7 @@ _MOST_S: Final = 5.0
 class Rehearsing:
     """Tries rules on recorded cases. ``list_callers`` are those whom the configuration names."""
 
-    records: Records
+    records: TaskLists
     log: EventLog
     list_callers: Callable[[], Iterable[Principal]]
     read_policy: Callable[[JsonObject], Policy]
@@ -61,7 +61,7 @@ class Rehearsing:
         Each caller has its turn, so that the busiest one does not hide the others.
         """
         callers = {one.key: one for one in (principal, *self.list_callers())}
-        cases: list[Tried] = []
+        cases: list[ReplayedCase] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(_MOST_S):
                 async for one in self._try_all(callers.values(), policy, limit, in_force):
@@ -77,7 +77,7 @@ class Rehearsing:
         policy: Policy,
         limit: int,
         in_force: Policy | None = None,
-    ) -> AsyncGenerator[Tried]:
+    ) -> AsyncGenerator[ReplayedCase]:
         async with AsyncExitStack() as stack:
             walks = [
                 await stack.enter_async_context(aclosing(self._walk(caller))) for caller in callers
@@ -122,19 +122,19 @@ class Rehearsing:
         return found
 
 
-def _count(policy: Policy, cases: list[Tried]) -> PolicyTried:
+def _count(policy: Policy, cases: list[ReplayedCase]) -> PolicyTried:
     changed = sum(one.now not in {None, one.before} for one in cases)
     return PolicyTried(policy.version, len(cases), changed, tuple(cases))
 
 
 def _try(
     event: Event, recorded: PermissionEvaluated, policy: Policy, in_force: Policy | None
-) -> Tried:
+) -> ReplayedCase:
     at_ms = parse_ms(event.timestamp)
     found = judge_again(recorded, policy, at_ms)
     stands = judge_again(recorded, in_force, at_ms) if in_force is not None else None
     before = recorded if stands is None else stands
-    return Tried(
+    return ReplayedCase(
         evaluation_id=recorded.evaluation_id,
         task_id=event.fact.scope.task_id or "",
         at=event.timestamp,

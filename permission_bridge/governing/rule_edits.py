@@ -25,13 +25,12 @@ from passerelle.core.facts import Scope
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.policy.edited_rules import EditedRules, tell_edit
 from passerelle.core.policy.requests import PolicySet, PolicyTried
-from passerelle.core.principal import OWNER
-from passerelle.core.principal import Scope as Right
+from passerelle.core.principal import OWNER, AccessScope
 from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.policy_view import show_policy
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import name_home, open_home
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +79,7 @@ class PolicyEditing:
     async def show(self, principal: Principal) -> JsonObject:
         """The policy for the work of a caller; the edited rules of everybody for whoever may edit them."""
         edited = await self.refresh()
-        may_edit = Right.WRITE_POLICY in principal.scopes and principal.tenant == OWNER.tenant
+        may_edit = AccessScope.WRITE_POLICY in principal.scopes and principal.tenant == OWNER.tenant
         view = show_policy(self.find_rules(), principal.id, edited, may_edit=may_edit)
         return to_wire(view)
 
@@ -150,12 +149,12 @@ class PolicyEditing:
             rules=command.rules,
         )
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             open_home(decision, _SESSION, OWNER)
             known = decision.state(_RULES)
             state = known if isinstance(known, EditedRules) else None
             decision.add(tell_edit(state, Scope(HOME), command.version, edited))
-            return Terms(idem=once.remember(str(command.version + 1)))
+            return AppendOptions(idem=once.remember(str(command.version + 1)))
 
         outcome = await self.writes.decide(HOME, [_SESSION, _RULES], body)
         if not isinstance(outcome, Written) or outcome.repeated is not None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.chance import Clock
-    from passerelle.permission_bridge.hooks.consultation import Consulting
+    from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.runtime.records.writes import Writes, Written
 
 
@@ -41,7 +41,7 @@ class RunAccess(Protocol):
         ...
 
     @property
-    def consulting(self) -> Consulting:
+    def consulting(self) -> PolicyConsultation:
         """Grants, hooks and the classifier."""
         ...
 

@@ -21,7 +21,7 @@ from aiohttp import ClientError, ClientTimeout
 from pydantic import Field
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.approval import Risk
 from passerelle.core.wire.codec import from_bytes, from_wire
 from passerelle.core.wire.json import JsonObject
@@ -46,8 +46,8 @@ class HookAnswer:
     risk: Risk | None = None
 
 
-Answer: TypeAlias = JsonObject | None
-HookCallable: TypeAlias = Callable[[JsonObject], Answer | Awaitable[Answer]]
+HookReply: TypeAlias = JsonObject | None
+HookCallable: TypeAlias = Callable[[JsonObject], HookReply | Awaitable[HookReply]]
 
 ANSWER_LIMIT_BYTES: Final = 1_048_576
 _OK: Final = 200
@@ -60,7 +60,7 @@ class HookCaller:
 
     sessions: PeerSessions = field(default_factory=PeerSessions)
 
-    async def call(self, terms: HookTerms, given: JsonObject) -> HookAnswer | Failure:
+    async def call(self, terms: HookTerms, given: JsonObject) -> HookAnswer | ErrorDetail:
         """What the hook says; every failure is a value."""
         try:
             async with asyncio.timeout(terms.timeout_ms / 1000):
@@ -133,5 +133,5 @@ async def _call_here(function: HookCallable, given: JsonObject) -> HookAnswer:
     return HookAnswer() if answer is None else from_wire(HookAnswer, cast("JsonObject", answer))
 
 
-def _fail(terms: HookTerms, code: str, category: ErrorCategory, why: str) -> Failure:
-    return Failure(code, category, f"the hook {terms.name}: {why}", source=terms.name)
+def _fail(terms: HookTerms, code: str, category: ErrorCategory, why: str) -> ErrorDetail:
+    return ErrorDetail(code, category, f"the hook {terms.name}: {why}", source=terms.name)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.blob_overflow import Note
 
 
-class Unheard(Exception):
+class ConsultationRequired(Exception):
     """These prompts are new, with their cases, and nobody has been heard about them."""
 
     def __init__(self, prompts: Sequence[tuple[PeerPrompt, PeerAsks]]) -> None:
@@ -49,7 +49,7 @@ class Consulted:
 
 
 @dataclass(frozen=True, slots=True)
-class Consulting:
+class PolicyConsultation:
     """Asks everybody who has a say."""
 
     granting: Granting

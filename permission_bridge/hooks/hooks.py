@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import orjson
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.canonical import digest
@@ -36,7 +36,7 @@ REWRITING: Final[frozenset[HookPoint]] = frozenset({"before_delegate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HookResults:
     """What the hooks of one point said; ``message`` is theirs where one of them has changed it."""
 
     said: tuple[Said, ...] = ()
@@ -44,7 +44,7 @@ class Heard:
     message: JsonObject | None = None
 
 
-UNHEARD: Final = Heard()
+UNHEARD: Final = HookResults()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Hooks:
 
     caller: HookCaller
 
-    async def hear(self, point: HookPoint, policy: Policy, given: JsonObject) -> Heard:
+    async def hear(self, point: HookPoint, policy: Policy, given: JsonObject) -> HookResults:
         """What the hooks of a point say to ``given``, whose ``message`` they may change where the point lets them."""
         heard = UNHEARD
         for terms in policy.hooks:
@@ -69,7 +69,7 @@ class Hooks:
         began_s = monotonic()
         answer = await self.caller.call(terms, {"v": VERSION, "classifier": terms.name, **given})
         ms = _count_ms(began_s)
-        if isinstance(answer, Failure):
+        if isinstance(answer, ErrorDetail):
             return (Said("classifier", "silent", answer.message, terms.name, ms),)
         reason = answer.reason or f"{terms.name} says {answer.verdict}"
         # It has no no: what it would deny is for somebody to decide.
@@ -77,8 +77,8 @@ class Hooks:
         return (Said("classifier", verdict, reason, terms.name, ms, answer.risk),)
 
     async def _ask(
-        self, point: HookPoint, terms: HookTerms, given: JsonObject, heard: Heard
-    ) -> Heard:
+        self, point: HookPoint, terms: HookTerms, given: JsonObject, heard: HookResults
+    ) -> HookResults:
         asked: JsonObject = {"v": VERSION, "hook": terms.name, "point": point, **given}
         if heard.message is not None:
             asked["message"] = heard.message
@@ -87,14 +87,14 @@ class Hooks:
         began_s = monotonic()
         answer = await self.caller.call(terms, asked)
         ms = _count_ms(began_s)
-        if not isinstance(answer, Failure):
+        if not isinstance(answer, ErrorDetail):
             answer = _check(point, terms, answer)
-        if isinstance(answer, Failure):
-            return _fail(point, terms, answer, ms, Heard(heard.said, notes, heard.message))
-        return _take(point, terms, answer, ms, Heard(heard.said, notes, heard.message))
+        if isinstance(answer, ErrorDetail):
+            return _fail(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))
+        return _take(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))
 
 
-def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer | Failure:
+def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer | ErrorDetail:
     why = None
     if answer.message is not None and point not in REWRITING:
         why = f"it may change nothing at {point}"
@@ -106,10 +106,12 @@ def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer
     if why is None:
         return answer
     why = f"the hook {terms.name}: {why}"
-    return Failure("bad_answer", ErrorCategory.PROTOCOL, why, source=terms.name)
+    return ErrorDetail("bad_answer", ErrorCategory.PROTOCOL, why, source=terms.name)
 
 
-def _take(point: HookPoint, terms: HookTerms, answer: HookAnswer, ms: int, heard: Heard) -> Heard:
+def _take(
+    point: HookPoint, terms: HookTerms, answer: HookAnswer, ms: int, heard: HookResults
+) -> HookResults:
     changed = answer.message
     completed = HookCompleted(
         hook=terms.name,
@@ -122,14 +124,16 @@ def _take(point: HookPoint, terms: HookTerms, answer: HookAnswer, ms: int, heard
     contents = {"updatedInput": orjson.dumps(changed)} if changed is not None else {}
     reason = answer.reason or f"the hook {terms.name}"
     said = Said("hook", answer.verdict, reason, terms.name, ms)
-    return Heard(
+    return HookResults(
         (*heard.said, said),
         (*heard.notes, Note(completed, contents)),
         heard.message if changed is None else changed,
     )
 
 
-def _fail(point: HookPoint, terms: HookTerms, failure: Failure, ms: int, heard: Heard) -> Heard:
+def _fail(
+    point: HookPoint, terms: HookTerms, failure: ErrorDetail, ms: int, heard: HookResults
+) -> HookResults:
     is_open = terms.on_error == "open" or point == "on_stop"
     # Nobody can be asked whether an answer may be given that is there already.
     closed: Applied = "deny" if point == "before_deliver" else "ask"
@@ -146,7 +150,7 @@ def _fail(point: HookPoint, terms: HookTerms, failure: Failure, ms: int, heard: 
     if is_open:
         notes.append(Note(WarningRaised("hook_failed_open", failure.message)))
     said = Said("hook", applied, failure.message, terms.name, ms)
-    return Heard((*heard.said, said), (*heard.notes, *notes), heard.message)
+    return HookResults((*heard.said, said), (*heard.notes, *notes), heard.message)
 
 
 def _count_ms(began_s: float) -> int:

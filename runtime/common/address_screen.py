@@ -66,7 +66,7 @@ class AddressRefused(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class AddressScreen:
     """What passes: every public address, and what lies in ``allowed``."""
 
     allowed: tuple[Network, ...] = ()

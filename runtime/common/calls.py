@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from passerelle.core.commands import Command, Query, TurnSource
 from passerelle.core.errors import Forbidden, InvalidInput
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 
 IDEMPOTENCY_KEY_LIMIT: Final = 255
 KEY_HEADER: Final = "Idempotency-Key"
@@ -32,7 +32,7 @@ class MethodRow:
 
     name: str
     summary: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[AccessScope, ...]
     """One of these is enough."""
     params: type[Any]
     read: Callable[[Any, Caller], Command | Query]
@@ -50,7 +50,7 @@ class MethodRow:
         return self.result is not None
 
 
-def require_scope(principal: Principal, scopes: tuple[Scope, ...]) -> None:
+def require_scope(principal: Principal, scopes: tuple[AccessScope, ...]) -> None:
     """Raises Forbidden unless the principal has one of the scopes."""
     if principal.scopes.isdisjoint(scopes):
         raise Forbidden(f"this takes the scope {' or '.join(scopes)}", scope=scopes[0])

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from passerelle.runtime.common.deferred_queue import Surge
+from passerelle.runtime.common.deferred_queue import BurstDetector
 
 YOUNG: Final = 10_000
 """Net allocations between two looks at the youngest objects; Python's own 700 are a look or two for each request."""
@@ -43,7 +43,7 @@ def calm_collector() -> None:
     gc.set_threshold(YOUNG, OLDER, OLDEST)
 
 
-class CollectorRest:
+class GcPause:
     """A short time without looks while hundreds come in: what is made then is looked at when they are served.
 
     Used by one event loop. A rest ends by itself, and the next allocation makes up for all looks that were due.
@@ -52,7 +52,7 @@ class CollectorRest:
     __slots__ = ("_end", "_surge")
 
     def __init__(self) -> None:
-        self._surge = Surge(CROWD, CROWD_WITHIN_S)
+        self._surge = BurstDetector(CROWD, CROWD_WITHIN_S)
         self._end: asyncio.TimerHandle | None = None
 
     def join(self) -> None:

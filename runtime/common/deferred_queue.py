@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Surge:
+class BurstDetector:
     """More than ``most`` within ``within_s`` are a surge. Times are seconds of one monotonic clock."""
 
     most: int
@@ -37,7 +37,7 @@ _PORTION: Final = 64
 """Pieces of work that are done in one turn of the loop."""
 
 
-class Afterwards:
+class DeferredQueue:
     """Begins them in order, ``wait_s`` after the first; what is added meanwhile goes with them."""
 
     __slots__ = ("_due", "_wait_s", "_work")

@@ -158,7 +158,7 @@ JWKS_PATH: Final = "/.well-known/jwks.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class DetachedSignature:
     """One signature over content that travels beside it; both parts are base64url."""
 
     protected: str
@@ -177,7 +177,7 @@ class Signer:
     keys: tuple[SigningKey, ...]
     jku: str | None = None
 
-    def sign(self, content: bytes) -> tuple[Signature, ...]:
+    def sign(self, content: bytes) -> tuple[DetachedSignature, ...]:
         """One signature by each key that signs, in the order of the configuration."""
         return tuple(self._sign(key, content, "JOSE") for key in self.keys if key.signs)
 
@@ -193,13 +193,13 @@ class Signer:
         keys: list[Json] = [key.jwk for key in self.keys]
         return {"keys": keys}
 
-    def _sign(self, key: SigningKey, content: bytes, typ: str) -> Signature:
+    def _sign(self, key: SigningKey, content: bytes, typ: str) -> DetachedSignature:
         header = {"alg": key.algorithm, "typ": typ, "kid": key.kid}
         if self.jku is not None:
             header["jku"] = self.jku
         protected = encode_segment(orjson.dumps(header))
         signed = key.sign(f"{protected}.{encode_segment(content)}".encode("ascii"))
-        return Signature(protected, encode_segment(signed))
+        return DetachedSignature(protected, encode_segment(signed))
 
 
 MEDIA_TYPE: Final = "application/jwk-set+json"

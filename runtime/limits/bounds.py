@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passerelle.core.errors import LimitKind
+from passerelle.core.errors import CallerLimitKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,6 @@ class Bounds:
 class OverLimit:
     """Nothing was taken. ``limit`` is the bound that was met; trying again makes sense after ``retry_after_ms``."""
 
-    kind: LimitKind
+    kind: CallerLimitKind
     limit: int
     retry_after_ms: int

@@ -14,8 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import Limited
-from passerelle.core.payloads.limit import CostEstimated, CostRecorded, QuotaBlocked, QuotaLow
-from passerelle.core.payloads.limit import Limited as Bound
+from passerelle.core.payloads.limit import (
+    CostEstimated,
+    CostRecorded,
+    LimitSubject,
+    QuotaBlocked,
+    QuotaLow,
+)
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.limits.account import Account
 from passerelle.runtime.limits.gate import find_name
@@ -194,7 +199,7 @@ class Spending:
         quota = blocked.quota
         resets_at = format_ms(blocked.till_ms)
         fact = QuotaBlocked(
-            limited=Bound("caller", principal.id),
+            limited=LimitSubject("caller", principal.id),
             kind=quota.kind,
             unit="micros" if quota.currency else "calls",
             limit=quota.limit,
@@ -232,7 +237,7 @@ def _list_asks(account: Account, estimate: CostEstimated | None) -> list[tuple[A
 def _warn(principal: Principal, allowance: Allowance) -> QuotaLow:
     quota = allowance.quota
     return QuotaLow(
-        limited=Bound("caller", principal.id),
+        limited=LimitSubject("caller", principal.id),
         kind=quota.kind,
         unit="micros" if quota.currency else "calls",
         limit=quota.limit,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from passerelle.core.errors import PasserelleError
-from passerelle.core.payloads.limit import Limited, RateLimitHit
+from passerelle.core.payloads.limit import LimitSubject, RateLimitHit
 from passerelle.runtime.common.carried import TRACE
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Notices:
         """Notes that a caller met its rate or its concurrency."""
         self._count(refused.kind)
         fact = RateLimitHit(
-            limited=Limited("caller", principal.id),
+            limited=LimitSubject("caller", principal.id),
             source="gateway",
             retry_after_ms=refused.retry_after_ms,
             native=refused.kind,

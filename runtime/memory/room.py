@@ -82,7 +82,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class MemoryAccount:
     """The room as one holder has it for one kind of thing."""
 
     room: MemoryRoom
@@ -110,10 +110,10 @@ class Account:
 
 
 @dataclass(slots=True)
-class Drawn:
+class MemoryDraw:
     """What one thing has taken from an account, piece by piece."""
 
-    account: Account
+    account: MemoryAccount
     amount: int = 0
 
     def take(self, amount: int) -> None:
@@ -160,9 +160,9 @@ class MemoryRoom:
         """How many wait."""
         return len(self._waiting)
 
-    def bind(self, kind: MemoryUse, holder: str) -> Account:
+    def bind(self, kind: MemoryUse, holder: str) -> MemoryAccount:
         """The room for one holder."""
-        return Account(self, kind, holder)
+        return MemoryAccount(self, kind, holder)
 
     def take(self, kind: MemoryUse, holder: str, amount: int) -> None:
         """See ``Account.take``."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from passerelle.runtime.observability.tallies import Sizes, Spread, Tally
+from passerelle.runtime.observability.counters import IntHistogram, LabeledCounter, LabeledHistogram
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -24,13 +24,13 @@ class CallMetrics:
     """Requests of callers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests: Final = Tally(
+        self.requests: Final = LabeledCounter(
             "passerelle_requests",
             "Requests that were answered.",
             ["agent", "operation", "outcome"],
             registry,
         )
-        self.request_seconds: Final = Spread(
+        self.request_seconds: Final = LabeledHistogram(
             "passerelle_request_seconds",
             "Time from request to answer; a stream counts until its end.",
             ["agent", "operation"],
@@ -60,7 +60,7 @@ class MemoryMetrics:
             "The memory budget of this process.",
             registry=registry,
         )
-        self.lacks: Final = Tally(
+        self.lacks: Final = LabeledCounter(
             "passerelle_memory_short",
             "How often there was no room in the budget, and what came of it: `refused`, `waited` or `gave_way`.",
             ["of", "outcome"],
@@ -72,7 +72,7 @@ class StoreMetrics:
     """What goes to the store."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.appends: Final = Tally(
+        self.appends: Final = LabeledCounter(
             "passerelle_appends", "Appends by result.", ["result"], registry
         )
         self.lost_tails: Final = Counter(
@@ -81,14 +81,14 @@ class StoreMetrics:
             ["noticed_by"],
             registry=registry,
         )
-        self.append_seconds: Final = Spread(
+        self.append_seconds: Final = LabeledHistogram(
             "passerelle_append_seconds",
             "Time from a decided append to its result, tries after a failure included.",
             (),
             _FAST_S,
             registry,
         )
-        self.batches: Final = Sizes(
+        self.batches: Final = IntHistogram(
             "passerelle_store_batch_calls",
             "Calls that went to the store together, in one exchange.",
             _BATCH,
@@ -132,7 +132,7 @@ class PeerMetrics:
     """Agents, and the calls to them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.calls: Final = Tally(
+        self.calls: Final = LabeledCounter(
             "passerelle_peer_calls",
             "Calls to agents by how they ended; `breaker`, `limit` and `absent`: held back, nothing was sent.",
             ["agent", "outcome"],

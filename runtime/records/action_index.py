@@ -31,7 +31,7 @@ _MOST: Final = 16_384
 
 
 @dataclass(slots=True)
-class Whereabouts:
+class ActionIndex:
     """Tasks by question, those met last."""
 
     _tasks: OrderedDict[str, str | None] = field(default_factory=OrderedDict["str", "str | None"])
@@ -50,7 +50,7 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Prefetch:
     """A read that has begun: of a question, and of the list of devices of whoever may answer it."""
 
     action_id: str
@@ -58,7 +58,7 @@ class Ahead:
     reading: asyncio.Task[Mapping[EntityRef, Held]]
 
 
-_AHEAD: ContextVar[Ahead | None] = ContextVar("ahead", default=None)
+_AHEAD: ContextVar[Prefetch | None] = ContextVar("ahead", default=None)
 
 
 def read_ahead(
@@ -68,7 +68,7 @@ def read_ahead(
     task = asyncio.create_task(reading, name="ahead")
     # Whoever takes it is told of a failure; where nobody does, nobody has to be.
     task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-    _AHEAD.set(Ahead(action_id, list_id, task))
+    _AHEAD.set(Prefetch(action_id, list_id, task))
 
 
 def forget_ahead() -> None:

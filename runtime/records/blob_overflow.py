@@ -48,7 +48,7 @@ class LongBlob:
 
 
 @dataclass(slots=True)
-class Spill:
+class BlobOverflow:
     """Blobs that have to be stored before the facts of one decision."""
 
     blobs: list[bytes] = field(default_factory=list[bytes])
@@ -74,7 +74,7 @@ def _refer(sha256: str, size: int, preview: str | None) -> Ref:
     return Ref(blob=sha256, size=size, media_type="application/json", preview=preview or None)
 
 
-def keep_subject(spill: Spill, facts: list[Fact], whole: bytes | None) -> list[Fact]:
+def keep_subject(spill: BlobOverflow, facts: list[Fact], whole: bytes | None) -> list[Fact]:
     """The facts that open a question; the first refers to what is too large to be shown in it."""
     if whole is None:
         return facts
@@ -82,7 +82,7 @@ def keep_subject(spill: Spill, facts: list[Fact], whole: bytes | None) -> list[F
     return [replace(opening, refs={**opening.refs, SUBJECT: spill.keep(whole)}), *others]
 
 
-def write_notes(spill: Spill, scope: Scope, notes: Iterable[Note]) -> list[Fact]:
+def write_notes(spill: BlobOverflow, scope: Scope, notes: Iterable[Note]) -> list[Fact]:
     """The facts of notes, with the content that they refer to."""
     return [
         Fact(scope, note.payload, {name: spill.keep(said) for name, said in note.contents.items()})
@@ -91,7 +91,7 @@ def write_notes(spill: Spill, scope: Scope, notes: Iterable[Note]) -> list[Fact]
 
 
 def show(
-    spill: Spill,
+    spill: BlobOverflow,
     fact: Fact,
     frame: JsonObject,
     facade: str,
@@ -109,7 +109,7 @@ def show(
     ]
 
 
-def hold(spill: Spill, content: JsonObject) -> Ref | None:
+def hold(spill: BlobOverflow, content: JsonObject) -> Ref | None:
     """A reference to ``content`` if it is too large for the fact itself."""
     packed = orjson.dumps(content)
     return spill.keep(packed, preview_frame(content)) if len(packed) > CAP else None

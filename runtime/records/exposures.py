@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from passerelle.core.decision import Held
-from passerelle.core.facts import Failure
+from passerelle.core.facts import ErrorDetail
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_bytes
@@ -33,7 +33,7 @@ class Frozen:
     rejected: bool = False
     status_reason: str | None = None
     ended_at: str | None = None
-    last_error: Failure | None = None
+    last_error: ErrorDetail | None = None
     exposed_from: int | None = None
     content: str | None = None
 

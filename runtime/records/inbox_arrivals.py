@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from passerelle.core.approval.audience import list_readers
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import place
-from passerelle.runtime.records.glimpse import read_id
+from passerelle.core.ids import shard_of
+from passerelle.runtime.records.feed_snapshot import read_id
 from passerelle.runtime.records.lag import RELAY
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class InboxArrivals:
             known = list_readers(before) if isinstance(before, ActionRecord) else ()
             for reader in list_readers(after):
                 if reader not in known:
-                    self.note(reader, place(after.scope.session_id))
+                    self.note(reader, shard_of(after.scope.session_id))
 
     def note(self, owner: str, shard: Shard) -> None:
         """An owner is told of a question in a shard."""

@@ -16,7 +16,7 @@ from passerelle.core.read_models.mark import stale
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.projections import Projections
-    from passerelle.core.read_models.mark import Mark
+    from passerelle.core.read_models.mark import FreshnessMark
 
 RELAY: Final = "relay"
 """The consumer of the feed that carries rows to their owners."""
@@ -35,7 +35,7 @@ class Lag:
     _behind_ms: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def find(self) -> Mark | None:
+    async def find(self) -> FreshnessMark | None:
         """Why a view of other shards may not show what is the case; None where nothing speaks against it.
 
         Raises:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import JsonObject
-    from passerelle.runtime.memory.room import Drawn
+    from passerelle.runtime.memory.room import MemoryDraw
 
 Shape: TypeAlias = "Callable[[JsonObject], JsonObject]"
 
@@ -50,7 +50,7 @@ class LongTaskError(Exception):
         self.content = content
         self.shape = shape
 
-    async def load(self, drawn: Drawn) -> JsonObject:
+    async def load(self, drawn: MemoryDraw) -> JsonObject:
         """What was asked for, in memory; ``drawn`` has what it takes, also while it is written in some other form.
 
         Raises:

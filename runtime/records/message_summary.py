@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.session.thread import SubmitMessage
 from passerelle.core.wire.record import value
-from passerelle.runtime.records.blob_overflow import Spill, hold
+from passerelle.runtime.records.blob_overflow import BlobOverflow, hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ _SHOWN_PARTS: Final = 32
 
 
 @value
-class Words:
+class MessageSummary:
     """What is read off a message to describe its task and its turn."""
 
     objective: str
@@ -41,7 +41,7 @@ class Words:
 def submit(
     command: SubmitTurn,
     scope: Scope,
-    spill: Spill,
+    spill: BlobOverflow,
     extensions: Iterable[str] = (),
     kept: str | None = None,
 ) -> SubmitMessage:
@@ -83,12 +83,12 @@ def read_options(command: SubmitTurn) -> JsonObject | None:
     return options or None
 
 
-def describe(command: SubmitTurn) -> Words:
+def describe(command: SubmitTurn) -> MessageSummary:
     """What the records say of a message."""
     text = read_text(command.message)
     first = text.strip()[:TITLE_LENGTH].splitlines()
     title = first[0] if first else command.agent[:TITLE_LENGTH]
-    return Words(text[:_OBJECTIVE_LENGTH], title, text[:_PREVIEW_LENGTH])
+    return MessageSummary(text[:_OBJECTIVE_LENGTH], title, text[:_PREVIEW_LENGTH])
 
 
 def read_text(message: JsonObject) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
 from passerelle.runtime.records.exposures import look_back
@@ -33,7 +33,7 @@ def may_see(principal: Principal, record: TaskRecord) -> bool:
     """Whether a task is the caller's, and meant for its eyes: a hidden one takes the right to operate (TR-6)."""
     if record.owner != principal.key:
         return False
-    return record.visibility is not Visibility.HIDDEN or Scope.OPERATE in principal.scopes
+    return record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
-from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard
-from passerelle.core.ids import place as shard_of
+from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard, shard_of
 from passerelle.core.payloads.conversation import SessionCreated
 from passerelle.core.session import machine as sessions
-from passerelle.core.session.machine import OpenSession
+from passerelle.core.session.machine import BeginSession
 from passerelle.core.wire.record import value
-from passerelle.runtime.records.writes import Terms, Writes
+from passerelle.runtime.records.writes import AppendOptions, Writes
 
 if TYPE_CHECKING:
     from passerelle.core.decision import Decision
@@ -113,7 +112,7 @@ def open_home(decision: Decision, ref: EntityRef, principal: Principal) -> None:
     created = SessionCreated(
         owner=principal.key, tenant=principal.tenant, principal=principal.id, title=TITLE
     )
-    decision.add(sessions.decide(None, OpenSession(ref.id, created)))
+    decision.add(sessions.decide(None, BeginSession(ref.id, created)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +143,9 @@ class Home:
         name = hash_key(principal, key or self.writes.ids.mint("home", principal.home))
         row = row or IdempotencyRow(name, name, b"", _KEY_TTL_MS)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             open_home(decision, ref, principal)
             decision.add([Fact(Scope(session, trace_id=trace_id), payload)])
-            return Terms(idem=row)
+            return AppendOptions(idem=row)
 
         await self.writes.decide(session, [ref], body)

@@ -27,15 +27,15 @@ from passerelle.core.errors import (
     StoreUnavailable,
 )
 from passerelle.core.events import Fact
-from passerelle.core.ids import derive_id, place
+from passerelle.core.ids import derive_id, shard_of
 from passerelle.core.payloads.approval import ChannelPermissionReturned
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.decision import Decision
     from passerelle.core.errors import CallerError
-    from passerelle.core.facts import Failure
+    from passerelle.core.facts import ErrorDetail
     from passerelle.core.principal import Principal
     from passerelle.core.task.record import TaskRecord
     from passerelle.runtime.records.writes import Writes
@@ -57,7 +57,7 @@ class Refusals:
         """Says what was refused, once in a minute; that it cannot be written lets nobody decide."""
         device = who.device or ""
         source = derive_id(
-            "rf", place(action.request.action_id), action.request.action_id, who.key, device
+            "rf", shard_of(action.request.action_id), action.request.action_id, who.key, device
         )
         minute = self.writes.clock.now_ms() // MINUTE_MS
         key = f"{source} {minute}"
@@ -74,9 +74,9 @@ class Refusals:
         )
         row = IdempotencyRow(key, key, b"", 2 * MINUTE_MS)
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             decision.add([Fact(action.scope, said)])
-            return Terms(idem=row)
+            return AppendOptions(idem=row)
 
         try:
             written = await self.writes.decide(action.scope.session_id, [], body)
@@ -101,7 +101,7 @@ def explain_failure(record: TaskRecord | None) -> PasserelleError:
     return PeerUnavailable("the turn has no answer") if failure is None else make_error(failure)
 
 
-def make_error(failure: Failure) -> PasserelleError:
+def make_error(failure: ErrorDetail) -> PasserelleError:
     """The error that a recorded failure of a peer is to the caller."""
     if failure.code == PeerRefused.code and failure.native is not None:
         native, details = int(failure.native), failure.details or ()

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.lag import Lag
     from passerelle.runtime.records.writes import Writes
 
-Row: TypeAlias = "tuple[int, str]"
+TaskListRow: TypeAlias = "tuple[int, str]"
 CHUNK: Final = 100
 _MOST_ROWS: Final = 2_000
 """Rows that one page looks at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class TaskLists:
     """Lists records of tasks."""
 
     writes: Writes
@@ -63,7 +63,7 @@ class Records:
         # Before the rows: what is carried in between is no reason to doubt them.
         doubt = await self.lag.find() if query.session_id is None else None
         found: list[Json] = []
-        last: Row | None = None
+        last: TaskListRow | None = None
         looked, token = 0, ""
         async for row, held in self.walk(self._choose_rows(principal, query)):
             if len(found) == query.page_size or looked == _MOST_ROWS:
@@ -76,15 +76,17 @@ class Records:
         page: JsonObject = {"tasks": found, "nextPageToken": token}
         return page if doubt is None else {**page, "marks": {"tasks": to_wire(doubt)}}
 
-    def _choose_rows(self, principal: Principal, query: ListRecords) -> AsyncIterator[Row]:
+    def _choose_rows(self, principal: Principal, query: ListRecords) -> AsyncIterator[TaskListRow]:
         before = read_token(query.page_token)
         if query.session_id is not None:
             return self.list_session(principal, query.session_id, before)
         return self.list_all(principal, before, query.agent)
 
-    async def walk(self, rows: AsyncIterator[Row]) -> AsyncIterator[tuple[Row, Held]]:
+    async def walk(
+        self, rows: AsyncIterator[TaskListRow]
+    ) -> AsyncIterator[tuple[TaskListRow, Held]]:
         """The stored tasks of rows, each under its newest name only; many are read at once."""
-        batch: list[Row] = []
+        batch: list[TaskListRow] = []
         async for row in rows:
             batch.append(row)
             if len(batch) == CHUNK:
@@ -94,7 +96,7 @@ class Records:
         for one in await self.load(batch):
             yield one
 
-    async def load(self, batch: list[Row]) -> list[tuple[Row, Held]]:
+    async def load(self, batch: list[TaskListRow]) -> list[tuple[TaskListRow, Held]]:
         """The stored tasks of some rows; one that is named by an earlier exposure is left out."""
         named = [(row, parsed) for row in batch if (parsed := parse_facade(row[1])) is not None]
         refs = {row: EntityRef(EntityKind.TASK, parsed[0]) for row, parsed in named}
@@ -108,17 +110,17 @@ class Records:
     async def list_all(
         self,
         principal: Principal,
-        before: Row | None,
+        before: TaskListRow | None,
         agent: str | None = None,
         also: tuple[str, ...] = (UNSEEN,),
-    ) -> AsyncIterator[Row]:
+    ) -> AsyncIterator[TaskListRow]:
         """Rows of every agent that the caller sees, or of one, merged with those of the lists that no agent has."""
         names = [agent] if agent is not None else self.list_agents()
         lanes = [
             _Lane(self.projections, principal.key, name, before)
             for name in (*filter(principal.sees, names), *also)
         ]
-        heads: list[tuple[Row, int]] = []
+        heads: list[tuple[TaskListRow, int]] = []
         for place, lane in enumerate(lanes):
             await _push(heads, lane, place)
         seen: set[str] = set()
@@ -130,8 +132,8 @@ class Records:
             await _push(heads, lanes[place], place)
 
     async def list_session(
-        self, principal: Principal, session_id: str, before: Row | None
-    ) -> AsyncIterator[Row]:
+        self, principal: Principal, session_id: str, before: TaskListRow | None
+    ) -> AsyncIterator[TaskListRow]:
         """Rows of one session, with its open tasks that nobody has seen yet.
 
         Raises:
@@ -165,11 +167,11 @@ class _Lane:
     projections: Projections
     owner: str
     agent: str
-    before: Row | None
-    _read: list[Row] = field(default_factory=list["Row"])
+    before: TaskListRow | None
+    _read: list[TaskListRow] = field(default_factory=list["TaskListRow"])
     _is_over: bool = False
 
-    async def take(self) -> Row | None:
+    async def take(self) -> TaskListRow | None:
         if not self._read and not self._is_over:
             page = await self.projections.read_index(self.owner, self.agent, self.before, CHUNK)
             self._read = [(at_ms, facade) for facade, at_ms in reversed(page)]
@@ -180,7 +182,7 @@ class _Lane:
         return self.before
 
 
-async def _push(heads: list[tuple[Row, int]], lane: _Lane, place: int) -> None:
+async def _push(heads: list[tuple[TaskListRow, int]], lane: _Lane, place: int) -> None:
     row = await lane.take()
     if row is not None:
         insort(heads, (row, place))

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from passerelle.core.commands import ListTasks
     from passerelle.core.decision import Held
     from passerelle.core.ports.log import EventLog
-    from passerelle.core.ports.projections import Part, Projections
+    from passerelle.core.ports.projections import IndexPart, Projections
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 
 _CHUNK: Final = 100
-_ENDS: Final[Mapping[str, Part]] = {
+_ENDS: Final[Mapping[str, IndexPart]] = {
     COMPLETED: "completed",
     CANCELED: "canceled",
     FAILED: "failed",

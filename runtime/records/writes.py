@@ -26,24 +26,23 @@ from passerelle.core.batch import (
     Unclaimed,
 )
 from passerelle.core.decision import Decision, Held
-from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import IdempotencyConflict, StoreUnavailable
-from passerelle.core.ids import place
-from passerelle.core.index_changes import derive_standing
+from passerelle.core.errors import IdempotencyConflict, StoreUnavailable, WriteConflict
+from passerelle.core.ids import shard_of
+from passerelle.core.index_changes import derive_index_changes
 from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import value
-from passerelle.runtime.records.action_index import Whereabouts
-from passerelle.runtime.records.glimpse import Glimpse
+from passerelle.runtime.records.action_index import ActionIndex
+from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 
     from passerelle.core.batch import (
         Batch,
-        Claim,
         DueChange,
+        DueClaim,
         Fence,
         IdempotencyRow,
         Loaded,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
         TargetChange,
     )
     from passerelle.core.ids import Shard
-    from passerelle.core.index_changes import Standing
+    from passerelle.core.index_changes import IndexChanges
     from passerelle.core.machine import Record
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.ports.log import EventLog
@@ -74,11 +73,11 @@ _NAMES: Final[dict[type[AppendResult], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AppendOptions:
     """What a batch carries beside its facts."""
 
     fence: Fence | None = None
-    claim: Claim | None = None
+    claim: DueClaim | None = None
     not_after_ms: int | None = None
     runs: tuple[RunMove, ...] = ()
     due: tuple[DueChange, ...] = ()
@@ -118,13 +117,13 @@ class Unread:
         return _hold(entity for entity in written if entity.ref in self.refs)
 
 
-Refusal: TypeAlias = Fenced | Unclaimed | Late
+WriteRefusal: TypeAlias = Fenced | Unclaimed | Late
 Outdated: TypeAlias = Conflict | StaleEpoch | Early
 """What was decided on is not so any more: whoever decided reads again and decides again."""
-Body: TypeAlias = "Callable[[Decision], Terms]"
+Body: TypeAlias = "Callable[[Decision], AppendOptions]"
 
 
-class Line(Protocol):
+class WriterLine(Protocol):
     """Held by one writer at a time, in the order in which they came."""
 
     async def acquire(self) -> None:
@@ -155,12 +154,12 @@ class Writes:
     news: Callable[[Shard], None] = field(default=lambda _shard: None)
     """Told of the shard of each stored batch of which somebody waits for what follows from it: a question that has to
     reach its inbox, a webhook. Everything else is found at the next regular visit."""
-    whereabouts: Whereabouts = field(default_factory=Whereabouts)
-    glimpse: Callable[[Glimpse], None] = field(default=lambda _glimpse: None)
+    whereabouts: ActionIndex = field(default_factory=ActionIndex)
+    on_feed_snapshot: Callable[[FeedSnapshot], None] = field(default=lambda _seen: None)
     """Told of each stored batch that a projection has to look at, and of what the feed held behind it."""
     shard_ms: Callable[[Shard], int] | None = None
     """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
-    find_line: Callable[[EntityRef], Line | None] = field(default=lambda _ref: None)
+    find_line: Callable[[EntityRef], WriterLine | None] = field(default=lambda _ref: None)
     """Where those stand who write an entity in this process without reading it before each append."""
     make_way: Callable[[Mapping[EntityRef, Held]], Awaitable[None]] = field(default=_make_no_way)
     """Has those who do so in other instances give way, after an append to what was read so has lost."""
@@ -186,8 +185,8 @@ class Writes:
             session,
             held,
             ids=self.ids,
-            shard=place(session),
-            now_ms=self.read_ms(place(session)),
+            shard=shard_of(session),
+            now_ms=self.read_ms(shard_of(session)),
             runtime_id=self.runtime_id,
             not_before=self._reached.get(session, ""),
         )
@@ -200,20 +199,20 @@ class Writes:
         self,
         decision: Decision,
         held: Mapping[EntityRef, Held],
-        terms: Terms,
+        terms: AppendOptions,
         op: str | None = None,
-    ) -> Written | Outdated | Refusal:
+    ) -> Written | Outdated | WriteRefusal:
         """Appends what was decided over ``held``; a conflict is a value, for those who decide again.
 
         ``op`` is the id of the operation when the same append was tried before.
         """
-        shard = place(decision.session)
+        shard = shard_of(decision.session)
         op = op or self.ids.mint("op", shard)
         batch, standing = compose(decision, held, terms, op, self.log.shard_epoch(shard))
         result = await self.append(batch, feed=standing.feed)
         written = await self._conclude(decision, op, result)
         if isinstance(result, Appended) and isinstance(written, Written) and result.tail:
-            self.glimpse(_see(batch, result, result.tail, written))
+            self.on_feed_snapshot(_see(batch, result, result.tail, written))
         if isinstance(written, Written):
             self._note_opened(held, written.held)
         return written
@@ -267,9 +266,9 @@ class Writes:
         self,
         decision: Decision,
         held: Mapping[EntityRef, Held],
-        terms: Terms,
+        terms: AppendOptions,
         pause_s: float,
-    ) -> Written | Outdated | Refusal:
+    ) -> Written | Outdated | WriteRefusal:
         """``commit`` for those who cannot ask again: while nobody knows whether it was stored, the same operation.
 
         Deciding anew would say everything a second time if the first try was stored after all.
@@ -277,7 +276,7 @@ class Writes:
         Raises:
             StoreUnavailable: it was not stored.
         """
-        op = self.ids.mint("op", place(decision.session))
+        op = self.ids.mint("op", shard_of(decision.session))
         unknown = False
         while True:
             try:
@@ -311,7 +310,7 @@ class Writes:
 
     async def _conclude(
         self, decision: Decision, op: str, result: AppendResult
-    ) -> Written | Outdated | Refusal:
+    ) -> Written | Outdated | WriteRefusal:
         match result:
             case Appended(first=first, last=last, chain=chain, now_ms=now_ms):
                 held = decision.settle(op, first)
@@ -340,7 +339,7 @@ class Writes:
         refs: Iterable[EntityRef],
         body: Body,
         known: Mapping[EntityRef, Held] | None = None,
-    ) -> Written | Refusal:
+    ) -> Written | WriteRefusal:
         """Reads, decides and appends, again after each conflict. ``known`` are the entities, just read.
 
         Whoever has lost stands in the line of those who append without reading, or it might lose each time. It must not
@@ -356,21 +355,21 @@ class Writes:
                 held = dict(known) if known and not tries else await self.load(wanted)
                 decision = self.begin(session, held)
                 terms = body(decision)
-                if decision.changes_nothing and terms == Terms():
+                if decision.changes_nothing and terms == AppendOptions():
                     return Written(held, 0, 0, decision.now_ms, unchanged=True)
                 outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Outdated):
                 return outcome
             await self.make_way(held)
             await self.step_back(tries)
-        raise ConflictError(
+        raise WriteConflict(
             "the record was changed by others again and again; try once more", session=session
         )
 
     @asynccontextmanager
     async def _stand_in_line(self, refs: Iterable[EntityRef]) -> AsyncGenerator[None]:
         """Nobody in the lines of ``refs`` appends meanwhile, unless it has been at that for long: then both try."""
-        taken: list[Line] = []
+        taken: list[WriterLine] = []
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LINE_S):
@@ -385,8 +384,8 @@ class Writes:
                 line.release()
 
 
-def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> Glimpse:
-    return Glimpse(
+def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> FeedSnapshot:
+    return FeedSnapshot(
         shard=batch.shard,
         session=batch.session,
         first=stored.first,
@@ -404,14 +403,14 @@ def _hold(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:
 def compose(
     decision: Decision,
     held: Mapping[EntityRef, Held],
-    terms: Terms,
+    terms: AppendOptions,
     op: str,
     shard_epoch: int,
-) -> tuple[Batch, Standing]:
+) -> tuple[Batch, IndexChanges]:
     """The batch of what was decided over ``held``, and what follows from its change of records."""
     before: dict[EntityRef, Record | None] = {ref: one.record for ref, one in held.items()}
     types = (event.type for event in decision.events)
-    standing = derive_standing(before, decision.states, types)
+    standing = derive_index_changes(before, decision.states, types)
     batch = decision.compose(
         op,
         shard_epoch,

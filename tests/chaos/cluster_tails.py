@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import redis
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from tests.chaos.lost_tails import (
     Errand,
     Scene,
@@ -150,7 +150,7 @@ async def _play(scene: Scene, cluster: Cluster, draw: Random) -> list[str]:
         load.is_early = False
         # Whoever still has a question has had it for long: its replica knows it.
         await cluster.await_replicated(target)
-        there = [one for one in asked if cluster.serves(target, place(one.task_id))]
+        there = [one for one in asked if cluster.serves(target, shard_of(one.task_id))]
         cluster.cut_replication(target)
         cut_s = time.monotonic()
         in_tail = [asyncio.create_task(scene.begin(errand)) for errand in late]

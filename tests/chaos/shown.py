@@ -14,7 +14,7 @@ from tests.chaos.site import KEY
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
-    from passerelle.demo.devices import Device
+    from passerelle.demo.devices import DemoDevice
     from tests.chaos.callers import Caller, Told
     from tests.chaos.proofs import Truth
     from tests.chaos.records import Records
@@ -98,7 +98,7 @@ class Shown:
                 for name in names[first : first + _FOLLOWED]:
                     await self._prove_session(device, name, labels[name])
 
-    async def _prove_session(self, device: Device, session: str, label: str) -> None:
+    async def _prove_session(self, device: DemoDevice, session: str, label: str) -> None:
         stream, top = f"session:{session}", await self.records.read_top(session)
         try:
             await wait_for(f"{session} is read", lambda: device.find_end(stream) >= top)

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import redis
 
-from passerelle.core.ids import ALL_SHARDS, place
+from passerelle.core.ids import ALL_SHARDS, shard_of
 from passerelle.store import keys
 
 _LEASE_ROW: Final = "own:"
@@ -66,13 +66,13 @@ class StoreView:
 
     def hasten(self, row: str) -> None:
         """Has a row come due now, if it is still there."""
-        shard = place(row.split(":")[1])
+        shard = shard_of(row.split(":")[1])
         self._ask([("ZADD", keys.due(shard), "XX", 1, row)])
 
     def count_untold(self, channel: str, kind: str) -> int:
         """How many of one kind of fact came up about a device link and stand in no event yet."""
         names = (f"n:{kind}", f"t:{kind}")
-        [counts] = self._ask([("HMGET", keys.channel(place(channel), channel), *names)])
+        [counts] = self._ask([("HMGET", keys.channel(shard_of(channel), channel), *names)])
         ever, told = (int(one or 0) for one in cast("list[bytes | None]", counts))
         return ever - told
 

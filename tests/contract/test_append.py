@@ -15,9 +15,9 @@ from passerelle.core.batch import (
     Again,
     Appended,
     Batch,
-    Claim,
     Conflict,
     DueChange,
+    DueClaim,
     Early,
     Fence,
     Fenced,
@@ -371,7 +371,7 @@ async def test_settled_row_goes_with_the_fact_and_only_by_the_holder_of_the_clai
             0,
             EPOCH,
             entities=(at.write(Stamp(1, "op_a")),),
-            claim=Claim(row.member, token),
+            claim=DueClaim(row.member, token),
             due=(DueChange(f"timeout:{at.task}", 2),),
         )
 
@@ -495,7 +495,7 @@ async def test_own_operation_is_recognised_before_anything_that_it_changed(store
         EPOCH,
         entities=(at.write(Stamp(1, "op_a"), fields={"own": b"somebody.1"}),),
         events=(event(),),
-        claim=Claim(row.member, row.token),
+        claim=DueClaim(row.member, row.token),
         not_after_ms=await server_now(store, at) + 60_000,
     )
     assert isinstance(await store.log.append(batch), Appended)

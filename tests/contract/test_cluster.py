@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.batch import Appended, Batch, Incarnation
-from passerelle.core.ids import ALL_SHARDS, Shard, place
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.leases import Lease, LeaseWish
 from passerelle.core.ports.projections import IndexRow
 from passerelle.store.info import parse_info
@@ -138,7 +138,7 @@ async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
     cluster: Server, tmp_path: Path
 ) -> None:
     owner = make_place().session
-    shard = place(owner)
+    shard = shard_of(owner)
     async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
         home = f"redis://{store.nodes.node(shard).endpoint.name}"
         target = next(url for url in cluster.nodes if url != home)

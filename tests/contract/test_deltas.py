@@ -7,7 +7,7 @@ import pytest
 from passerelle.core.events import EncodedEvent, Event, Fact, encode_event
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.run import ModelDelta
-from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.deltas import TextDelta
 from passerelle.store.store import Store
 from tests.support.batches import Place, event, make_place
 from tests.support.engine import Server, ask
@@ -24,14 +24,14 @@ def delta(at: Place, text: str, start: int) -> EncodedEvent:
 
 @pytest.mark.requirement("EVC-6", "I1")
 async def test_text_is_heard_and_stored_nowhere(store: Store, server: Server) -> None:
-    at, heard = make_place(), list[Delta]()
+    at, heard = make_place(), list[TextDelta]()
     await store.deltas.listen(at.stream, heard.append)
     assert await store.deltas.publish(at.stream, delta(at, "the ", 0)) == 1
     assert await store.deltas.publish(at.stream, delta(at, "nächste", 4)) == 1
     await wait_until(lambda: len(heard) == 2, 15, "both pieces of text")
     assert heard == [
-        Delta(f"{at.task}/answer", 0, "the "),
-        Delta(f"{at.task}/answer", 4, "nächste"),
+        TextDelta(f"{at.task}/answer", 0, "the "),
+        TextDelta(f"{at.task}/answer", 4, "nächste"),
     ]
     assert {one.facade for one in heard} == {at.task}
     keys = [ask(url, "KEYS", f"*{at.session}*") for url in server.nodes]
@@ -39,7 +39,7 @@ async def test_text_is_heard_and_stored_nowhere(store: Store, server: Server) ->
 
 
 async def test_whoever_publishes_learns_that_nobody_listens(store: Store) -> None:
-    at, other, heard = make_place(), make_place(), list[Delta]()
+    at, other, heard = make_place(), make_place(), list[TextDelta]()
     await store.deltas.listen(other.stream, heard.append)
     assert await store.deltas.publish(at.stream, delta(at, "nobody", 0)) == 0
     await store.deltas.ignore(other.stream)
@@ -48,7 +48,7 @@ async def test_whoever_publishes_learns_that_nobody_listens(store: Store) -> Non
 
 
 async def test_what_is_no_text_is_passed_over(store: Store) -> None:
-    at, heard = make_place(), list[Delta]()
+    at, heard = make_place(), list[TextDelta]()
     await store.deltas.listen(at.stream, heard.append)
     await store.deltas.publish(at.stream, event())
     await store.deltas.publish(at.stream, delta(at, "text", 0))
@@ -57,7 +57,7 @@ async def test_what_is_no_text_is_passed_over(store: Store) -> None:
 
 
 async def test_text_does_not_wake_readers_of_what_is_stored(store: Store) -> None:
-    at, hints, heard = make_place(), list[bytes](), list[Delta]()
+    at, hints, heard = make_place(), list[bytes](), list[TextDelta]()
     await store.hints.subscribe(at.stream, hints.append)
     await store.deltas.listen(at.stream, heard.append)
     await store.deltas.publish(at.stream, delta(at, "text", 0))

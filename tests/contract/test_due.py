@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.batch import Batch, DueChange, Incarnation
 from passerelle.core.ids import Shard
-from passerelle.core.ports.due import Claimed
+from passerelle.core.ports.due import ClaimedRows
 from passerelle.core.ports.leases import LeaseWish, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -67,7 +67,7 @@ async def test_row_of_a_claimant_that_died_comes_back_with_another_token(store: 
     shard = await put(store, ("k:x", 1))
     (first,) = (await store.due.claim(shard, 1, 20)).rows
 
-    async def again() -> Claimed | None:
+    async def again() -> ClaimedRows | None:
         claimed = await store.due.claim(shard, 1, 60_000)
         return claimed if claimed.rows else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.batch import Batch, OpenChange, Stamp, TargetChange
-from passerelle.store.retention import Archived, Held, NotTrimmed, Trimmed
+from passerelle.store.retention import Archived, NotTrimmed, PrefixHeld, Trimmed
 from passerelle.store.store import Store
 from passerelle.store.targets import Target
 from tests.support.batches import EPOCH, Place, event, make_place, operation
@@ -70,7 +70,7 @@ async def test_trim_past_the_end_or_below_the_line_does_nothing(store: Store) ->
 
 async def test_open_task_holds_its_first_fact(store: Store) -> None:
     at = await begin(store, open_from=8)
-    assert await store.retention.trim(at.session, 8, ARCHIVE) == Held("open", 8)
+    assert await store.retention.trim(at.session, 8, ARCHIVE) == PrefixHeld("open", 8)
     assert await store.retention.trim(at.session, 7, ARCHIVE) == Trimmed(8)
 
 
@@ -79,7 +79,7 @@ async def test_device_seen_lately_holds_what_it_has_not_acked(store: Store) -> N
     now = await server_now(store, at)
     await store.acks.store_ack(at.stream, "lately", 1, f"{EPOCH}.6.0badcafe", now)
     await store.acks.store_ack(at.stream, "long ago", 1, f"{EPOCH}.2.0badcafe", LONG_AGO_MS)
-    assert await store.retention.trim(at.session, 7, ARCHIVE) == Held("ack", 6)
+    assert await store.retention.trim(at.session, 7, ARCHIVE) == PrefixHeld("ack", 6)
     assert await store.acks.read_ack(at.stream, "long ago") is not None
     assert await store.retention.trim(at.session, 6, ARCHIVE) == Trimmed(7)
     assert await store.acks.read_ack(at.stream, "long ago") is None
@@ -93,9 +93,9 @@ async def test_tab_holds_what_it_has_not_acked_for_an_hour_and_is_remembered_for
     two_hours_ago_ms = now - 2 * 3600 * 1000
     await store.acks.store_ack(at.stream, "laptop#1", 1, f"{EPOCH}.6.0badcafe", now)
     await store.acks.store_ack(at.stream, "laptop#2", 1, f"{EPOCH}.2.0badcafe", two_hours_ago_ms)
-    assert await store.retention.trim(at.session, 7, ARCHIVE) == Held("ack", 6)
+    assert await store.retention.trim(at.session, 7, ARCHIVE) == PrefixHeld("ack", 6)
     await store.acks.store_ack(at.stream, "laptop", 1, f"{EPOCH}.3.0badcafe", two_hours_ago_ms)
-    assert await store.retention.trim(at.session, 6, ARCHIVE) == Held("ack", 3)
+    assert await store.retention.trim(at.session, 6, ARCHIVE) == PrefixHeld("ack", 3)
     assert await store.retention.trim(at.session, 3, ARCHIVE) == Trimmed(4)
     assert await store.acks.read_ack(at.stream, "laptop#2") == f"{EPOCH}.2.0badcafe"
 
@@ -115,7 +115,7 @@ async def test_live_target_holds_what_it_has_not_got_and_a_dead_one_does_not(sto
     at = await begin(store)
     await hook_on(store, at, "dead", Target("dead", "*", f"{EPOCH}.1.0badcafe", 9, 1))
     await hook_on(store, at, "hook", Target("backoff", "*", f"{EPOCH}.4.0badcafe", 1, 1))
-    assert await store.retention.trim(at.session, 5, ARCHIVE) == Held("target", 4)
+    assert await store.retention.trim(at.session, 5, ARCHIVE) == PrefixHeld("target", 4)
     assert await store.retention.trim(at.session, 4, ARCHIVE) == Trimmed(5)
 
 
@@ -125,9 +125,9 @@ async def test_past_the_cap_the_older_half_goes_whatever_holds_it(store: Store) 
     async def trim(upto: int) -> object:
         return await store.retention.trim(at.session, upto, ARCHIVE, cap_entries=15)
 
-    assert await trim(11) == Held("open", 1)
+    assert await trim(11) == PrefixHeld("open", 1)
     assert await trim(10) == Trimmed(11)
-    assert await trim(15) == Held("open", 1)
+    assert await trim(15) == PrefixHeld("open", 1)
 
 
 async def test_stream_trimmed_to_nothing_goes_on_where_it_was(store: Store) -> None:

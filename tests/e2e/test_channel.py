@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 from passerelle.client.channel import ChannelClient
 from passerelle.core.event_type import EventType
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.demo.devices import Device, open_device
+from passerelle.demo.devices import DemoDevice, open_device
 from passerelle.demo.network import open_network
 from passerelle.demo.processes import GatewayProcess
 from passerelle.protocol.frames import SUBPROTOCOL
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.anyio
 
 
 @contextlib.asynccontextmanager
-async def open_eager_device(url: str, token: str) -> AsyncGenerator[Device]:
+async def open_eager_device(url: str, token: str) -> AsyncGenerator[DemoDevice]:
     """A device that connects again at once, so that a test may cut it often."""
     address = f"{url.replace('http', 'ws', 1)}/v1/channel"
     async with ChannelClient(address, token=token, device="eager", jitter=lambda: 0.0) as client:
-        device = Device("eager", client)
+        device = DemoDevice("eager", client)
         await device.await_welcome()
         yield device
         await device.leave()

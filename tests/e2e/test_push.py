@@ -1,4 +1,4 @@
-"""Push notifications over the installed command: a kill in the middle, dead letters, and another try for them."""
+"""Push notifications over the installed command: a kill in the middle, dead letters, and a retry for them."""
 
 from __future__ import annotations
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from passerelle.a2a_mapping.cards import Edge
+from passerelle.a2a_mapping.cards import PublicEdge
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.commands import ListAgents
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from tests.support.scripted_peer import ScriptedPeer
 
 pytestmark = pytest.mark.anyio
-OWNER = Principal("owner", scopes=frozenset(Scope))
+OWNER = Principal("owner", scopes=frozenset(AccessScope))
 TAGS = {"writer": frozenset({"standard"})}
 
 
@@ -76,7 +76,7 @@ async def scene() -> AsyncGenerator[Scene]:
         peer.card = make_card(peer.url)
         configs = [PeerConfig("writer", peer.url), PeerConfig("gone", "http://127.0.0.1:9")]
         peers = PeerRegistry(configs, clock)
-        edge = Edge(versions=("1.0",))
+        edge = PublicEdge(versions=("1.0",))
         catalogue = Catalogue(
             peers, lambda name: TAGS.get(name, frozenset()), edge, "https://gateway.example"
         )
@@ -131,7 +131,7 @@ async def test_agents_are_found_by_skill_and_tag(
 
 
 async def test_caller_sees_only_what_it_may_call(scene: Scene) -> None:
-    narrow = Principal("n", scopes=frozenset({Scope.CALL}), agents=frozenset({"gone"}))
+    narrow = Principal("n", scopes=frozenset({AccessScope.CALL}), agents=frozenset({"gone"}))
     assert await scene.names(ListAgents(), narrow) == ["gone"]
-    reader = Principal("r", scopes=frozenset({Scope.READ_TASKS}))
+    reader = Principal("r", scopes=frozenset({AccessScope.READ_TASKS}))
     assert await scene.names(ListAgents(), reader) == []

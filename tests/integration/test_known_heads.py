@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from passerelle.gateway import server
 from passerelle.gateway.a2a.heads import (
     BeginOffered,
-    Kept,
+    HeadCache,
     ServeOffered,
     ServerExtensions,
     find_offer,
@@ -59,7 +59,7 @@ class App:
     waits: bool = False
     """Whether nothing is answered until the caller has left."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
-    kept: list[Kept] = field(default_factory=list[Kept])
+    kept: list[HeadCache] = field(default_factory=list[HeadCache])
     left: int = 0
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from passerelle.core.credentials import Credentials
-from passerelle.core.errors import ConfigInvalid, Conflict, Unauthenticated
+from passerelle.core.errors import ConfigInvalid, Unauthenticated, WriteConflict
 from passerelle.gateway.auth.access import find_place, open_access
 from passerelle.gateway.auth.owner import rotate_owner_token
 from passerelle.gateway.auth.rotation import run_rotation
@@ -96,7 +96,7 @@ async def site(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asy
 
 def knows(access: Access, token: str) -> bool:
     """Whether a token is the owner's now."""
-    found = access.authenticator.recognize(Credentials(token))
+    found = access.authenticator.authenticate_cached(Credentials(token))
     return found is not None and found.id == "owner"
 
 
@@ -263,7 +263,7 @@ async def test_of_two_rotations_at_once_one_is_told_that_it_lost(site: Site) -> 
         return found
 
     rows.read = read_before_the_other  # type: ignore[method-assign]
-    with pytest.raises(Conflict):
+    with pytest.raises(WriteConflict):
         await rotate_owner_token(place)
     assert await read() == theirs
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from passerelle.gateway.a2a.heads import Kept, ServerExtensions, find_offer
-from passerelle.gateway.a2a.http_request import Left
+from passerelle.gateway.a2a.heads import HeadCache, ServerExtensions, find_offer
+from passerelle.gateway.a2a.http_request import OnCallerLeft
 from passerelle.gateway.a2a.reply import HttpReply
 from tests.support.serving import serving
 
@@ -35,13 +35,13 @@ class Observed:
         self.took = took
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> HeadCache:
         return self.offered.kept
 
     def take_body(self) -> bytes | None:
         return self.offered.take_body()
 
-    def watch(self, left: Left) -> Callable[[], object]:
+    def watch(self, left: OnCallerLeft) -> Callable[[], object]:
         return self.offered.watch(left)
 
     def write_at_once(self, status: int, lines: bytes, body: bytes) -> bool:

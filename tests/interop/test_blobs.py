@@ -17,7 +17,7 @@ import pytest
 from obstore.store import MemoryStore, S3Store
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
-from passerelle.core.ids import Shard, place
+from passerelle.core.ids import Shard, shard_of
 from passerelle.core.task.status import Status
 from passerelle.store.blobs import BlobStore, open_blobs, open_copies
 from tests.interop.environments import S3, require
@@ -158,7 +158,7 @@ async def test_content_of_a_task_stands_in_the_bucket(engine_server: Server, buc
         record = await house.until(accepted, Status.COMPLETED)
         (artifact,) = record.artifacts
         assert artifact.blob is not None
-        content = await open_blobs(bucket).get(place(accepted.task_id), artifact.blob)
+        content = await open_blobs(bucket).get(shard_of(accepted.task_id), artifact.blob)
         assert content is not None
         assert hashlib.sha256(content).hexdigest() == artifact.blob
         assert "x" * 1000 in str(await house.read(accepted))

@@ -18,7 +18,7 @@ from tests.support.proof import read_stream
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.payloads.approval import Decision
+    from passerelle.core.payloads.approval import ApprovalDecision
     from passerelle.store.store import Store
     from tests.races.agent import Cashier
     from tests.races.racers import Result, Told
@@ -91,7 +91,7 @@ def judge(results: Iterable[Result], questions: dict[str, Question], cashier: Ca
     return judgement
 
 
-def _judge_tolds(decision: Decision, tolds: list[Told]) -> list[str]:
+def _judge_tolds(decision: ApprovalDecision, tolds: list[Told]) -> list[str]:
     """Exactly one has won if a person did, and everybody was told of the decision that is stored."""
     won = [told for told in tolds if told.outcome == "won"]
     by_answer = decision.source == "answer"

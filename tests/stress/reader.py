@@ -14,7 +14,7 @@ from typing import Final
 
 from passerelle.client.channel import ChannelClient, ChannelStopped, StreamClosed
 from passerelle.client.cursor_stores import MemoryCursors
-from passerelle.client.items import Event, Gap, GapChoice, Item, Offline, Snapshot, Status
+from passerelle.client.items import Event, Gap, GapChoice, Item, LinkStatus, Offline, Snapshot
 from passerelle.protocol.closing import CloseCode
 from tests.support.waiting import wait_until
 
@@ -141,6 +141,6 @@ class Reader:
             case _:
                 return
 
-    def _note_status(self, status: Status) -> None:
+    def _note_status(self, status: LinkStatus) -> None:
         if isinstance(status, Offline) and status.code is not None:
             self.codes[status.code] += 1

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass, field, replace
 
-from passerelle.core.approval.commands import ActionCommand, Answer, OpenAction
+from passerelle.core.approval.commands import ActionCommand, AnswerAction, OpenAction
 from passerelle.core.approval.machine import decide, evolve
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard, compose_id
-from passerelle.core.payloads.approval import Option, Origin, RemotePause, Request
-from passerelle.core.principal import Principal
-from passerelle.core.principal import Scope as Right
+from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin, RemotePause
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.times import format_ms
 
 NOW_MS = 1_800_000_000_000
@@ -20,7 +19,7 @@ SHARD = Shard(0x2F)
 OWNER = Principal(
     "ada",
     kind="person",
-    scopes=frozenset({Right.DECIDE, Right.DECIDE_HIGH}),
+    scopes=frozenset({AccessScope.DECIDE, AccessScope.DECIDE_HIGH}),
     device="dev-1",
     device_name="phone",
 )
@@ -49,9 +48,9 @@ SCOPE = Scope(
 )
 
 
-def make_request(number: int = 1, /, **changes: object) -> Request:
+def make_request(number: int = 1, /, **changes: object) -> ApprovalRequest:
     """A permission asked by a peer, owned by ``OWNER``, open for an hour."""
-    request = Request(
+    request = ApprovalRequest(
         action_id=make_id("act", number),
         kind="permission",
         action_type="tool_call",
@@ -73,7 +72,7 @@ def make_request(number: int = 1, /, **changes: object) -> Request:
     return replace(request, **changes)  # type: ignore[arg-type]  # the caller names the fields
 
 
-def make_input(number: int = 1, /, **changes: object) -> Request:
+def make_input(number: int = 1, /, **changes: object) -> ApprovalRequest:
     """A question in plain words."""
     words: dict[str, object] = {
         "kind": "input",
@@ -84,9 +83,11 @@ def make_input(number: int = 1, /, **changes: object) -> Request:
     return make_request(number, **{**words, **changes})
 
 
-def make_answer(record: ActionRecord, option: str | None = "allow", /, **changes: object) -> Answer:
+def make_answer(
+    record: ActionRecord, option: str | None = "allow", /, **changes: object
+) -> AnswerAction:
     """A valid answer of the owner to what stands in ``record``."""
-    answer = Answer(OWNER, record.rev, record.request.digest, make_id("dec"), option)
+    answer = AnswerAction(OWNER, record.rev, record.request.digest, make_id("dec"), option)
     return replace(answer, **changes)  # type: ignore[arg-type]  # the caller names the fields
 
 
@@ -113,7 +114,7 @@ class Stream:
         self.record = evolve(self.record, event)
         return event
 
-    def open(self, request: Request | None = None) -> ActionRecord:
+    def open(self, request: ApprovalRequest | None = None) -> ActionRecord:
         """Asks, and returns the open record."""
         self.tell(OpenAction(request or make_request(), SCOPE))
         return self.now

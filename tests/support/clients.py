@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.gateway.settings.callers import (
     DEFAULT_SCOPES,
@@ -17,7 +17,7 @@ def make_client(
     name: str,
     key: str | None,
     *agents: str,
-    scopes: tuple[Scope, ...] = DEFAULT_SCOPES,
+    scopes: tuple[AccessScope, ...] = DEFAULT_SCOPES,
     kind: CallerKind = "service",
     certificate: str | None = None,
 ) -> ClientSettings:

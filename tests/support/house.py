@@ -31,15 +31,15 @@ from passerelle.core.commands import (
     RespondAction,
     SubmitTurn,
     TurnAccepted,
-    Wait,
+    WaitMode,
 )
 from passerelle.core.events import Event, decode_event
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.ids import ALL_SHARDS, Shard, place
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import Entry
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
@@ -48,15 +48,15 @@ from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
+from passerelle.gateway.dependencies import Dependencies
 from passerelle.gateway.parts import Parts, make_parts
-from passerelle.gateway.surroundings import Dependencies
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.records.task_fields import OWNER
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
 from passerelle.store.blobs import BlobStore
 from passerelle.store.connection import pack
@@ -67,8 +67,8 @@ from tests.support.proof import prove_session, read_stream
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
 
-ADA: Final = Principal("ada", kind="person", scopes=frozenset(Scope))
-BOB: Final = Principal("bob", kind="person", scopes=frozenset(Scope))
+ADA: Final = Principal("ada", kind="person", scopes=frozenset(AccessScope))
+BOB: Final = Principal("bob", kind="person", scopes=frozenset(AccessScope))
 QUICK: Final = Timeouts(
     poll_s=0.02,
     poll_max_s=0.05,
@@ -180,7 +180,7 @@ class House:
         held = await self.parts.writes.load([task])
         decision = self.parts.writes.begin(accepted.session_id, held)
         decision.set_field(task, OWNER, str(driver).encode())
-        outcome = await self.parts.writes.commit(decision, held, Terms())
+        outcome = await self.parts.writes.commit(decision, held, AppendOptions())
         assert isinstance(outcome, Written), outcome
 
     @property
@@ -204,7 +204,7 @@ class House:
         text: str,
         *,
         agent: str = "echo",
-        wait: Wait = "unary",
+        wait: WaitMode = "unary",
         who: Principal = ADA,
         task: str | None = None,
         context_id: str | None = None,
@@ -346,7 +346,7 @@ class House:
             "output": self._expire_output,
             "prepare": self._put_back,
         }
-        await handlers[kind](place(row.entity), row, self.clock.now_ms())
+        await handlers[kind](shard_of(row.entity), row, self.clock.now_ms())
 
     async def _put_back(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         await self.parts.tasks.starting.preparing.on_due(shard, row, self._keep)
@@ -356,7 +356,7 @@ class House:
 
     async def due(self, entity: str) -> dict[str, str]:
         """The due rows in the shard of an entity, with the scores that claim them."""
-        shard = place(entity.partition(":")[0])
+        shard = shard_of(entity.partition(":")[0])
         (flat,) = await self.store.nodes.read(
             shard, pack("ZRANGE", keys.due(shard), 0, -1, "WITHSCORES")
         )

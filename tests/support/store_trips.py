@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from passerelle.channels.connection import Connection
+from passerelle.channels.connection import ChannelConnection
 from passerelle.delegation.duties.relay import Relay
 from passerelle.delegation.runs import dispatch
 from passerelle.gateway.http import v1
@@ -26,7 +26,7 @@ from passerelle.store.connection import RespValue
 from passerelle.store.scripts import OPERATIONS, read_script
 
 ERRANDS: Final = (
-    (Connection, "_call", "request"),
+    (ChannelConnection, "_call", "request"),
     (getattr(v1, "_Endpoint"), "answer", "request"),  # noqa: B009  private to its module
     (dispatch, "drive", "driver"),
     (Relay, "pass_on", "relay"),

@@ -11,7 +11,7 @@ from passerelle.core.events import Event, Fact
 from passerelle.core.facts import (
     Coverage,
     ErrorCategory,
-    Failure,
+    ErrorDetail,
     Ref,
     RetryPolicy,
     Scope,
@@ -23,34 +23,34 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
     AcceptTask,
     ArchiveTask,
+    BeginTask,
     BlockTask,
-    CompleteTask,
     ConfirmCancel,
+    ContinueTask,
     Cover,
-    CreateTask,
+    DescribeTask,
+    EndInError,
     EndRun,
     EndWait,
     FailRun,
-    FailTask,
     LinkTask,
     LoseTask,
     ObserveArtifact,
     ObserveOutput,
     ObserveStatus,
-    PauseTask,
+    PrepareRetry,
     PrepareTask,
     PutBack,
     QueueTask,
     RecordDelivery,
     ReportProgress,
     RequestCancel,
-    ResumeTask,
-    RetryTask,
     SendInput,
     StartRun,
+    SucceedTask,
+    SuspendTask,
     TaskCommand,
     TimeOutTask,
-    UpdateTask,
     WaitFor,
     WithholdEnd,
 )
@@ -60,7 +60,7 @@ from passerelle.core.task.status import Delivery, Status
 from passerelle.core.wire.times import format_ms
 
 SCOPE = Scope("se_1", "th_1", "turn_1", "task_1")
-FAILURE = Failure("peer_failed", ErrorCategory.PEER, "it broke")
+FAILURE = ErrorDetail("peer_failed", ErrorCategory.PEER, "it broke")
 CREATED = say.TaskCreated(
     objective="say hello",
     title="say hello",
@@ -86,7 +86,7 @@ ARTIFACT = ArtifactChanged(
 )
 
 ONE_OF_EACH: tuple[TaskCommand, ...] = (
-    CreateTask(SCOPE, CREATED),
+    BeginTask(SCOPE, CREATED),
     AcceptTask(),
     QueueTask("peer:echo", "busy", 1),
     PrepareTask("card"),
@@ -98,19 +98,19 @@ ONE_OF_EACH: tuple[TaskCommand, ...] = (
     WaitFor(say.TaskWaiting("input", Status.WAITING_INPUT, action_ids=("act_1",))),
     EndWait("answered"),
     BlockTask(say.TaskBlocked("task_2", "dependency", "waits for task_2")),
-    PauseTask("owner"),
-    ResumeTask("go on"),
+    SuspendTask("owner"),
+    ContinueTask("go on"),
     EndRun("TASK_STATE_COMPLETED"),
     FailRun(Status.FAILED, FAILURE),
     RecordDelivery("facade", Delivery.DELIVERED),
-    CompleteTask(say.TaskCompleted("TASK_STATE_COMPLETED", (), (), Delivery.DELIVERED)),
-    FailTask(FAILURE),
-    RetryTask(say.TaskRetrying("peer_failed", 2)),
+    SucceedTask(say.TaskCompleted("TASK_STATE_COMPLETED", (), (), Delivery.DELIVERED)),
+    EndInError(FAILURE),
+    PrepareRetry(say.TaskRetrying("peer_failed", 2)),
     LoseTask(format_ms(0), "out of reach"),
     RequestCancel(say.TaskCancelRequested("owner", "user", "active_run")),
     ConfirmCancel(say.TaskCancelled("owner", "user")),
     TimeOutTask(say.TaskTimedOut("total", 1000)),
-    UpdateTask({"title": {"old": "say hello", "new": "hello"}}),
+    DescribeTask({"title": {"old": "say hello", "new": "hello"}}),
     LinkTask(say.TaskDependencyUpdated("edge_1", "source_task", "task_9", "open")),
     ArchiveTask("archive/1"),
     ReportProgress(say.TaskProgress(percent=40, step="2 of 5")),
@@ -173,7 +173,7 @@ class Story:
 def make_story(*commands: TaskCommand) -> Story:
     """A task that was created and told ``commands``."""
     story = Story()
-    story.tell(CreateTask(SCOPE, CREATED))
+    story.tell(BeginTask(SCOPE, CREATED))
     for command in commands:
         story.tell(command)
     return story

@@ -46,7 +46,7 @@ export class ChannelStopped extends ChannelError {
   }
 }
 
-/** A call was answered with an error; `retry` are seconds after which another try can help. */
+/** A call was answered with an error; `retry` are seconds after which a retry can help. */
 export class CallRefused extends ChannelError {
   /**
    * @param {string} code

@@ -135,7 +135,7 @@ export interface Unregister {
 }
 
 /** One more of the answers to a streaming call: a StreamResponse. */
-export interface Item {
+export interface AnswerItem {
   t: "item";
   /** that of the call */
   id: string;
@@ -146,7 +146,7 @@ export interface Item {
 }
 
 /** A piece of the JSON text that the next `item`, `ok` or `rpc` with this id has as its `d`. */
-export interface Piece {
+export interface AnswerPiece {
   t: "more";
   /** that of the call */
   id: string;
@@ -172,7 +172,7 @@ export interface Failed {
   code: string;
   /** for people */
   msg?: string;
-  /** seconds after which another try can help */
+  /** seconds after which a retry can help */
   retry?: number;
   /** details */
   d?: JsonObject;
@@ -348,7 +348,7 @@ export interface Failure {
   code: string;
   /** for people */
   msg: string;
-  /** seconds after which another try can help */
+  /** seconds after which a retry can help */
   retry?: number;
   /** details */
   d?: JsonObject;
@@ -367,7 +367,7 @@ export interface Refusal {
   s?: string;
   /** whether a close follows */
   fatal?: boolean;
-  /** seconds after which another try can help */
+  /** seconds after which a retry can help */
   retry?: number;
 }
 
@@ -495,8 +495,8 @@ export type ClientFrame =
   | SayPresence
   | Register
   | Unregister
-  | Item
-  | Piece
+  | AnswerItem
+  | AnswerPiece
   | Done
   | Failed
   | TakeMore

@@ -15,7 +15,7 @@ const PATH = new URL("../../../tests/vectors/channel.json", import.meta.url);
 const vectors = JSON.parse(readFileSync(PATH, "utf8"));
 
 for (const [code, again] of vectors.closing) {
-  test(`close code ${code} is ${again ? "worth another try" : "the end"}`, () => {
+  test(`close code ${code} is ${again ? "worth a retry" : "the end"}`, () => {
     assert.equal(isRetryable(code), again);
   });
 }

@@ -30,7 +30,7 @@ from passerelle.client.items import (
     CallRefused,
     ChannelStopped,
     Connected,
-    Status,
+    LinkStatus,
     Stopped,
     UnknownOutcome,
 )
@@ -80,7 +80,7 @@ class ReverseAgent:
         path: str | None = None,
         most: int = 8,
         device: str | None = None,
-        on_status: Callable[[Status], None] | None = None,
+        on_status: Callable[[LinkStatus], None] | None = None,
         jitter: Callable[[], float] = draw,
         tls: SSLContext | None = None,
     ) -> None:
@@ -129,7 +129,7 @@ class ReverseAgent:
             self._stop(Stopped(CloseCode.NORMAL))
 
     @property
-    def status(self) -> Status:
+    def status(self) -> LinkStatus:
         """Connecting, Connected (and served), Offline or Stopped."""
         return self._keeper.status
 

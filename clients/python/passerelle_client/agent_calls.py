@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
-from passerelle.client.asgi_app import A2aError, Fault, HttpError, Result
+from passerelle.client.asgi_app import A2aError, AppAnswer, Fault, HttpError
 from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
+    AnswerItem,
+    AnswerPiece,
     CallPiece,
     Credit,
     Done,
     Failed,
-    Item,
-    Piece,
     StopWaiting,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from passerelle.client.asgi_app import Exchange, InProcess, Outcome
+    from passerelle.client.asgi_app import AppExchange, AppOutcome, InProcess
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.reverse_frames import AgentCall, AnswerFrame
 
@@ -46,7 +46,7 @@ class _Work:
 
     id: str
     room: asyncio.Semaphore
-    exchange: Exchange | None = None
+    exchange: AppExchange | None = None
     is_wanted: bool = True
     items: int = 0
 
@@ -117,7 +117,7 @@ class CallsAtWork:
             if work.is_wanted:  # it may not be any more
                 work.items += 1
                 rest = await self._send_pieces(work, data)
-                await self._send(Item(call.id, work.items, rest))
+                await self._send(AnswerItem(call.id, work.items, rest))
 
         method = call.method.removeprefix(AGENT_METHODS)
         work.exchange = self._app.begin(method, params, headers, on_item)
@@ -130,9 +130,9 @@ class CallsAtWork:
         value: JsonObject = orjson.loads("".join(pieces))
         return value
 
-    async def _finish(self, work: _Work, outcome: Outcome) -> None:
+    async def _finish(self, work: _Work, outcome: AppOutcome) -> None:
         match outcome:
-            case Result(data):
+            case AppAnswer(data):
                 rest = data
                 if data is not None and work.is_wanted:
                     rest = await self._send_pieces(work, data)
@@ -163,5 +163,5 @@ class CallsAtWork:
         if len(packed) <= self._inline_bytes:
             return data
         for piece in split_text(packed.decode(), self._inline_bytes // _CHAR_BYTES):
-            await self._send(Piece(work.id, piece))
+            await self._send(AnswerPiece(work.id, piece))
         return None

@@ -36,7 +36,7 @@ _CARD_PATH: Final = "/.well-known/agent-card.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AppAnswer:
     """The answer, or the end of a stream (no ``data``)."""
 
     data: JsonObject | None
@@ -66,14 +66,14 @@ class Fault:
     reason: str
 
 
-Outcome: TypeAlias = Result | A2aError | HttpError | Fault
+AppOutcome: TypeAlias = AppAnswer | A2aError | HttpError | Fault
 
 
 class _Stop(Exception):
     """Ends an exchange from inside ``send``."""
 
 
-class Exchange:
+class AppExchange:
     """One request to the application. ``leave`` tells it that nobody reads any more."""
 
     def __init__(
@@ -92,13 +92,13 @@ class Exchange:
         self._headers: dict[bytes, bytes] = {}
         self._parser: SseParser | None = None
         self._whole = bytearray()
-        self._error: Outcome | None = None
+        self._error: AppOutcome | None = None
 
     def leave(self) -> None:
         """Nobody reads any more."""
         self._left.set()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> AppOutcome:
         """Carries the request through; every item of a stream is handed on before the next one is taken."""
         try:
             await self._app(self._scope, self.receive, self._send)
@@ -110,7 +110,9 @@ class Exchange:
             return self._error
         if self._parser is not None:
             return (
-                Fault("the stream ended inside an event") if self._parser.in_event else Result(None)
+                Fault("the stream ended inside an event")
+                if self._parser.in_event
+                else AppAnswer(None)
             )
         return self._read_whole()
 
@@ -145,18 +147,18 @@ class Exchange:
             return
         for payload in self._parser.feed(chunk):
             outcome = _read_envelope(payload)
-            if not isinstance(outcome, Result):
+            if not isinstance(outcome, AppAnswer):
                 self._fail(outcome)
             elif outcome.data is not None:
                 await self._on_item(outcome.data)
         if self._parser.overflowed:
             self._fail(Fault(f"an event over {MAX_ITEM_BYTES} bytes"))
 
-    def _fail(self, error: Outcome) -> None:
+    def _fail(self, error: AppOutcome) -> None:
         self._error = error
         raise _Stop
 
-    def _read_whole(self) -> Outcome:
+    def _read_whole(self) -> AppOutcome:
         outcome = _read_envelope(bytes(self._whole))
         if isinstance(outcome, Fault) and self._status != _OK:
             retry = self._headers.get(b"retry-after")
@@ -177,7 +179,7 @@ class InProcess:
         params: JsonObject,
         headers: Mapping[str, str],
         on_item: Callable[[JsonObject], Awaitable[None]],
-    ) -> Exchange:
+    ) -> AppExchange:
         """A call by its A2A 1.0 name."""
         envelope = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         body = orjson.dumps(envelope)
@@ -188,7 +190,7 @@ class InProcess:
             "Content-Type": "application/json",
             "Content-Length": str(len(body)),
         }
-        return Exchange(self._app, make_scope("POST", self._path, sent), body, on_item)
+        return AppExchange(self._app, make_scope("POST", self._path, sent), body, on_item)
 
 
 async def read_own_card(app: App) -> JsonObject:
@@ -211,7 +213,7 @@ async def read_own_card(app: App) -> JsonObject:
             said.extend(message.get("body", b""))
 
     scope = make_scope("GET", _CARD_PATH, {"Host": "agent", "A2A-Version": "1.0"})
-    exchange = Exchange(app, scope, b"", skip)
+    exchange = AppExchange(app, scope, b"", skip)
     await app(scope, exchange.receive, take)
     card: Json = None
     with suppress(orjson.JSONDecodeError):
@@ -280,7 +282,7 @@ async def _hear(running: asyncio.Future[None], said: asyncio.Queue[Message]) -> 
     return {}
 
 
-def _read_envelope(raw: bytes) -> Outcome:
+def _read_envelope(raw: bytes) -> AppOutcome:
     try:
         envelope: Json = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -291,6 +293,6 @@ def _read_envelope(raw: bytes) -> Outcome:
         case {"error": {"code": int() as code, "message": str() as message}}:
             return A2aError(code, message, None)
         case {"result": dict() as result}:
-            return Result(result)
+            return AppAnswer(result)
         case _:
             return Fault("no JSON-RPC response")

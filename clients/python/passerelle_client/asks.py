@@ -19,8 +19,8 @@ from passerelle.protocol.frames import Answer, Call, Failure
 from passerelle.protocol.pieces import split_text
 from passerelle.protocol.reverse_frames import (
     AGENT_METHODS,
+    AnswerPiece,
     CallPiece,
-    Piece,
     StopAsking,
     StreamItem,
     TakeMore,
@@ -210,7 +210,7 @@ async def _send(link: Link, call: Call) -> None:
         await link.send(call)
         return
     for piece in split_text(packed.decode(), inline // _CHAR_BYTES):
-        await link.send(Piece(call.id, piece))
+        await link.send(AnswerPiece(call.id, piece))
     await link.send(Call(call.id, call.method, call.idem, {}, call.to, call.window, call.headers))
 
 

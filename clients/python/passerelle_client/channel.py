@@ -43,13 +43,13 @@ from passerelle.client.items import (
     Gap,
     GapError,
     Item,
+    LinkStatus,
     Live,
     Lost,
     OnGap,
     Refused,
     Replayed,
     Snapshot,
-    Status,
     Stopped,
     StreamClosed,
     UnknownOutcome,
@@ -113,7 +113,7 @@ class ChannelClient:
         role: Role = "ui",
         cursors: Cursors | None = None,
         on_gap: OnGap | None = None,
-        on_status: Callable[[Status], None] | None = None,
+        on_status: Callable[[LinkStatus], None] | None = None,
         on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
         on_withdrawn: Callable[[str, WithdrawalReason], None] | None = None,
         jitter: Callable[[], float] = draw,
@@ -151,7 +151,7 @@ class ChannelClient:
             self._exchange.stop(Stopped(CloseCode.NORMAL))
 
     @property
-    def status(self) -> Status:
+    def status(self) -> LinkStatus:
         """Connecting, Connected (with the streams that still replay), Offline or Stopped."""
         if isinstance(self._keeper.status, Connected):
             return Connected(self._exchange.streams.replaying)

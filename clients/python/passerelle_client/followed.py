@@ -10,7 +10,7 @@ from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
     from passerelle.client.items import AnyItem
-    from passerelle.client.track import StreamFrame, Track
+    from passerelle.client.track import Track, TrackedFrame
 
 QUEUED_ITEMS: Final = 1_024
 """Items that may wait. Past it the stream is left and taken up again later: a position, not a queue."""
@@ -38,7 +38,7 @@ class Followed:
         """Whether the application has taken everything."""
         return not self._items
 
-    def take(self, frame: StreamFrame) -> None:
+    def take(self, frame: TrackedFrame) -> None:
         """Keeps the item that a frame is, if it is one."""
         item = self.track.take(frame)
         if item is not None:

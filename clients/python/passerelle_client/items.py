@@ -162,7 +162,7 @@ class Stopped:
     reason: str = ""
 
 
-Status: TypeAlias = Connecting | Connected | Offline | Stopped
+LinkStatus: TypeAlias = Connecting | Connected | Offline | Stopped
 
 
 class ChannelError(Exception):

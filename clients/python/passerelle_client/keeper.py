@@ -20,7 +20,7 @@ from passerelle.protocol.frames import Drain, Expiry, Renew
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.client.items import Status
+    from passerelle.client.items import LinkStatus
     from passerelle.protocol.frames import Refusal, Subscribe
 
 _RENEWS_BELOW_S: Final = 60
@@ -38,9 +38,9 @@ class LinkKeeper:
         self,
         identity: Identity,
         jitter: Callable[[], float],
-        on_status: Callable[[Status], None] | None,
+        on_status: Callable[[LinkStatus], None] | None,
     ) -> None:
-        self.status: Status = Connecting()
+        self.status: LinkStatus = Connecting()
         self.jitter = jitter
         self._dialer = Dialer(identity, jitter)
         self._on_status = on_status
@@ -83,7 +83,7 @@ class LinkKeeper:
         """One attempt, with what its hello asks for."""
         return await self._dialer.dial(subscriptions, resume)
 
-    def tell(self, status: Status) -> None:
+    def tell(self, status: LinkStatus) -> None:
         """Notes where the client stands now, and tells it."""
         self.status = status
         if self._on_status is not None:

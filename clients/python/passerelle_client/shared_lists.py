@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 256
 
-Place: TypeAlias = tuple[int, str]
+ListPlace: TypeAlias = tuple[int, str]
 """Where a task stands in its owner's list: status time in microseconds, id. The highest comes first."""
 
 
@@ -43,17 +43,17 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedPage:
     """A page. ``total`` counts all pages; ``last`` is the place to go on from, None at the end."""
 
     tasks: list[bytes]
     total: int
-    last: Place | None
+    last: ListPlace | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    place: Place
+    place: ListPlace
     context: str
     state: str
 
@@ -65,9 +65,11 @@ class SharedLists:
     nodes: Nodes
     space: SharedSpace
 
-    async def read(self, owner: str, wanted: Wanted, before: Place | None, size: int) -> Listed:
+    async def read(
+        self, owner: str, wanted: Wanted, before: ListPlace | None, size: int
+    ) -> ListedPage:
         """A page behind the place ``before``. One that filters by context or state looks at every task of the owner."""
-        total, places = 0, list[Place]()
+        total, places = 0, list[ListPlace]()
         start = before if wanted.is_all else None
         async for rows in self._scan(owner, start, wanted.since_us):
             fitting = [row for row in await self._look(owner, rows) if _fits(row, wanted)]
@@ -80,7 +82,7 @@ class SharedLists:
         shown = places[:size]
         stored = await self._read_all([task_id for _, task_id in shown], "d")
         last = shown[-1] if len(places) > size else None
-        return Listed([task for (task,) in stored if task is not None], total, last)
+        return ListedPage([task for (task,) in stored if task is not None], total, last)
 
     async def place(self, task_id: str, owner: str, time_us: int) -> None:
         """Enters a task in its owner's list, never further back than it is."""
@@ -101,8 +103,8 @@ class SharedLists:
         return cast("int", reply)
 
     async def _scan(
-        self, owner: str, before: Place | None, since_us: int
-    ) -> AsyncIterator[list[Place]]:
+        self, owner: str, before: ListPlace | None, since_us: int
+    ) -> AsyncIterator[list[ListPlace]]:
         """The rows of a list in order, a chunk at a time; one that moves meanwhile is not met twice."""
         limit = _CHUNK
         while True:
@@ -117,8 +119,8 @@ class SharedLists:
             limit = _CHUNK if fresh else limit * 2
 
     async def _read_rows(
-        self, owner: str, before: Place | None, since_us: int, limit: int
-    ) -> list[Place]:
+        self, owner: str, before: ListPlace | None, since_us: int, limit: int
+    ) -> list[ListPlace]:
         shard, index = self.space.locate_list(owner)
         top = "+inf" if before is None else before[0]
         bounds = (top, since_us or "-inf", "BYSCORE", "REV", "LIMIT", 0, limit)
@@ -126,7 +128,7 @@ class SharedLists:
         (reply,) = await retry(lambda: self.nodes.read(shard, command))
         return [(time_us, task_id) for task_id, time_us in as_scores(reply)]
 
-    async def _look(self, owner: str, places: Sequence[Place]) -> list[_Row]:
+    async def _look(self, owner: str, places: Sequence[ListPlace]) -> list[_Row]:
         """What a list needs to know of tasks; what a crash left behind is put right on the way."""
         said = await self._read_all([task_id for _, task_id in places], "o", "c", "st", "ts")
         mine, gone, digest = list[_Row](), list[str](), self.space.digest(owner).encode()

@@ -13,7 +13,7 @@ from passerelle.protocol.frames import Ack, ClientFrame, Subscribe, Subscribed, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.client.track import StreamFrame
+    from passerelle.client.track import TrackedFrame
     from passerelle.protocol.cursor import Cursor
     from passerelle.protocol.frames import SnapshotWish, StartAt
 
@@ -92,7 +92,7 @@ class Streams:
         frames: list[ClientFrame] = [] if cursor is None else [Ack({name: cursor})]
         return [*frames, Unsubscribe(name)]
 
-    def take(self, frame: StreamFrame) -> list[ClientFrame]:
+    def take(self, frame: TrackedFrame) -> list[ClientFrame]:
         """Hands a frame to its stream. One that is full is left, and taken up again when it is empty."""
         followed = self._followed.get(frame.stream)
         if followed is None or followed.is_paused:

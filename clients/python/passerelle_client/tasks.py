@@ -38,7 +38,7 @@ from a2a.utils.task import (
 )
 
 from passerelle.client.shared_events import EventsGoneError, SharedEvents
-from passerelle.client.shared_lists import Place, SharedLists, Wanted
+from passerelle.client.shared_lists import ListPlace, SharedLists, Wanted
 from passerelle.client.shared_space import SharedSpace
 from passerelle.client.shared_tasks import Draft, SharedTasks, read_scripts
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
@@ -297,7 +297,7 @@ def _read_wanted(params: ListTasksRequest) -> Wanted:
     )
 
 
-def _read_token(token: str) -> Place | None:
+def _read_token(token: str) -> ListPlace | None:
     if not token:
         return None
     cursor = decode_list_tasks_cursor(token)
@@ -306,6 +306,6 @@ def _read_token(token: str) -> Place | None:
     return (cursor.timestamp_ns or 0) // _US, cursor.task_id
 
 
-def _write_token(place: Place) -> str:
+def _write_token(place: ListPlace) -> str:
     time_us, task_id = place
     return encode_list_tasks_cursor(ListTasksCursor(time_us * _US if time_us else None, task_id))

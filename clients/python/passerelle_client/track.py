@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _BLOCKS: Final = 1_024
 """Blocks whose length is known; the text of an older one breaks off."""
-StreamFrame: TypeAlias = Subscribed | Event | Live | Gap | Snapshot | Volatile
+TrackedFrame: TypeAlias = Subscribed | Event | Live | Gap | Snapshot | Volatile
 
 
 class Track:
@@ -93,7 +93,7 @@ class Track:
         self.held = cursor
         return True
 
-    def take(self, frame: StreamFrame) -> items.AnyItem | None:
+    def take(self, frame: TrackedFrame) -> items.AnyItem | None:
         """The item that a frame is, or None where the application need not see it."""
         match frame:
             case Subscribed():

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from passerelle.core.errors import InvalidAgentResponse, PeerUnavailable
-from passerelle.core.peer import Answered, Peer, Refused, Unreached
+from passerelle.core.peer import Answered, Peer, RefusedByPeer, Unreached
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
@@ -219,6 +219,6 @@ async def test_endpoint_that_is_gone_or_changed_its_version_has_its_card_read_ag
 ) -> None:
     peer = connect()
     scripted.answer_next(answer)
-    assert isinstance(await peer.send(say("hello")), Refused)
+    assert isinstance(await peer.send(say("hello")), RefusedByPeer)
     assert isinstance(await peer.send(say("hello")), Answered)
     assert scripted.card_reads == [200, 304]

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
-from passerelle.core.peer import Answered, Closed, Refused, Unreached
+from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unreached
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.trace import Trace
 from passerelle.peers.config import PeerConfig, Tls
@@ -138,7 +138,7 @@ async def test_token_that_is_refused_is_replaced_once_and_the_call_made_again(
     assert len(scripted.tasks) == 1
     scripted.bearer = "another"
     refused = await peer.send(say("hello"))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedByPeer)
     assert refused.http_status == 401
     assert len(tokens.forms) == 3
 
@@ -148,7 +148,7 @@ async def test_fixed_credential_that_is_refused_is_not_shown_twice(
 ) -> None:
     scripted.bearer = "right"
     peer = clients.connect(PeerConfig("locked", scripted.url, auth=Bearer(Secret("wrong"))))
-    assert isinstance(await peer.send(say("hello")), Refused)
+    assert isinstance(await peer.send(say("hello")), RefusedByPeer)
     assert scripted.count("SendMessage") == 1
 
 

@@ -29,7 +29,7 @@ from passerelle.core.peer import (
     Answered,
     Malformed,
     Peer,
-    Refused,
+    RefusedByPeer,
     StreamOutcome,
     Unknown,
     Unreached,
@@ -220,7 +220,7 @@ async def test_program_that_raises_has_had_the_message_and_refused_it(
         outcomes = [await peer.send(said)] if operation == "send" else []
         last = (outcomes or await read_all(peer.stream(said)))[-1]
         await clients.close()
-    assert isinstance(last, Refused)
+    assert isinstance(last, RefusedByPeer)
     assert (last.code, last.http_status, last.is_bare) == (-32603, 500, False)
     assert "the tool broke" in last.message
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.wire.json import Json
 from passerelle.peers.breaker import FAILURES, PAUSE_MS
 from passerelle.peers.config import PeerConfig
@@ -82,11 +82,11 @@ async def test_new_card_makes_an_unfit_interface_worth_another_try(
     ("answer", "kind"),
     [
         (HttpAnswer(502), Unknown),
-        (HttpAnswer(503), Refused),
-        (HttpAnswer(401), Refused),
+        (HttpAnswer(503), RefusedByPeer),
+        (HttpAnswer(401), RefusedByPeer),
         (
             HttpAnswer(200, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"x"}}'),
-            Refused,
+            RefusedByPeer,
         ),
     ],
 )
@@ -151,7 +151,7 @@ async def test_question_passes_an_open_breaker_and_its_answer_closes_it(
     scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
     for _ in range(FAILURES):
         await peer.send(say("hello"))
-    assert isinstance(await peer.get("no-such-task"), Refused)
+    assert isinstance(await peer.get("no-such-task"), RefusedByPeer)
     assert isinstance(await peer.send(say("hello")), Answered)
 
 
@@ -160,7 +160,7 @@ async def test_errors_of_an_agent_that_answers_open_no_breaker(
 ) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
     for _ in range(FAILURES * 2):
-        assert isinstance(await peer.get("no-such-task"), Refused)
+        assert isinstance(await peer.get("no-such-task"), RefusedByPeer)
     assert isinstance(await peer.send(say("hello")), Answered)
 
 
@@ -171,7 +171,7 @@ async def test_path_that_is_missing_for_subscriptions_alone_makes_no_interface_u
     await peer.describe()
     scripted.answer_next(HttpAnswer(404))
     (refused,) = await read_all(peer.subscribe("scripted-task-1"))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedByPeer)
     assert scripted.card_reads == [200]
     assert isinstance(await peer.send(say("hello")), Answered)
     assert scripted.texts == ["hello"]

@@ -14,7 +14,7 @@ from passerelle.core.peer import (
     Closed,
     Malformed,
     Peer,
-    Refused,
+    RefusedByPeer,
     Unknown,
     Unreached,
 )
@@ -191,12 +191,12 @@ async def test_error_inside_a_stream_is_refused(scripted: ScriptedPeer, connect:
 
     scripted.next(story)
     *_, last = await read_all(connect().stream(say("go")))
-    assert last == Refused(-32603, "broke down")
+    assert last == RefusedByPeer(-32603, "broke down")
 
 
 async def test_error_before_the_first_event_is_refused(connect: Connect) -> None:
     (refused,) = await read_all(connect().stream(say("refuse")))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedByPeer)
     assert refused.code == -32602
 
 
@@ -206,7 +206,7 @@ async def test_redirect_is_refused_and_not_followed(
 ) -> None:
     scripted.answer_next(HttpAnswer(status, headers={"Location": scripted.url + "/"}))
     outcome = await connect().send(say("hello"))
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, RefusedByPeer)
     assert outcome.http_status == status
     assert scripted.count("SendMessage") == 1
 
@@ -214,7 +214,7 @@ async def test_redirect_is_refused_and_not_followed(
 async def test_busy_peer_is_refused_with_its_wait(scripted: ScriptedPeer, connect: Connect) -> None:
     scripted.answer_next(HttpAnswer(503, headers={"Retry-After": "7"}))
     outcome = await connect().send(say("hello"))
-    assert outcome == Refused(-32603, "HTTP 503", 503, 7, is_bare=True)
+    assert outcome == RefusedByPeer(-32603, "HTTP 503", 503, 7, is_bare=True)
 
 
 async def test_gateway_fault_in_between_is_unknown(
@@ -230,9 +230,11 @@ async def test_agent_that_breaks_over_a_message_has_received_it(
     """A question that is answered so may be asked again, and says nothing about its task."""
     broken = HttpAnswer(500, b"<h1>Internal Server Error</h1>")
     scripted.answer_next(broken, broken, broken)
-    assert await connect().send(say("hello")) == Refused(-32603, "HTTP 500", 500, is_bare=True)
+    assert await connect().send(say("hello")) == RefusedByPeer(
+        -32603, "HTTP 500", 500, is_bare=True
+    )
     (streamed,) = await read_all(connect().stream(say("hello")))
-    assert streamed == Refused(-32603, "HTTP 500", 500, is_bare=True)
+    assert streamed == RefusedByPeer(-32603, "HTTP 500", 500, is_bare=True)
     assert await connect().get("task-1") == Unknown("HTTP 500", 500)
 
 
@@ -240,7 +242,7 @@ async def test_wrong_token_is_refused_with_401_and_the_right_one_is_sent(
     scripted: ScriptedPeer, clients: Clients
 ) -> None:
     scripted.bearer = "right"
-    for token, kind in (("wrong", Refused), ("right", Answered)):
+    for token, kind in (("wrong", RefusedByPeer), ("right", Answered)):
         peer = clients.connect(PeerConfig("locked", scripted.url, auth=Bearer(Secret(token))))
         assert isinstance(await peer.send(say("hello")), kind)
 

@@ -10,7 +10,15 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.peer import Answered, Closed, Peer, Refused, StreamOutcome, Unknown, Unreached
+from passerelle.core.peer import (
+    Answered,
+    Closed,
+    Peer,
+    RefusedByPeer,
+    StreamOutcome,
+    Unknown,
+    Unreached,
+)
 from passerelle.core.wire.json import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +63,7 @@ def is_refused_subscription(outcome: StreamOutcome, kind: str, code: int) -> boo
     """The SDK opens a stream of HTTP+JSON 0.3 before it looks at the task, and breaks it off then."""
     if kind == "HTTP+JSON/0.3":
         return isinstance(outcome, Unknown)
-    return isinstance(outcome, Refused) and outcome.code == code
+    return isinstance(outcome, RefusedByPeer) and outcome.code == code
 
 
 async def read_all(frames: AsyncIterator[StreamOutcome]) -> list[StreamOutcome]:
@@ -137,7 +145,7 @@ async def test_get_reads_the_task_and_limits_its_history(peer: Peer, kind: str) 
 async def test_list_finds_the_tasks_of_a_context(peer: Peer, kind: str) -> None:
     if is_legacy(kind):
         refused = await peer.list({"contextId": "shared"})
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RefusedByPeer)
         assert refused.code == -32004
         return
     first = task_of(await peer.send(say("one", contextId="shared")))
@@ -155,7 +163,9 @@ async def test_list_finds_the_tasks_of_a_context(peer: Peer, kind: str) -> None:
 async def test_unknown_task_is_refused_by_get_cancel_and_subscribe(peer: Peer, kind: str) -> None:
     outcomes = [await peer.get("no-such-task"), await peer.cancel("no-such-task")]
     (subscribed,) = await read_all(peer.subscribe("no-such-task"))
-    assert [outcome.code for outcome in outcomes if isinstance(outcome, Refused)] == [-32001] * 2
+    assert [outcome.code for outcome in outcomes if isinstance(outcome, RefusedByPeer)] == [
+        -32001
+    ] * 2
     assert is_refused_subscription(subscribed, kind, -32001)
 
 
@@ -169,7 +179,7 @@ async def test_cancel_ends_a_live_task_and_its_stream(peer: Peer) -> None:
     rest = await read_all(stream)
     assert rest[-1] == Closed()
     refused = await peer.cancel(task_id)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedByPeer)
     assert refused.code == -32002
 
 
@@ -194,7 +204,7 @@ async def test_subscribing_to_an_ended_task_is_refused(peer: Peer, kind: str) ->
 async def test_invalid_params_are_refused_with_the_peers_code(peer: Peer) -> None:
     task = task_of(await peer.send(say("ask what?")))
     wrong = await peer.send(say("x", taskId=str(task["id"]), contextId="another-context"))
-    assert isinstance(wrong, Refused)
+    assert isinstance(wrong, RefusedByPeer)
     assert wrong.code in {-32602, -32600}
 
 

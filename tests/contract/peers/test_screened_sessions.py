@@ -14,13 +14,13 @@ from aiohttp import ClientConnectorError, web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from passerelle.peers.sessions import PeerSessions
-from passerelle.runtime.common.address_screen import REFUSED_ERRNO, Screen
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
 from tests.support.loopback_server import end_runner
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
 
-LOOPBACK = Screen((ip_network("127.0.0.1/32"),))
+LOOPBACK = AddressScreen((ip_network("127.0.0.1/32"),))
 
 
 @dataclass
@@ -85,7 +85,7 @@ async def fetch(sessions: PeerSessions, url: str) -> int:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"])
 async def test_loopback_is_refused_however_it_is_written(receiver: Receiver, host: str) -> None:
-    sessions = PeerSessions(screen=Screen())
+    sessions = PeerSessions(screen=AddressScreen())
     with pytest.raises(ClientConnectorError) as caught:
         await fetch(sessions, f"http://{host}:{receiver.port}/")
     assert caught.value.os_error.errno == REFUSED_ERRNO
@@ -120,7 +120,7 @@ async def test_name_that_means_another_address_the_second_time_is_judged_again(
 ) -> None:
     names = ScriptedNames([["192.0.2.1"], ["127.0.0.1"]])
     for _ in range(2):
-        sessions = PeerSessions(screen=Screen(), resolver=names)
+        sessions = PeerSessions(screen=AddressScreen(), resolver=names)
         with pytest.raises(ClientConnectorError):
             await fetch(sessions, f"http://hook.example:{receiver.port}/")
         await sessions.close()
@@ -139,7 +139,7 @@ async def test_of_several_addresses_only_the_allowed_one_is_connected_to(
 
 async def test_redirect_to_a_refused_address_leads_nowhere(receiver: Receiver) -> None:
     names = ScriptedNames([["127.0.0.2"]])
-    sessions = PeerSessions(screen=Screen((ip_network("127.0.0.2/32"),)), resolver=names)
+    sessions = PeerSessions(screen=AddressScreen((ip_network("127.0.0.2/32"),)), resolver=names)
     with socket.create_server(("127.0.0.2", 0)) as probe:
         port = probe.getsockname()[1]
     app = web.Application()

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.peer import Answered, Closed, Peer, Refused, Unknown
+from passerelle.core.peer import Answered, Closed, Peer, RefusedByPeer, Unknown
 from passerelle.core.wire.json import JsonObject
 from passerelle.peers.config import PeerConfig
 from tests.contract.peers.conftest import Clients
@@ -88,7 +88,7 @@ async def test_history_is_kept_or_empty_as_the_test_says(
     assert "history" not in newest
     assert "history" in oldest
     scripted.lists = False
-    assert isinstance(await peer.list({}), Refused)
+    assert isinstance(await peer.list({}), RefusedByPeer)
 
 
 async def test_pages_of_a_list_follow_each_other(connect: Connect) -> None:
@@ -108,7 +108,7 @@ async def test_forgotten_task_is_not_found(scripted: ScriptedPeer, connect: Conn
     peer = connect()
     assert isinstance((await read_all(peer.stream(say("forget"))))[-1], Unknown)
     refused = await peer.get("scripted-task-1")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedByPeer)
     assert refused.code == -32001
 
 
@@ -137,7 +137,7 @@ async def test_cancel_ends_as_the_test_says(scripted: ScriptedPeer, connect: Con
         if outcome == "completed":
             assert (await read_all(stream))[-1] == Closed()
     scripted.on_cancel = "refused"
-    assert isinstance(await peer.cancel("scripted-task-1"), Refused)
+    assert isinstance(await peer.cancel("scripted-task-1"), RefusedByPeer)
 
 
 async def test_task_can_be_moved_from_outside(scripted: ScriptedPeer, connect: Connect) -> None:

@@ -15,7 +15,7 @@ from passerelle.core.errors import Draining
 from passerelle.peers.call import AgentReply
 from passerelle.peers.request_head import close_head, write_head
 from passerelle.peers.sessions import PeerSessions
-from passerelle.peers.whole_answer import Broken, Connection, NotConnected, NotReadable
+from passerelle.peers.whole_answer import ConnectionLost, NotConnected, NotReadable, PeerConnection
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -172,7 +172,7 @@ async def test_connection_that_dies_before_the_answer_leaves_the_outcome_open(
     async with speak(*answers, SIZED) as (speaker, ask):
         if first is not None:
             await ask()
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionLost):
             await ask()
         assert speaker.connections == 1
 
@@ -182,7 +182,7 @@ async def test_answer_cut_short_leaves_the_outcome_open() -> None:
         asking = asyncio.create_task(ask())
         await wait_until(lambda: speaker.heads, 10, "the request is there")
         speaker.writers[0].close()
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionLost):
             await asking
 
 
@@ -267,7 +267,7 @@ class Taking:
     """A connection that is fed piece by piece; no socket decides where a piece ends."""
 
     def __init__(self, limit_bytes: int = 1 << 20) -> None:
-        self.connection = Connection(limit_bytes, asyncio.get_running_loop())
+        self.connection = PeerConnection(limit_bytes, asyncio.get_running_loop())
         self.connection.connection_made(Wire())
 
     async def read(self, *pieces: bytes) -> bytes:
@@ -324,7 +324,7 @@ async def test_connection_that_ends_within_the_body_behind_a_known_head_leaves_t
     taking.connection.data_received(answer[:-3])
     taking.connection.eof_received()
     taking.connection.connection_lost(None)
-    with pytest.raises(Broken):
+    with pytest.raises(ConnectionLost):
         await waiting
 
 

@@ -18,16 +18,16 @@ from passerelle.control.service import Service
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.leases import LeaseWish
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.cards import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
+from passerelle.gateway.dependencies import Dependencies
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings.callers import GrantSettings
-from passerelle.gateway.surroundings import Dependencies
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
@@ -51,7 +51,7 @@ CLIENTS: Final = {
     "till": make_client("till", "till-key", "gone").model_copy(
         update={"may_call": (GrantSettings(agent="echo", operations=(Method.GET_TASK,)),)}
     ),
-    "reader": make_client("reader", "reader-key", "*", scopes=(Scope.READ_TASKS,)),
+    "reader": make_client("reader", "reader-key", "*", scopes=(AccessScope.READ_TASKS,)),
 }
 INSTANCE: Final = Incarnation("inst_00rig", 1)
 PATIENCE: Final = Timeouts(poll_s=0.05, poll_max_s=0.2, parked_poll_s=0.05, parked_poll_max_s=0.2)

@@ -8,9 +8,9 @@ from urllib.parse import quote
 import pytest
 from structlog.testing import capture_logs
 
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import wire_schema
-from passerelle.gateway.http.v1 import OPERATIONS, Operation
+from passerelle.gateway.http.v1 import OPERATIONS, RouteOperation
 from passerelle.gateway.rpc.table import CALLS
 from tests.integration.devices.asking import bearer
 from tests.support.raw_channel import open_channel
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-OWNER: Final[dict[str, object]] = {"name": "ada", "kind": "person", "scopes": [*Scope]}
+OWNER: Final[dict[str, object]] = {"name": "ada", "kind": "person", "scopes": [*AccessScope]}
 UNKNOWN: Final = f"00{'0' * 26}"
 MALFORMED: Final = (
     "x",
@@ -88,7 +88,9 @@ def list_cases(call: str) -> list[JsonObject]:
     ]
 
 
-async def send(at: Instance, operation: Operation, params: JsonObject) -> tuple[int, JsonObject]:
+async def send(
+    at: Instance, operation: RouteOperation, params: JsonObject
+) -> tuple[int, JsonObject]:
     """The call as an HTTP request."""
     path = operation.path
     rest = dict(params)

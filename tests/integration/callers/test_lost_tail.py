@@ -15,7 +15,7 @@ import pytest
 from passerelle.cli.verify import verify_store
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.delegation.runs.dispatch import Dispatch
@@ -233,8 +233,8 @@ async def test_only_the_shard_that_has_lost_something_gets_a_new_epoch(rig: Rig)
     await check_repaired(rig, one)
     log = one.gateway.store.log
     await log.read_epochs()
-    assert log.shard_epoch(place(task.id)) > 0
-    home = place((await read_record(one, task)).owner)
+    assert log.shard_epoch(shard_of(task.id)) > 0
+    home = shard_of((await read_record(one, task)).owner)
     assert home == task.shard or log.shard_epoch(home) == 0
 
 

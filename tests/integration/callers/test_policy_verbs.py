@@ -1,4 +1,4 @@
-"""Policy from outside: why a question was asked, standing yeses, and rules tried on what was asked."""
+"""Policy from outside: why a question was asked, standing approvals, and rules tried on what was asked."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.replays import Replays
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.services import (
+    ChannelLink,
     ChannelServices,
-    Grant,
-    Linked,
     LinkFacts,
+    StreamGrant,
     StreamName,
     refuse_ticket,
 )
@@ -40,16 +40,16 @@ from passerelle.channels.texts import Texts
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.client.channel import ChannelClient
 from passerelle.client.cursor_stores import Cursors
-from passerelle.client.items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
+from passerelle.client.items import Event, Gap, GapChoice, Item, LinkStatus, OnGap, Snapshot
 from passerelle.core.batch import Appended, Batch, IdempotencyRow, Incarnation, StaleEpoch
 from passerelle.core.commands import Authenticator
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ids import STEM_LETTERS, Shard, compose_id, encode_base32, place
-from passerelle.core.ports.deltas import Delta, OpenText
+from passerelle.core.ids import STEM_LETTERS, Shard, compose_id, encode_base32, shard_of
+from passerelle.core.ports.deltas import OpenText, TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.vocabulary import WithdrawalReason
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.auth.credentials import READER
@@ -61,8 +61,8 @@ from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
 from tests.support.waiting import wait_until
 
-ADA = Principal("ada", kind="person", scopes=frozenset(Scope))
-BOB = Principal("bob", kind="person", scopes=frozenset(Scope))
+ADA = Principal("ada", kind="person", scopes=frozenset(AccessScope))
+BOB = Principal("bob", kind="person", scopes=frozenset(AccessScope))
 MUTE = Principal("mute", kind="service", scopes=frozenset())
 TOKENS = {"ada-token": ADA, "bob-token": BOB, "mute-token": MUTE}
 
@@ -120,21 +120,21 @@ class ControlPlane:
     def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
         pass
 
-    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
+    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> StreamGrant:
         if self.away is not None:
             raise self.away
         if name.word == "inbox" and name.id in (None, principal.key):
-            return Grant(StreamRef(StreamKind.INBOX, principal.key), FullView())
+            return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), FullView())
         session = self.tasks.get(name.id or "") if name.word == "task" else name.id
         if session is None or self.owners.get(session) != principal:
             raise NotFound("stream", f"{name.word}:{name.id}")
         stream = StreamRef(StreamKind.SESSION, session)
         if name.word == "task":
-            return Grant(stream, TaskView(name.id or ""))
-        return Grant(stream, FullView() if full else PlainView())
+            return StreamGrant(stream, TaskView(name.id or ""))
+        return StreamGrant(stream, FullView() if full else PlainView())
 
     async def read_snapshot(
-        self, principal: Principal, name: StreamName, grant: Grant
+        self, principal: Principal, name: StreamName, grant: StreamGrant
     ) -> JsonObject:
         """The state is the list of all event ids: what a folding client must end up with."""
         entries = await self.store.log.read_page(grant.stream, 0, 100_000)
@@ -157,7 +157,7 @@ class ControlPlane:
         self.withdrawals += 1
         if self.away is not None:
             raise self.away
-        lost = Scope.DECIDE in before.scopes and Scope.DECIDE not in now.scopes
+        lost = AccessScope.DECIDE in before.scopes and AccessScope.DECIDE not in now.scopes
         return [(str(view["actionId"]), "scope") for view in self.pending] if lost else []
 
     async def call(
@@ -182,7 +182,7 @@ class ToldLinks:
     def find_driver(self, owner: str) -> Incarnation | None:
         return None
 
-    def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
+    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
         self.facts.append(fact)
         told = asyncio.get_running_loop().create_future()
         told.set_result(None)
@@ -192,7 +192,7 @@ class ToldLinks:
 class ClosedText:
     """An instance that drives no run."""
 
-    def read_blocks(self, session: str) -> list[Delta]:
+    def read_blocks(self, session: str) -> list[TextDelta]:
         return []
 
 
@@ -231,7 +231,7 @@ class Rig:
             part = events[first : first + 64]
             row = IdempotencyRow(part[0].event_id, "d", b"", 60_000)
             make = partial(Batch, session, part[0].event_id)
-            log, shard = self.store.log, place(session)
+            log, shard = self.store.log, shard_of(session)
             result = await log.append(make(log.shard_epoch(shard), epoch, events=part, idem=row))
             if isinstance(result, StaleEpoch):  # a loss was proved meanwhile
                 result = await log.append(make(result.epoch, epoch, events=part, idem=row))
@@ -241,9 +241,9 @@ class Rig:
     async def ask(self, view: JsonObject) -> None:
         """Opens a question to Ada."""
         self.control.pending = (*self.control.pending, view)
-        copies = keys.inbox_open(place(ADA.key), ADA.key)
+        copies = keys.inbox_open(shard_of(ADA.key), ADA.key)
         packed = pack("HSET", copies, str(view["actionId"]), "{}")
-        await self.store.nodes.write(place(ADA.key), packed)
+        await self.store.nodes.write(shard_of(ADA.key), packed)
 
     async def cursor(self, session: str) -> str:
         """The cursor at the end of a session."""
@@ -259,7 +259,7 @@ class Rig:
         cursors: Cursors | None = None,
         on_gap: OnGap | None = None,
         url: str | None = None,
-        on_status: Callable[[Status], None] | None = None,
+        on_status: Callable[[LinkStatus], None] | None = None,
         on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
         on_withdrawn: Callable[[str, WithdrawalReason], None] | None = None,
     ) -> ChannelClient:

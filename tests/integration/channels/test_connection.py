@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.members import object_at
 from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.ring import RingBounds
 from passerelle.client.channel import CallRefused, ChannelStopped, UnknownOutcome
-from passerelle.client.items import Live, Lost, Offline, Status, Stopped, Won
+from passerelle.client.items import LinkStatus, Live, Lost, Offline, Stopped, Won
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import (
     ActionClosed,
@@ -30,7 +30,7 @@ from passerelle.core.errors import (
     Unauthenticated,
 )
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import SERVER_ONLY_TYPES, SUBPROTOCOL
 from passerelle.store.store import Store
@@ -428,7 +428,7 @@ async def test_a_right_that_ends_closes_the_view(store: Store) -> None:
     [
         (Unauthenticated("nobody knows it"), 4504),
         (CredentialExpired("the token has expired"), 4401),
-        (replace(ADA, scopes=frozenset[Scope]()), 4503),
+        (replace(ADA, scopes=frozenset[AccessScope]()), 4503),
         (BOB, 4504),
     ],
 )
@@ -458,7 +458,7 @@ async def test_a_silent_client_is_closed_and_a_silent_server_is_left(
             await tell(socket, HELLO)
             await hear(socket, "welcome")
             assert await hear_close(socket) == 4012
-        seen: list[Status] = []
+        seen: list[LinkStatus] = []
         async with fault_proxy(f"127.0.0.1:{rig.port}") as proxy:
             url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
             async with rig.client(url=url, on_status=seen.append) as channel:

@@ -15,7 +15,7 @@ from passerelle.client.channel import ChannelClient
 from passerelle.client.items import Connected
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import Unauthenticated
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.auth.tickets import Tickets
 from passerelle.store import keys
@@ -102,7 +102,7 @@ async def test_a_credential_that_is_not_renewed_ends_the_link_after_its_grace(st
 async def test_a_link_is_not_handed_to_somebody_else(store: Store, token: str, code: int) -> None:
     async with run(store) as (rig, known, _), raw(rig) as socket:
         known.give("bob", BOB)
-        known.give("mute", replace(ADA, scopes=frozenset({Scope.CALL})))
+        known.give("mute", replace(ADA, scopes=frozenset({AccessScope.CALL})))
         await begin(socket)
         await tell(socket, {"t": "auth", "token": token})
         assert await hear_close(socket) == code

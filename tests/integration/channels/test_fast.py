@@ -12,7 +12,7 @@ import orjson
 import pytest
 from starlette.types import Scope
 
-from passerelle.channels.connection import Connection
+from passerelle.channels.connection import ChannelConnection
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.limits import ChannelLimits
@@ -263,7 +263,7 @@ class Listening(ChannelEndpoint):
 
     socket: Socket | None = None
 
-    def serve(self, socket: Socket, scope: Scope) -> Connection:
+    def serve(self, socket: Socket, scope: Scope) -> ChannelConnection:
         self.socket = socket
         return super().serve(socket, scope)
 

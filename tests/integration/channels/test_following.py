@@ -17,7 +17,7 @@ from passerelle.client.cursor_stores import FileCursors, MemoryCursors
 from passerelle.client.items import Connected, Event, Gap, Item, Live
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.protocol.cursor import GapReason
-from passerelle.store.retention import Archived, Held, Trimmed
+from passerelle.store.retention import Archived, PrefixHeld, Trimmed
 from passerelle.store.store import Store
 from tests.integration.channels.rig import BOB, OVER_BOTH, Application, Rig, serve
 from tests.support.engine import Server, ask
@@ -219,7 +219,7 @@ async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_g
 
     held = await wait_until(read_ack, 15, "the ack is stored")
     trim = rig.store.retention.trim
-    assert await trim(session, 5, archived) == Held("ack", 4)
+    assert await trim(session, 5, archived) == PrefixHeld("ack", 4)
     assert await trim(session, 5, archived, cap_entries=9) == Trimmed(6)
     # It brings no cursor of its own: the stored ack is what cannot be honoured.
     task = asyncio.create_task(follow(rig, stream, app, ready=ready))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from passerelle.channels.connection import Connection
+from passerelle.channels.connection import ChannelConnection
 from tests.integration.channels.rig import OVER_BOTH, Rig
 from tests.integration.channels.test_fast import CLOSE, TEXT, connect
 from tests.support.waiting import wait_until
@@ -55,4 +55,4 @@ async def test_an_ended_connection_is_gone_without_the_cycle_collector(rig: Rig,
 
 
 def count_connections() -> int:
-    return sum(isinstance(one, Connection) for one in gc.get_objects())
+    return sum(isinstance(one, ChannelConnection) for one in gc.get_objects())

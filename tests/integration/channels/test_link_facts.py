@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from passerelle.channels.limits import ChannelLimits
-from passerelle.channels.links import ROW, LinkFacts
+from passerelle.channels.links import ROW, StoredLinkFacts
 from passerelle.core.batch import Incarnation
 from passerelle.core.events import decode_event
 from passerelle.core.ids import Shard
@@ -46,7 +46,7 @@ class Instance:
     rig: Rig
     store: Store
     duties: Duties
-    facts: LinkFacts
+    facts: StoredLinkFacts
 
     async def told(self) -> list[Any]:
         """The payloads in Ada's home session."""
@@ -78,7 +78,7 @@ async def run_instance(
         duties.due.wake(shard, within_s)
 
     recoveries = Recoveries(writes, store.log, store.projections)
-    facts = LinkFacts(store.links, store.channels, Home(writes), recoveries, drives, wake)
+    facts = StoredLinkFacts(store.links, store.channels, Home(writes), recoveries, drives, wake)
 
     async def adopt(_task: object) -> None:
         return

@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from passerelle.channels.limits import ChannelLimits
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.presence import Presence
 from passerelle.core.wire.json import JsonObject
@@ -128,7 +128,7 @@ async def test_device_that_leaves_is_gone_at_once_for_the_others(
 async def test_word_that_runs_out_is_missed_though_nobody_tells_of_it(store: Store) -> None:
     short = RedisPresences(store.nodes, 300)
     async with serve(store, QUICK) as rig, device(rig, "phone") as phone:
-        frozen = Presence(mint("ch", place(ADA.key)), "frozen", None, "active")
+        frozen = Presence(mint("ch", shard_of(ADA.key)), "frozen", None, "active")
         await short.say(ADA.key, 1, frozen)
         await phone.say(state="idle")
         await phone.sees(phone="idle", frozen="active")

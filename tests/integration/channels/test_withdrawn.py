@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 from passerelle.channels.limits import ChannelLimits
 from passerelle.client.channel import ChannelClient
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.protocol.frames import SUBPROTOCOL, Welcome
 from passerelle.protocol.wire import encode_server
 from passerelle.store.store import Store
@@ -60,7 +60,7 @@ async def test_what_is_withdrawn_while_the_store_is_away_is_told_when_it_is_back
             await wait_until(lambda: one.welcome, 15, "the client is welcome")
             rig.control.away = StoreUnavailable("away", wrote="no")
             looked = rig.control.withdrawals
-            known.give("ada-token", replace(ADA, scopes=ADA.scopes - {Scope.DECIDE}))
+            known.give("ada-token", replace(ADA, scopes=ADA.scopes - {AccessScope.DECIDE}))
             await wait_until(lambda: rig.control.withdrawals > looked + 1, 15, "it is asked for")
             assert told == []
             rig.control.away = None

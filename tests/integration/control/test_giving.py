@@ -26,7 +26,7 @@ from passerelle.core.errors import (
 from passerelle.core.index_changes import UNSEEN
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("TEV-5")]
 
-PLAIN = replace(ADA, scopes=ADA.scopes - {Scope.OPERATE})
+PLAIN = replace(ADA, scopes=ADA.scopes - {AccessScope.OPERATE})
 OTHERS: tuple[tuple[str, Principal], ...] = (
     ("in another tenant", replace(ADA, id="eve", tenant="other")),
-    ("without the right to operate", replace(BOB, scopes=frozenset({Scope.WRITE_TASKS}))),
+    ("without the right to operate", replace(BOB, scopes=frozenset({AccessScope.WRITE_TASKS}))),
 )
 
 
@@ -206,7 +206,7 @@ async def test_nobody_takes_a_task_that_is_not_theirs(desk: Desk, who: Principal
 
 async def test_who_operates_the_runtime_may_give_the_tasks_of_its_tenant(desk: Desk) -> None:
     task_id = await desk.create()
-    operator = Principal("root", kind="person", scopes=frozenset(Scope))
+    operator = Principal("root", kind="person", scopes=frozenset(AccessScope))
     await desk.do("give_task", None, operator, taskId=task_id, owner="bob")
     assert (await desk.record(task_id)).owner == BOB.key
     with pytest.raises(NotFound):

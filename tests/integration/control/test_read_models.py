@@ -29,7 +29,7 @@ from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.rpc.table import CALLS
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store.retention import Archived, Trimmed
 from tests.support.desk import Desk
 from tests.support.house import BOB, QUICK
@@ -317,13 +317,13 @@ async def test_an_old_session_is_read_by_windows_of_bounded_cost(desk: Desk) -> 
     writes = desk.house.parts.writes
     for _ in range(158):
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             for percent in range(64):
                 record = decision.state(ref)
                 assert isinstance(record, TaskRecord)
                 told = ReportProgress(TaskProgress(percent=percent % 100))
                 decision.add(tasks.decide(record, told))
-            return Terms()
+            return AppendOptions()
 
         assert isinstance(await writes.decide(session_id, [ref], body), Written)
     log = desk.house.log

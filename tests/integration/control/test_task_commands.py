@@ -16,7 +16,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     VersionMismatch,
 )
-from passerelle.core.facts import Bounds
+from passerelle.core.facts import TaskBounds
 from passerelle.core.payloads.task import TaskCreated, TaskProgress, TaskUpdated
 from passerelle.core.task.status import Phase, Status
 from passerelle.core.wire.json import Json, JsonObject
@@ -448,7 +448,7 @@ async def test_scope_of_a_created_task_is_kept_and_shown(desk: Desk) -> None:
         for event in await desk.events(task_id)
         if isinstance(event.fact.payload, TaskCreated)
     ]
-    assert created.scope == Bounds(**{name: str(value) for name, value in SCOPE.items()})
+    assert created.scope == TaskBounds(**{name: str(value) for name, value in SCOPE.items()})
     await desk.house.restart()
     shown = await desk.do("get_task", taskId=task_id)
     scope = shown["scope"]

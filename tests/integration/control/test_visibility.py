@@ -10,7 +10,7 @@ import pytest
 from passerelle.core.commands import GetTask, ListTasks
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status, Visibility
 from passerelle.gateway.rpc.table import call
 from passerelle.runtime.common.calls import Caller
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-USER = replace(ADA, scopes=ADA.scopes - {Scope.OPERATE})
+USER = replace(ADA, scopes=ADA.scopes - {AccessScope.OPERATE})
 
 
 async def list_records(desk: Desk, who: Principal, **asked: object) -> set[str]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from passerelle.core.batch import Claim
+from passerelle.core.batch import DueClaim
 from passerelle.core.commands import GetRecord
-from passerelle.core.errors import Conflict
+from passerelle.core.errors import WriteConflict
 from passerelle.core.peer import StreamOutcome
 from passerelle.core.ports.chance import Clock
 from passerelle.core.task.status import Status
@@ -20,7 +20,7 @@ from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.loop import drive
 from passerelle.delegation.runs.returns import return_answers
 from passerelle.delegation.runs.stream import follow_stream
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
 
@@ -171,10 +171,10 @@ async def test_due_row_that_somebody_else_has_claimed_takes_no_run_from_its_driv
     await house.until(accepted, Status.QUEUED)
     driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
-    with pytest.raises(Conflict):
+    with pytest.raises(WriteConflict):
         await driver.run.append(
             lambda _step: None,
-            lambda _step: Terms(claim=Claim(f"timeout:{accepted.task_id}", "1")),
+            lambda _step: AppendOptions(claim=DueClaim(f"timeout:{accepted.task_id}", "1")),
         )
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")

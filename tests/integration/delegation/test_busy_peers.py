@@ -9,19 +9,19 @@ from typing import cast
 import pytest
 
 from passerelle.core.batch import Incarnation
-from passerelle.core.commands import SubmitTurn, TurnAccepted, Wait
+from passerelle.core.commands import SubmitTurn, TurnAccepted, WaitMode
 from passerelle.core.decision import Decision
 from passerelle.core.errors import PeerBusy, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import Shard
-from passerelle.core.payloads.limit import Limited, RateLimitHit
+from passerelle.core.payloads.limit import LimitSubject, RateLimitHit
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.task.commands import RequestCancel
 from passerelle.core.task.machine import decide
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 from tests.integration.delegation.test_endings import state_of
 from tests.support.house import ADA, House, task_of
 from tests.support.scripted_peer import HttpAnswer
@@ -40,7 +40,7 @@ async def until_held(house: House, accepted: TurnAccepted) -> TaskRecord:
 @pytest.mark.parametrize(("status", "is_limit"), [(429, True), (503, False)])
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
-    house: House, wait: Wait, status: int, *, is_limit: bool
+    house: House, wait: WaitMode, status: int, *, is_limit: bool
 ) -> None:
     house.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
     accepted = await house.send("hello", wait=wait)
@@ -68,7 +68,7 @@ async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
     assert events[events.index("task.resumed") + 1] == "model.requested"
     facts = [event.fact.payload for event in await house.events(accepted)]
     hits = [payload for payload in facts if isinstance(payload, RateLimitHit)]
-    wanted = RateLimitHit(Limited("peer", "echo"), "peer", 7_000, "429")
+    wanted = RateLimitHit(LimitSubject("peer", "echo"), "peer", 7_000, "429")
     assert hits == ([wanted] if is_limit else [])
 
 
@@ -152,7 +152,7 @@ async def test_short_wait_is_no_news_to_whoever_waits_for_the_answer(house: Hous
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize(("status", "error"), [(429, PeerBusy), (503, PeerUnavailable)])
 async def test_operator_may_have_busy_agents_refuse(
-    house: House, wait: Wait, status: int, error: type[PeerUnavailable]
+    house: House, wait: WaitMode, status: int, error: type[PeerUnavailable]
 ) -> None:
     house.timeouts = replace(house.timeouts, refuses=True)
     await house.restart()
@@ -247,7 +247,7 @@ async def test_message_that_is_held_back_and_cancelled_never_leaves(house: House
 
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_message_that_is_cancelled_when_its_lease_ends_before_its_first_byte_never_leaves(
-    house: House, wait: Wait
+    house: House, wait: WaitMode
 ) -> None:
     dispatch, asked, leave = house.parts.dispatch, list[str](), asyncio.Event()
 
@@ -269,11 +269,11 @@ async def wish_to_stop(house: House, accepted: TurnAccepted) -> None:
     """As a caller's CancelTask, also of a task that callers are not shown yet."""
     requested = TaskCancelRequested("ada", "user", "active_run")
 
-    def wish(decision: Decision) -> Terms:
+    def wish(decision: Decision) -> AppendOptions:
         record = decision.state(task_of(accepted))
         assert isinstance(record, TaskRecord)
         decision.add(decide(record, RequestCancel(requested)))
-        return Terms()
+        return AppendOptions()
 
     await house.parts.writes.decide(accepted.session_id, [task_of(accepted)], wish)
     await house.parts.dispatch.cancel(accepted.task_id)

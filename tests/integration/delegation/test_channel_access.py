@@ -9,14 +9,14 @@ import pytest
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import StreamName
 from passerelle.core.errors import Forbidden, NotFound
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionPage
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio
 SENDER = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE.value})})
 ELSEWHERE = replace(ADA, agents=frozenset({"other"}))
-VISITOR = replace(ADA, scopes=frozenset({Scope.CONNECT}))
+VISITOR = replace(ADA, scopes=frozenset({AccessScope.CONNECT}))
 
 
 async def test_follows_hold_to_scopes_agents_and_operations(house: House) -> None:

@@ -11,7 +11,7 @@ import pytest
 from passerelle.core import machine
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.events import Fact, VendorPayload
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.task.machine import scope_of
 from passerelle.core.task.record import TaskRecord
@@ -74,7 +74,7 @@ async def test_large_artifact_is_behind_a_reference_and_comes_back_whole(
     (artifact,) = record.artifacts
     assert artifact.blob is not None
     assert artifact.size > BIG_ARTIFACT_CHARS
-    blob = await house.store.blobs.get(place(accepted.task_id), artifact.blob)
+    blob = await house.store.blobs.get(shard_of(accepted.task_id), artifact.blob)
     assert blob is not None
     assert "x" * BIG_ARTIFACT_CHARS in blob.decode()
     task = await house.read(accepted)
@@ -93,7 +93,7 @@ async def test_status_of_5_mb_is_one_spilled_output_and_no_large_entry(house: Ho
     for event in spilled:
         blob = event.fact.refs["output"].blob
         assert blob is not None
-        assert await house.store.blobs.get(place(accepted.task_id), blob) is not None
+        assert await house.store.blobs.get(shard_of(accepted.task_id), blob) is not None
     said = sum(str(frame).count("s" * 1000) for frame in frames)
     assert said == BIG_STATUS_CHARS // 1000
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from passerelle.core.errors import PasserelleError
-from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy
+from passerelle.core.facts import ErrorCategory, ErrorDetail, RetryPolicy
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.permission_bridge.rules import Rule, make_policy
@@ -22,7 +22,7 @@ DENIES: Final = make_policy(
 )
 
 
-def errors_of(record: TaskRecord) -> tuple[Failure, Failure]:
+def errors_of(record: TaskRecord) -> tuple[ErrorDetail, ErrorDetail]:
     """That of the last run and that of the task; each has words for people."""
     run, task = record.attempts[-1].last_error, record.last_error
     assert run is not None

@@ -13,7 +13,7 @@ from passerelle.core.commands import GetOutput, GetTaskModel, TurnAccepted
 from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.core.events import Event
 from passerelle.core.facts import Ref
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.payloads.run import (
     ArtifactChanged,
     OutputExpired,
@@ -209,7 +209,7 @@ async def test_copy_that_a_later_task_has_too_outlives_the_first(
     first = await begin(house, f"{shelf.url}/r.pdf")
     await house.until(first, Status.COMPLETED)
     (copy,) = copies_of(await house.events(first))
-    shard = place(first.task_id)
+    shard = shard_of(first.task_id)
     again = await house.store.copies.put(shard, PDF)
     assert again == copy.blob
     await house.come_due("output", first.task_id, after_ms=1)
@@ -240,7 +240,7 @@ async def test_output_is_read_by_its_owner_and_in_parts(house: House) -> None:
     await house.hear(accepted)
     (artifact,) = (await house.record(accepted)).artifacts
     assert artifact.blob is not None
-    whole = await house.store.blobs.get(place(accepted.task_id), artifact.blob)
+    whole = await house.store.blobs.get(shard_of(accepted.task_id), artifact.blob)
     part = await house.service.read(ADA, GetOutput(accepted.facade, artifact.blob, 10, 20))
     assert whole is not None
     assert base64.b64decode(str(part["content"])) == whole[10:30]

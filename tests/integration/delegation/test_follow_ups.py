@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.cli.verbs.task_text import describe_reasons
-from passerelle.core.commands import GetAction, TurnAccepted, Wait
+from passerelle.core.commands import GetAction, TurnAccepted, WaitMode
 from passerelle.core.errors import PeerRefused
 from passerelle.core.read_models.explanation import Explanation, explain_task
 from passerelle.core.task.status import Status
@@ -44,7 +44,7 @@ async def refuse(turn: Turn) -> None:
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 async def test_whoever_takes_the_run_up_sends_the_answer_in_the_same_way(
-    house: House, wait: Wait, *, streams: bool
+    house: House, wait: WaitMode, *, streams: bool
 ) -> None:
     """The answer is stored, and the process ends before it goes out: the wish of its caller is a fact."""
     if not streams:
@@ -207,7 +207,7 @@ KINDS: Final = ("JSONRPC/1.0", "HTTP+JSON/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_stock_agents_of_the_sdk_take_answers_and_raise(
-    house: House, kind: str, wait: Wait, *, streams: bool
+    house: House, kind: str, wait: WaitMode, *, streams: bool
 ) -> None:
     """They refuse every stream where their card has none, and publish their Task only while it is new."""
     async with run_sdk_agent(kind, streams=streams) as agent:
@@ -305,7 +305,7 @@ async def test_an_agent_that_raised_is_explained_with_its_words(house: House) ->
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_stock_agents_of_the_sdk_that_raise_over_a_first_message_end_the_task(
-    house: House, kind: str, wait: Wait, *, streams: bool
+    house: House, kind: str, wait: WaitMode, *, streams: bool
 ) -> None:
     async with run_sdk_agent(kind, streams=streams) as agent:
         house.registry.replace([PeerConfig("sdk", agent.url)])

@@ -1,4 +1,4 @@
-"""A standing yes: written by an "always" answer, used instead of asking, and over when it is over."""
+"""A standing approval: written by an "always" answer, used instead of asking, and over when it is over."""
 
 from __future__ import annotations
 

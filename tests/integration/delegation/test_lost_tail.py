@@ -17,7 +17,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.active_run import ActiveRun
 from passerelle.delegation.runs.draft import DecisionDraft
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
 from tests.support.engine import Server, ask
 from tests.support.house import House, task_of
@@ -38,12 +38,12 @@ def note(draft: DecisionDraft) -> None:
 async def change(house: House, session: str, task: EntityRef) -> None:
     """The same by somebody else, who is not the driver."""
 
-    def body(decision: Decision) -> Terms:
+    def body(decision: Decision) -> AppendOptions:
         record = decision.state(task)
         assert isinstance(record, TaskRecord)
         said = RunStatus(native_status="TASK_STATE_WORKING")
         decision.add([Fact(tasks.scope_of(record), said)])
-        return Terms()
+        return AppendOptions()
 
     assert isinstance(await house.parts.writes.decide(session, [task], body), Written)
 

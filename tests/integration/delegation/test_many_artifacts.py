@@ -11,7 +11,7 @@ from passerelle.cli.verify import verify_store
 from passerelle.core.batch import Batch
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.events import Event
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.task import TaskCompleted
 from passerelle.core.task.record import KEPT_ARTIFACTS
@@ -101,7 +101,7 @@ async def test_completion_names_every_artifact_behind_a_reference(house: House) 
     payload = cast("TaskCompleted", completed.fact.payload)
     assert (payload.artifact_count, len(payload.artifacts)) == (MANY, KEPT_ARTIFACTS)
     blob = await house.blobs.get(
-        place(accepted.task_id), completed.fact.refs["artifacts"].blob or ""
+        shard_of(accepted.task_id), completed.fact.refs["artifacts"].blob or ""
     )
     listed = cast("list[JsonObject]", orjson.loads(blob or b"[]"))
     changed = find_changed(events)

@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.extensions import APPROVAL
 from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.errors import ActionClosed, CallerError
 from passerelle.core.payloads.approval import ActionResolved, AudienceStep, Quorum
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.approvers import Tier
@@ -243,11 +243,11 @@ async def test_answer_to_a_request_that_is_closed_never_reaches_the_agent(house:
 @pytest.mark.requirement("DIA-4")
 async def test_agents_credential_decides_nothing_in_any_form(house: House) -> None:
     facade, _ = await _park(house, call("adk-1"))
-    agent = Principal("ada", kind="agent", scopes=frozenset(Scope))
+    agent = Principal("ada", kind="agent", scopes=frozenset(AccessScope))
     task = await _say(house, facade, confirm("adk-1"), who=agent)
     assert _state(task) == WAITS
     assert "never decides" in str(_parts(task)[0]["text"])
-    unfit = Principal("ada", kind="person", scopes=frozenset({Scope.CALL}))
+    unfit = Principal("ada", kind="person", scopes=frozenset({AccessScope.CALL}))
     task = await _say(house, facade, confirm("adk-1"), who=unfit)
     assert "the credential lacks" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from passerelle.core.batch import Incarnation
 from passerelle.core.commands import TurnAccepted
-from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.deltas import TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.status import Status
 from tests.support.house import House
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-def join(deltas: Iterable[Delta], shown: dict[str, str] | None = None) -> dict[str, str]:
+def join(deltas: Iterable[TextDelta], shown: dict[str, str] | None = None) -> dict[str, str]:
     """What a reader shows who goes by the one rule."""
     shown = {} if shown is None else shown
     for delta in deltas:
@@ -29,7 +29,7 @@ def join(deltas: Iterable[Delta], shown: dict[str, str] | None = None) -> dict[s
     return shown
 
 
-class Heard(list[Delta]):
+class Heard(list[TextDelta]):
     """What one instance hears of a session."""
 
     async def until(self, block: str, text: str) -> None:

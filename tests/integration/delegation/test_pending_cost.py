@@ -8,7 +8,7 @@ from typing import Final, cast
 import pytest
 
 from passerelle.core.commands import ListActions
-from passerelle.core.ids import Shard, compose_id, place
+from passerelle.core.ids import Shard, compose_id, shard_of
 from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.lag import RELAY
 from passerelle.store import keys
@@ -25,7 +25,7 @@ _MANY: Final = 10_000
 
 async def fill_inbox(house: House, count: int) -> None:
     """Copies of questions in the inbox of the owner, of a time long ago."""
-    shard = place(ADA.key)
+    shard = shard_of(ADA.key)
     for first in range(0, count, 1_000):
         copies: list[str | int] = []
         order: list[str | int] = []
@@ -38,7 +38,7 @@ async def fill_inbox(house: House, count: int) -> None:
 
 async def put(house: House, copies: list[str | int], order: list[str | int]) -> None:
     """Writes copies of questions and their places, as the relay does."""
-    shard = place(ADA.key)
+    shard = shard_of(ADA.key)
     await house.store.nodes.read(
         shard,
         pack("HSET", keys.inbox_open(shard, ADA.key), *copies),
@@ -56,7 +56,7 @@ async def ask(house: House, count: int) -> list[str]:
         house.clock.ahead_ms += 10
         actions.insert(0, action)
         await put(house, [action, "{}"], [house.clock.now_ms(), action])
-        await pass_on(house, place(accepted.session_id))
+        await pass_on(house, shard_of(accepted.session_id))
     return actions
 
 

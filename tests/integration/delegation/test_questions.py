@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.commands import ActionAnswered, GetAction, ListTasks
 from passerelle.core.errors import ActionClosed, CallerError, Forbidden, NotFound
 from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, BOB, House
@@ -176,7 +176,7 @@ async def test_same_answer_twice_at_once_wins_once(house: House) -> None:
 async def test_what_is_no_answer_leaves_the_task_waiting(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
-    powerless = replace(ADA, scopes=frozenset({Scope.CALL}))
+    powerless = replace(ADA, scopes=frozenset({AccessScope.CALL}))
     with pytest.raises(NotFound):
         await house.respond(view, who=BOB, option_id="reply", content={"text": "x"})
     with pytest.raises(Forbidden):

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import CORRELATION
 from passerelle.core.batch import Incarnation
-from passerelle.core.commands import TurnAccepted, Wait
+from passerelle.core.commands import TurnAccepted, WaitMode
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
@@ -21,7 +21,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.delegation.runs.run import Run
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 from tests.integration.delegation.test_endings import state_of
 from tests.support.house import House, task_of
 from tests.support.scripted_peer import HttpAnswer
@@ -134,7 +134,7 @@ async def take_over(house: House, accepted: TurnAccepted) -> None:
     record = decision.state(task)
     assert isinstance(record, TaskRecord)
     decision.add([Fact(scope_of(record), RunStatus(taken_over=True))])
-    written = await house.parts.writes.commit(decision, held, Terms())
+    written = await house.parts.writes.commit(decision, held, AppendOptions())
     assert isinstance(written, Written), written
     await house.adopt(accepted)
 
@@ -370,7 +370,7 @@ async def test_a_newer_lease_sends_nothing_for_a_run_of_the_one_before(house: Ho
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("end", ["again", "moved"])
 async def test_a_process_that_stands_still_behind_its_intent_sends_nothing(
-    house: House, end: Literal["again", "moved"], wait: Wait
+    house: House, end: Literal["again", "moved"], wait: WaitMode
 ) -> None:
     dispatch, asked, leave = house.parts.dispatch, list[str](), asyncio.Event()
     present, drives = dispatch.drives(Shard(0)), dispatch.drives

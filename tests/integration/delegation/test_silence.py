@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.commands import TurnAccepted, Wait
+from passerelle.core.commands import TurnAccepted, WaitMode
 from passerelle.core.events import Event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.payloads.task import TaskProgress, TaskTimedOut
@@ -46,7 +46,7 @@ async def beats(house: House, accepted: TurnAccepted) -> list[Event]:
     ],
 )
 async def test_silent_agent_that_lives_is_told_of_with_when_it_said_something_last(
-    house: House, word: str, wait: Wait, followed: str, *, subscribes: bool
+    house: House, word: str, wait: WaitMode, followed: str, *, subscribes: bool
 ) -> None:
     await be_watchful(house)
     house.peer.subscribes = subscribes

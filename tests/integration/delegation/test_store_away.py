@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.batch import Batch
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from tests.support.house import ADA, House
@@ -153,7 +153,7 @@ async def test_task_is_not_completed_until_its_artifact_is_stored(house: House) 
     assert [artifact.stored for artifact in record.artifacts] == [True]
     blob = record.artifacts[0].blob
     assert blob is not None
-    content = await house.store.blobs.get(place(accepted.task_id), blob)
+    content = await house.store.blobs.get(shard_of(accepted.task_id), blob)
     assert content is not None
     assert b"x" * 40_000 in content
 

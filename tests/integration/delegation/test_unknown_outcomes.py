@@ -12,12 +12,12 @@ from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.decision import Decision
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.task.commands import UpdateTask
+from passerelle.core.task.commands import DescribeTask
 from passerelle.core.task.machine import decide
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
-from passerelle.runtime.records.writes import Terms
+from passerelle.runtime.records.writes import AppendOptions
 from tests.integration.delegation.test_endings import joined
 from tests.support.faults import Moment
 from tests.support.house import ADA, House, task_of
@@ -73,10 +73,10 @@ async def test_chunk_whose_reply_was_lost_is_there_once_though_somebody_wrote_si
     lost: list[str] = []
     accepted, remote = await open_artifact(house)
 
-    def rename(decision: Decision) -> Terms:
+    def rename(decision: Decision) -> AppendOptions:
         record = cast("TaskRecord", decision.state(task_of(accepted)))
-        decision.add(decide(record, UpdateTask({"title": {"old": "", "new": "renamed"}})))
-        return Terms()
+        decision.add(decide(record, DescribeTask({"title": {"old": "", "new": "renamed"}})))
+        return AppendOptions()
 
     async def lose_and_write(batch: Batch) -> None:
         if not lost and any(b"said once" in event.body for event in batch.events):

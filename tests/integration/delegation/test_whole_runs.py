@@ -11,7 +11,7 @@ from passerelle.core import machine
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import Event, check_scope, required_ids
 from passerelle.core.facts import Scope
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.task.status import Status
 from tests.support.house import House
 
@@ -75,7 +75,7 @@ async def test_each_reference_of_a_run_leads_to_its_content(house: House) -> Non
         for ref in event.fact.refs.values():
             if ref.blob is not None:
                 named += 1
-                shard = place(event.fact.scope.session_id)
+                shard = shard_of(event.fact.scope.session_id)
                 content = await house.store.blobs.get(shard, ref.blob)
                 assert content is not None
                 assert len(content) == ref.size

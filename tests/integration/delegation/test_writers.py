@@ -16,20 +16,20 @@ from passerelle.core.errors import IdempotencyConflict, InvalidInput
 from passerelle.core.events import Fact
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.task.commands import UpdateTask
+from passerelle.core.task.commands import DescribeTask
 from passerelle.core.task.machine import decide, scope_of
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
-from passerelle.runtime.records.writes import Terms, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 from tests.support.house import ADA, House, task_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-def rename(title: str) -> UpdateTask:
-    return UpdateTask({"title": {"old": "", "new": title}})
+def rename(title: str) -> DescribeTask:
+    return DescribeTask({"title": {"old": "", "new": title}})
 
 
 @pytest.mark.requirement("I2")
@@ -42,7 +42,7 @@ async def test_second_of_two_writers_over_the_same_read_is_refused(house: House)
     decisions = [writes.begin(accepted.session_id, held) for _ in range(2)]
     for decision, title in zip(decisions, ("first", "second"), strict=True):
         decision.add(decide(record, rename(title)))
-    first, second = [await writes.commit(decision, held, Terms()) for decision in decisions]
+    first, second = [await writes.commit(decision, held, AppendOptions()) for decision in decisions]
     assert isinstance(first, Written)
     assert isinstance(second, Conflict)
     assert (await house.record(accepted)).title == "first"
@@ -59,10 +59,10 @@ async def test_who_names_a_task_twice_stands_once_in_the_line_of_its_driver(
     driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
 
-    def name(title: str) -> Callable[[Decision], Terms]:
-        def body(decision: Decision) -> Terms:
+    def name(title: str) -> Callable[[Decision], AppendOptions]:
+        def body(decision: Decision) -> AppendOptions:
             decision.add(decide(cast("TaskRecord", decision.state(task)), rename(title)))
-            return Terms()
+            return AppendOptions()
 
         return body
 
@@ -89,11 +89,11 @@ async def test_no_event_id_stands_twice_whoever_writes_and_however_often(house: 
     ref = task_of(accepted[0])
 
     async def write(number: int) -> None:
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = cast("TaskRecord", decision.state(ref))
             decision.add([Fact(scope_of(record), WarningRaised("w", f"{number}"))])
             decision.set_field(ref, "touched", b"%d" % number)
-            return Terms()
+            return AppendOptions()
 
         await house.parts.writes.decide(accepted[0].session_id, [ref], body)
 
@@ -116,11 +116,11 @@ async def test_eight_writers_at_once_all_get_in_one_after_the_other(house: House
     said: list[str] = []
 
     async def write(number: int) -> None:
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = cast("TaskRecord", decision.state(task))
             said.append(record.title)
             decision.add(decide(record, rename(f"{record.title}.{number}")))
-            return Terms()
+            return AppendOptions()
 
         await writes.decide(accepted.session_id, [task], body)
 
@@ -148,10 +148,10 @@ async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -
             )
             meanwhile.set()
 
-    def _rename(decision: Decision, title: str) -> Terms:
+    def _rename(decision: Decision, title: str) -> AppendOptions:
         record = cast("TaskRecord", decision.state(task_of(accepted)))
         decision.add(decide(record, rename(title)))
-        return Terms()
+        return AppendOptions()
 
     house.log.before_append = come_between
     remote.artifact([{"text": "said once"}])

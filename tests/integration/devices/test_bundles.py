@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from passerelle.cli.verify import verify_store
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.wire.json import JsonObject
 from passerelle.store import keys
 from passerelle.store.pushes import HeldPush
@@ -144,7 +144,7 @@ async def test_who_has_seen_a_question_is_reminded_of_it_in_a_bundle_too(
     path = f"/v1/approvals/{view['actionId']}/seen"
     assert (await at.http.post(path, json={"rev": 1}, headers=bearer("ada"))).status_code == 200
     # Its first push was more than a minute ago, so the reminder is counted anew.
-    command(rig.url, "DEL", keys.pushes(place(ADA_KEY), ADA_KEY))
+    command(rig.url, "DEL", keys.pushes(shard_of(ADA_KEY), ADA_KEY))
     await at.gateway.store.bundles.defer(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
     reminder = HeldPush(str(view["actionId"]), "3")
     assert await at.gateway.store.bundles.defer(ADA_KEY, reminder, 1, LATE) is not None

@@ -13,7 +13,7 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_shard
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import PauseTask, ResumeTask
 from passerelle.core.task.status import Status
@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-OWNER: Final = Principal("ada", kind="person", scopes=frozenset(Scope))
+OWNER: Final = Principal("ada", kind="person", scopes=frozenset(AccessScope))
 _AGES_S: Final = 3600.0
 _UNHURRIED: Final = replace(
     Timeouts(),

@@ -11,11 +11,11 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.duties.relay import Relay
-from passerelle.gateway.late_duties import LateDuties
+from passerelle.gateway.duties_proxy import DutiesProxy
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import (
     ADA,
@@ -32,7 +32,7 @@ from tests.support.paired_device import PairedDevice, sign_decision
 from tests.support.waiting import wait_until
 
 TIERS: list[dict[str, object]] = [{"risk": "high", "who": ["ada", "bob", "cleo"], "need": 2}]
-WHO = Principal("ada", kind="person", scopes=frozenset(Scope))
+WHO = Principal("ada", kind="person", scopes=frozenset(AccessScope))
 
 
 @pytest.fixture
@@ -40,19 +40,19 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     """Shards whose relay somebody waited for; none is relayed before."""
     asked: list[Shard] = []
     awaited = asyncio.Event()
-    pass_on, hurry = Relay.pass_on, LateDuties.hurry
+    pass_on, hurry = Relay.pass_on, DutiesProxy.hurry
 
     async def stand(relay: Relay, shard: Shard) -> float:
         await awaited.wait()
         return await pass_on(relay, shard)
 
-    def go_on(late: LateDuties, shard: Shard) -> None:
+    def go_on(late: DutiesProxy, shard: Shard) -> None:
         asked.append(shard)
         awaited.set()
         hurry(late, shard)
 
     monkeypatch.setattr(Relay, "pass_on", stand)
-    monkeypatch.setattr(LateDuties, "hurry", go_on)
+    monkeypatch.setattr(DutiesProxy, "hurry", go_on)
     return asked
 
 

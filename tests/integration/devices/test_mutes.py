@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from passerelle.cli.verify import verify_store
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.ports.due import DueRow
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import parse_ms
@@ -121,7 +121,7 @@ async def test_store_whose_clock_is_ahead_is_not_asked_again_and_again(
     assert (await mute(at, minutes=20)).status_code == 200
     # The shard of the question thinks that all is over. That of the person knows of a mute still.
     name = f"notify:{view['actionId']}:"
-    shard, ahead_ms = place(str(view["actionId"])), SystemClock().now_ms() + 30 * 60_000
+    shard, ahead_ms = shard_of(str(view["actionId"])), SystemClock().now_ms() + 30 * 60_000
     due_ms = find_calm_over(rig, view)
     assert due_ms is not None
     handle = at.gateway.duties.due.handlers["notify"]

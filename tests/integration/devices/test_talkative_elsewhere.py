@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
 from passerelle.core.event_type import EventType
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import FailTask
 from passerelle.core.task.status import Status
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-OWNER: Final = Principal("ada", kind="person", scopes=frozenset(Scope))
+OWNER: Final = Principal("ada", kind="person", scopes=frozenset(AccessScope))
 _WITHIN_S: Final = 30.0
 
 

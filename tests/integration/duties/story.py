@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from passerelle.core.approval import machine as approval
-from passerelle.core.approval.commands import Answer, OpenAction
+from passerelle.core.approval.commands import AnswerAction, OpenAction
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import (
     DueChange,
@@ -21,7 +21,7 @@ from passerelle.core.batch import (
     RunMove,
 )
 from passerelle.core.decision import Decision
-from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy, Scope, Worker
+from passerelle.core.facts import ErrorCategory, ErrorDetail, RetryPolicy, Scope, Worker
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.conversation import (
     SessionCreated,
@@ -31,17 +31,16 @@ from passerelle.core.payloads.conversation import (
 )
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskAttemptStarted, TaskCreated
-from passerelle.core.principal import Principal
-from passerelle.core.principal import Scope as Right
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
-from passerelle.core.session.machine import OpenSession
+from passerelle.core.session.machine import BeginSession
 from passerelle.core.session.thread import EndTurn, OpenThread, SubmitMessage, ThreadRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
-    CreateTask,
+    BeginTask,
+    EndInError,
     FailRun,
-    FailTask,
     ObserveStatus,
     StartRun,
     TaskCommand,
@@ -49,13 +48,13 @@ from passerelle.core.task.commands import (
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.runtime.common.clock import SystemClock, SystemIds
-from passerelle.runtime.records.writes import Refusal, Terms, Writes, Written
+from passerelle.runtime.records.writes import AppendOptions, WriteRefusal, Writes, Written
 from passerelle.store.store import Store
 from tests.support.approvals import make_request
 
-OWNER = Principal("ada", kind="person", scopes=frozenset({Right.DECIDE}))
+OWNER = Principal("ada", kind="person", scopes=frozenset({AccessScope.DECIDE}))
 PEER = "echo"
-FAILURE = Failure("peer_failed", ErrorCategory.PEER, "the agent gave up")
+FAILURE = ErrorDetail("peer_failed", ErrorCategory.PEER, "the agent gave up")
 FRAME = b'{"statusUpdate":{"taskId":"seen"}}'
 
 
@@ -91,12 +90,12 @@ class Story:
             decision.introduce(ref)
         who = self.owner
         created = SessionCreated(who.key, who.tenant, who.id)
-        decision.add(sessions.decide(None, OpenSession(self.session.id, created)))
+        decision.add(sessions.decide(None, BeginSession(self.session.id, created)))
         started = ThreadStarted(f"ctx-{self.thread.id}", who.key, who.tenant, who.id)
         opening = OpenThread(self.session.id, self.thread.id, started)
         decision.add(threads.decide(None, opening))
         scope = Scope(self.session.id, self.thread.id, self.turn, self.task.id)
-        decision.add(tasks.decide(None, CreateTask(scope, self._created())))
+        decision.add(tasks.decide(None, BeginTask(scope, self._created())))
         submitted = TurnSubmitted(f"m-{self.turn}", PEER, "a2a", "hello")
         thread = cast("ThreadRecord", decision.state(self.thread))
         submit = SubmitMessage(self.session.id, self.turn, self.task.id, submitted)
@@ -106,21 +105,21 @@ class Story:
         if self.driver is not None:
             decision.set_field(self.task, "own", str(self.driver).encode())
             runs = (RunMove(self.run, self.task.id, self.driver, enters=True),)
-        outcome = await self.writes.commit(decision, {}, Terms(runs=runs))
+        outcome = await self.writes.commit(decision, {}, AppendOptions(runs=runs))
         assert isinstance(outcome, Written), outcome
 
-    async def show(self) -> Written | Refusal:
+    async def show(self) -> Written | WriteRefusal:
         """The peer's first word; from now on callers see the task."""
         said = RunStatus(native_status="TASK_STATE_WORKING", remote_task_id="remote-1")
         command = ObserveStatus(Status.RUNNING, said, self.writes.ids.mint("step", self.shard))
         return await self.tell(command, shown=True)
 
-    async def fail(self) -> Written | Refusal:
+    async def fail(self) -> Written | WriteRefusal:
         """The end: nothing is driven any more."""
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             decision.add(tasks.decide(self._record(decision), FailRun(Status.FAILED, FAILURE)))
-            facts = tasks.decide(self._record(decision), FailTask(FAILURE))
+            facts = tasks.decide(self._record(decision), EndInError(FAILURE))
             decision.add([replace(fact, frame=FRAME, facade=self.task.id) for fact in facts])
             thread = cast("ThreadRecord", decision.state(self.thread))
             completed = TurnCompleted("task", "failed")
@@ -131,15 +130,15 @@ class Story:
 
     async def tell(
         self, command: TaskCommand, driver: Incarnation | None = None, *, shown: bool = False
-    ) -> Written | Refusal:
+    ) -> Written | WriteRefusal:
         """One command to the task, under the fence of ``driver`` where one is given."""
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             facts = tasks.decide(self._record(decision), command)
             if shown:
                 facts[-1] = replace(facts[-1], frame=FRAME, facade=self.task.id)
             decision.add(facts)
-            return Terms(fence=Fence(self.task.id, driver) if driver else None)
+            return AppendOptions(fence=Fence(self.task.id, driver) if driver else None)
 
         return await self.writes.decide(self.session.id, [self.task], body)
 
@@ -155,10 +154,10 @@ class Story:
             expires_ms=now_ms + 60_000,
         )
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             scope = Scope(self.session.id, self.thread.id, self.turn, self.task.id, self.run)
             decision.add(approval.decide(None, OpenAction(request, scope), now_ms))
-            return Terms(due=(DueChange(f"expire:{action.id}", request.expires_ms),))
+            return AppendOptions(due=(DueChange(f"expire:{action.id}", request.expires_ms),))
 
         outcome = await self.writes.decide(self.session.id, [self.task, action], body)
         assert isinstance(outcome, Written), outcome
@@ -167,9 +166,9 @@ class Story:
     async def answer(self, action: EntityRef) -> None:
         """The owner allows it."""
 
-        def body(decision: Decision) -> Terms:
+        def body(decision: Decision) -> AppendOptions:
             record = cast("ActionRecord", decision.state(action))
-            said = Answer(
+            said = AnswerAction(
                 self.owner,
                 record.rev,
                 record.request.digest,
@@ -177,7 +176,7 @@ class Story:
                 "allow",
             )
             decision.add(approval.decide(record, said, decision.now_ms))
-            return Terms(due=(DueChange(f"expire:{action.id}", None),))
+            return AppendOptions(due=(DueChange(f"expire:{action.id}", None),))
 
         outcome = await self.writes.decide(self.session.id, [self.task, action], body)
         assert isinstance(outcome, Written), outcome
@@ -198,12 +197,12 @@ class Story:
     def _record(self, decision: Decision) -> TaskRecord:
         return cast("TaskRecord", decision.state(self.task))
 
-    def _leave(self, decision: Decision) -> Terms:
+    def _leave(self, decision: Decision) -> AppendOptions:
         if self.driver is None:
-            return Terms()
+            return AppendOptions()
         decision.set_field(self.task, "own", None)
         leaving = RunMove(self.run, self.task.id, self.driver, enters=False)
-        return Terms(fence=Fence(self.task.id, self.driver), runs=(leaving,))
+        return AppendOptions(fence=Fence(self.task.id, self.driver), runs=(leaving,))
 
     def _created(self) -> TaskCreated:
         who = self.owner

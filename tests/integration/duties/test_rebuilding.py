@@ -16,7 +16,7 @@ from passerelle.cli.verify import verify_store
 from passerelle.core.batch import EntityRef
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.ports.projections import PARTS, Part
+from passerelle.core.ports.projections import PARTS, IndexPart
 from passerelle.delegation.verification.report import DERIVED
 from passerelle.store import keys
 from passerelle.store.store import Store
@@ -44,7 +44,7 @@ async def list_problems(store: Store) -> list[str]:
     return [str(one) for one in found if one.kind in DERIVED]
 
 
-async def list_part(store: Store, part: Part) -> set[str]:
+async def list_part(store: Store, part: IndexPart) -> set[str]:
     rows = await store.projections.read_index(OWNER.key, "echo", None, 100, (part,))
     return {facade for facade, _ in rows}
 

@@ -20,7 +20,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.commands import ObserveStatus
 from passerelle.core.task.status import Status
 from passerelle.delegation.duties.takeover import TakeOver
-from passerelle.runtime.records.writes import Body, Refusal, Writes, Written
+from passerelle.runtime.records.writes import Body, WriteRefusal, Writes, Written
 from passerelle.store.due import LEASE_BACK_MS
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances
@@ -49,7 +49,7 @@ class Breaking(Writes):
         refs: Iterable[EntityRef],
         body: Body,
         known: Mapping[EntityRef, Held] | None = None,
-    ) -> Written | Refusal:
+    ) -> Written | WriteRefusal:
         self.done += 1
         if self.done > 1:
             raise StoreUnavailable("test", "no")

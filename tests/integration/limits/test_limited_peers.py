@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from passerelle.core.peer import Answered, Closed, Refused, Unreached
+from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unreached
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.runtime.common.clock import SystemClock
@@ -44,7 +44,7 @@ async def test_one_slot_is_for_all_instances_and_is_free_again_after_the_stream(
                 assert isinstance(held_back, Unreached)
                 assert held_back.why == "limit"
                 assert held_back.retry_after_s == 1
-                assert isinstance(await registry.find("narrow").get("no-such-task"), Refused)
+                assert isinstance(await registry.find("narrow").get("no-such-task"), RefusedByPeer)
             agent.release_all()
             assert (await stream)[-1] == Closed()
             assert agent.count("SendMessage") == 0

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.ports.limits import Draw, Granted
+    from passerelle.core.ports.limits import Granted, LimitDraw
     from passerelle.runtime.limits.gate import Entered
     from passerelle.runtime.limits.limit import Limit
     from passerelle.store.store import Store
@@ -46,7 +46,7 @@ class Counted:
         slots: int,
         limit: int,
         hold_ms: int,
-        draws: Sequence[Draw] = (),
+        draws: Sequence[LimitDraw] = (),
     ) -> Granted:
         self.calls += 1
         if self.away:

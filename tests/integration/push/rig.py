@@ -13,7 +13,7 @@ import httpx
 
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Scope
+from passerelle.core.principal import AccessScope
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.assembly import Gateway, open_gateway
 from passerelle.gateway.auth.access import Access
@@ -37,7 +37,10 @@ Answer = dict[str, Any]
 ALLOW: Final = ("http://127.0.0.1:*",)
 KEY: Final = Secret("00" * 32)
 OTHER: Final = make_client(
-    "other", "other-key", "*", scopes=(Scope.CALL, Scope.READ_TASKS, Scope.WRITE_TASKS)
+    "other",
+    "other-key",
+    "*",
+    scopes=(AccessScope.CALL, AccessScope.READ_TASKS, AccessScope.WRITE_TASKS),
 )
 WITHIN_S: Final = 10.0
 

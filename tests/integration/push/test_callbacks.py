@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from passerelle.core.ids import place
+from passerelle.core.ids import shard_of
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.callbacks import PER_SECOND
 from passerelle.delegation.runs.follow_strategy import Timeouts
@@ -165,7 +165,7 @@ async def test_only_hashes_are_stored(called: Called) -> None:
 
 
 async def test_calls_that_come_too_often_are_not_looked_at(called: Called) -> None:
-    strange = f"/callbacks/{SystemIds().mint('run', place(called.task))}/x"
+    strange = f"/callbacks/{SystemIds().mint('run', shard_of(called.task))}/x"
     answers = await asyncio.gather(*(called.post(strange) for _ in range(4 * PER_SECOND)))
     statuses = {answer.status_code for answer in answers}
     # Nothing is looked up for those beyond the bound, so they cannot be told from calls that hold.

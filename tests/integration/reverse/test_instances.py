@@ -10,7 +10,7 @@ from passerelle.channels.reverse_link import AgentLink
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.peers.reverse.transport import WINDOW
 from passerelle.protocol.frames import Refusal
-from passerelle.protocol.reverse_frames import AnswerFrame, Item
+from passerelle.protocol.reverse_frames import AnswerFrame, AnswerItem
 from passerelle.runtime.records.task_fields import read_driver
 from passerelle.runtime.records.writes import Writes
 from passerelle.store.agents import RedisAgents
@@ -139,7 +139,7 @@ async def test_no_more_items_are_on_their_way_than_the_window_has_until_they_are
     take, insist = AgentLink.take, Writes.insist
 
     def count(link: AgentLink, frame: AnswerFrame) -> Refusal | None:
-        items[0] += isinstance(frame, Item)
+        items[0] += isinstance(frame, AnswerItem)
         refused = take(link, frame)
         refusals.extend([refused] if refused else [])
         return refused

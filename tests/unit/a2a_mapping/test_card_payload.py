@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import ParseDict
 
 from passerelle.a2a_mapping.card_payload import CARD, MessageKind, list_payloads, render_payload
-from passerelle.a2a_mapping.cards import AgentAddress, Edge, rewrite_card
+from passerelle.a2a_mapping.cards import AgentAddress, PublicEdge, rewrite_card
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.json import JsonObject
 
@@ -139,7 +139,7 @@ def test_card_of_ours_has_the_same_bytes_in_the_sdk() -> None:
         "skills": [{"id": "s", "name": "S", "description": "d", "tags": ["t"], "examples": []}],
     }
     bearer: JsonObject = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
-    edge = Edge({"bearer": bearer}, ("a2a:call",), ({"uri": "urn:x", "required": False},))
+    edge = PublicEdge({"bearer": bearer}, ("a2a:call",), ({"uri": "urn:x", "required": False},))
     card = rewrite_card(peer, AgentAddress("echo", "http://p/card", "https://gw/agents/echo"), edge)
     assert _is_signed_by_sdk(card, render_payload(card))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.cards import (
     AgentAddress,
-    Edge,
+    PublicEdge,
     list_interfaces,
     list_origins,
     rewrite_card,
@@ -76,10 +76,10 @@ def _without_pointers(card: JsonObject) -> JsonObject:
     return {name: value for name, value in card.items() if name not in pointers}
 
 
-EDGE = Edge(
+EDGE = PublicEdge(
     schemes={"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}, scopes=("a2a:call",)
 )
-OPEN = Edge()
+OPEN = PublicEdge()
 PLACE = AgentAddress("echo", CARD_URL, BASE)
 
 
@@ -99,13 +99,13 @@ def test_documentation_icon_and_provider_stay_with_the_peer() -> None:
 
 
 def test_where_links_are_dropped_nothing_at_all_leads_to_the_peer() -> None:
-    card = rewrite_card(CARD, PLACE, Edge(links=False))
+    card = rewrite_card(CARD, PLACE, PublicEdge(links=False))
     assert not {"documentationUrl", "iconUrl", "provider"} & set(card)
     assert not [text for text in list_texts(card) if "internal" in text.lower()]
 
 
 def test_the_interfaces_are_ours_and_nothing_of_an_older_card_is_left() -> None:
-    card = rewrite_card(CARD, PLACE, Edge(versions=("1.0",)))
+    card = rewrite_card(CARD, PLACE, PublicEdge(versions=("1.0",)))
     assert card["supportedInterfaces"] == [
         {"url": BASE, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
         {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
@@ -114,7 +114,7 @@ def test_the_interfaces_are_ours_and_nothing_of_an_older_card_is_left() -> None:
 
 
 def test_every_interface_of_the_newer_version_stands_before_those_of_the_older() -> None:
-    edge = Edge(grpc="gateway.example:8443", grpc_default="echo", versions=("0.3", "1.0"))
+    edge = PublicEdge(grpc="gateway.example:8443", grpc_default="echo", versions=("0.3", "1.0"))
     listed = [
         (entry["protocolBinding"], entry["protocolVersion"], entry["url"], entry.get("tenant"))
         for entry in list_interfaces(PLACE, edge)
@@ -131,7 +131,7 @@ def test_every_interface_of_the_newer_version_stands_before_those_of_the_older()
 
 
 def test_older_grpc_reaches_the_default_agent_alone() -> None:
-    edge = Edge(grpc="gateway.example:8443", grpc_default="other", versions=("1.0", "0.3"))
+    edge = PublicEdge(grpc="gateway.example:8443", grpc_default="other", versions=("1.0", "0.3"))
     grpc = [
         entry["protocolVersion"]
         for entry in list_interfaces(PLACE, edge)
@@ -142,14 +142,14 @@ def test_older_grpc_reaches_the_default_agent_alone() -> None:
 
 def test_the_capabilities_are_the_gateways() -> None:
     extension: JsonObject = {"uri": PERMISSION, "required": False}
-    card = rewrite_card(CARD, PLACE, Edge(extensions=(extension,)))
+    card = rewrite_card(CARD, PLACE, PublicEdge(extensions=(extension,)))
     assert card["capabilities"] == {
         "streaming": True,
         "pushNotifications": False,
         "extendedAgentCard": False,
         "extensions": [extension],
     }
-    able = rewrite_card(CARD, PLACE, Edge(push=True, extended=True))["capabilities"]
+    able = rewrite_card(CARD, PLACE, PublicEdge(push=True, extended=True))["capabilities"]
     assert isinstance(able, dict)
     assert (able["pushNotifications"], able["extendedAgentCard"]) == (True, True)
 
@@ -167,14 +167,14 @@ def test_extensions_of_the_peer_pass_and_ours_are_not_listed_twice() -> None:
     capabilities: JsonObject = {"extensions": [chained, theirs, nameless, named]}
     card: JsonObject = {**CARD, "capabilities": capabilities}
 
-    def list_passed(edge: Edge) -> Json:
+    def list_passed(edge: PublicEdge) -> Json:
         made = rewrite_card(card, PLACE, edge)["capabilities"]
         assert isinstance(made, dict)
         return made["extensions"]
 
     passed: JsonObject = {**theirs, "description": f"see {BASE}", "params": {"at": BASE}}
     assert list_passed(OPEN) == [passed, named]
-    assert list_passed(Edge(links=False)) == [passed]
+    assert list_passed(PublicEdge(links=False)) == [passed]
 
 
 def test_no_caller_has_to_know_an_extension_that_is_activated_for_it() -> None:
@@ -197,7 +197,7 @@ def test_the_card_asks_for_what_our_edge_asks_for() -> None:
 
 
 def test_any_one_of_several_schemes_is_enough() -> None:
-    both = Edge({"a": {"mtlsSecurityScheme": {}}, "b": {"mtlsSecurityScheme": {}}}, ("x",))
+    both = PublicEdge({"a": {"mtlsSecurityScheme": {}}, "b": {"mtlsSecurityScheme": {}}}, ("x",))
     assert rewrite_card(CARD, PLACE, both)["securityRequirements"] == [
         {"schemes": {"a": {"list": ["x"]}}},
         {"schemes": {"b": {"list": ["x"]}}},

@@ -26,7 +26,7 @@ from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.core.approval.prompt import PeerAnswer
 from passerelle.core.errors import InvalidInput
-from passerelle.core.payloads.approval import Option, OptionKind, Origin, Request
+from passerelle.core.payloads.approval import ApprovalRequest, Option, OptionKind, Origin
 from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import combine
 
@@ -375,7 +375,7 @@ def test_a_hostile_question_is_shown_escaped_everywhere() -> None:
     assert escape_value([1, None, True, 1.5, 2.0**60]) == [1, None, True, 1.5, 2.0**60]
 
 
-REQUEST = Request(
+REQUEST = ApprovalRequest(
     action_id="act_1",
     kind="permission",
     action_type="tool_call",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.replies import (
     ArtifactReply,
-    Malformed,
+    MalformedReply,
     MessageReply,
     StatusReply,
     TaskReply,
@@ -84,7 +84,7 @@ def test_the_ids_of_the_peer_are_read_from_every_answer() -> None:
 )
 def test_what_is_not_a2a_says_which_field(value: Json, names: str) -> None:
     reply = read_reply(value)
-    assert isinstance(reply, Malformed)
+    assert isinstance(reply, MalformedReply)
     assert names in reply.reason
 
 

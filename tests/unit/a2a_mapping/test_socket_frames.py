@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.a2a_mapping.cards import AgentAddress, Edge, list_interfaces
+from passerelle.a2a_mapping.cards import AgentAddress, PublicEdge, list_interfaces
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.socket_frames import (
     BINDING,
@@ -102,6 +102,6 @@ def test_the_end_of_a_stream_names_its_request() -> None:
 def test_a_card_names_the_socket_of_an_agent_once_and_for_this_version_alone(
     base: str, url: str
 ) -> None:
-    listed = list_interfaces(AgentAddress("echo", "http://peer", base), Edge(sockets=True))
+    listed = list_interfaces(AgentAddress("echo", "http://peer", base), PublicEdge(sockets=True))
     sockets = [one for one in listed if isinstance(one, dict) and one["protocolBinding"] == BINDING]
     assert sockets == [{"url": url, "protocolBinding": BINDING, "protocolVersion": "1.0"}]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.channels.cursor_check import (
-    Broken,
-    Held,
+    CursorBroken,
+    CursorHeld,
     ReadAgain,
     end_of,
     link_entries,
@@ -62,7 +62,7 @@ def test_the_chain_is_a_running_sha1_over_event_ids() -> None:
     assert extend_chain(first, "ev_1") == second
 
 
-def judge(history: History, cursor: Cursor) -> Held | Broken:
+def judge(history: History, cursor: Cursor) -> CursorHeld | CursorBroken:
     head, page = history.head, history.page(cursor.sequence)
     verdict = verify(head, page, cursor)
     return verify_again(head, page, cursor) if isinstance(verdict, ReadAgain) else verdict
@@ -70,7 +70,7 @@ def judge(history: History, cursor: Cursor) -> Held | Broken:
 
 def reason(history: History, cursor: Cursor) -> GapReason:
     verdict = judge(history, cursor)
-    assert isinstance(verdict, Broken)
+    assert isinstance(verdict, CursorBroken)
     return verdict.why
 
 
@@ -83,7 +83,7 @@ def test_every_position_of_a_history_holds_and_is_followed_by_the_rest(
         history.append(length)
     sequence = data.draw(st.integers(0, length))
     verdict = judge(history, history.at(sequence))
-    assert isinstance(verdict, Held)
+    assert isinstance(verdict, CursorHeld)
     assert [linked.entry for linked in verdict.entries] == history.page(sequence)
     assert verdict.entries[-1].chain == history.chain if verdict.entries else sequence == length
 
@@ -136,14 +136,14 @@ def test_a_position_whose_successor_was_trimmed_is_a_gap_and_the_last_trimmed_on
     below, last_trimmed = history.at(2), history.at(3)
     history.trim(3)
     assert reason(history, below) is GapReason.TRIMMED
-    assert isinstance(judge(history, last_trimmed), Held)
+    assert isinstance(judge(history, last_trimmed), CursorHeld)
 
 
 def test_a_stream_trimmed_to_nothing_holds_at_its_top() -> None:
     history = History()
     history.append(4)
     history.trim(4)
-    assert judge(history, history.end) == Held((), Head("00000001", 4, history.chain, 5))
+    assert judge(history, history.end) == CursorHeld((), Head("00000001", 4, history.chain, 5))
     assert reason(history, Cursor("00000001", 0, start_chain("00000001"))) is GapReason.TRIMMED
 
 
@@ -164,7 +164,7 @@ def test_missing_entries_are_read_once_more_before_they_are_called_gone() -> Non
     history.trim(4)
     assert isinstance(verify(head, history.page(2), cursor), ReadAgain)
     verdict = verify_again(history.head, history.page(2), cursor)
-    assert isinstance(verdict, Broken)
+    assert isinstance(verdict, CursorBroken)
     assert verdict.why is GapReason.TRIMMED
 
 
@@ -174,7 +174,7 @@ def test_a_page_may_reach_past_the_head_that_was_read_before_it() -> None:
     head, cursor = history.head, history.end
     history.append(2)
     verdict = verify(head, history.page(2), cursor)
-    assert isinstance(verdict, Held)
+    assert isinstance(verdict, CursorHeld)
     assert [linked.entry.sequence for linked in verdict.entries] == [3, 4]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.channels import fanout
 from passerelle.channels.counts import ChannelCounts
-from passerelle.channels.cursor_check import Linked, link_entries
+from passerelle.channels.cursor_check import LinkedEntry, link_entries
 from passerelle.channels.fanout import WINDOW_S, Fanout, Seat, find_window_s
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.channels.views import FullView, PlainView, View
@@ -56,7 +56,7 @@ class Stream:
         assert self.ring is not None
         before = self.ring.end
         self.history.append(count, kind)
-        fresh: Sequence[Linked] = link_entries(self.history.page(before.sequence), before)
+        fresh: Sequence[LinkedEntry] = link_entries(self.history.page(before.sequence), before)
         for linked in fresh:
             self.ring.add(linked)
         self.fanout.take_change(fresh)

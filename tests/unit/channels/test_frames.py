@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.channels.cursor_check import Linked, build_event
+from passerelle.channels.cursor_check import LinkedEntry, build_event
 from passerelle.core.ports.log import Entry
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.cursor import Cursor, GapReason
@@ -45,12 +45,12 @@ from passerelle.protocol.frames import (
 )
 from passerelle.protocol.reverse_frames import (
     AgentCall,
+    AnswerItem,
+    AnswerPiece,
     CallPiece,
     Credit,
     Done,
     Failed,
-    Item,
-    Piece,
     Register,
     Registered,
     StopAsking,
@@ -91,9 +91,9 @@ CLIENT_FRAMES: list[ClientFrame] = [
     Renew("next"),
     Register("builder", {"name": "Builder"}, 4),
     Unregister("builder"),
-    Item("g1", 1, {"task": {"id": "t"}}),
-    Item("g1", 2),
-    Piece("g1", '{"task":{}}'),
+    AnswerItem("g1", 1, {"task": {"id": "t"}}),
+    AnswerItem("g1", 2),
+    AnswerPiece("g1", '{"task":{}}'),
     Done("g1"),
     Done("g2", {"id": "t"}),
     Failed("g3", "busy", "later", 2),
@@ -261,7 +261,7 @@ def test_an_event_frame_holds_the_stored_bytes_untouched(
     stream: str, sequence: int, previous: int
 ) -> None:
     data = b'{"sequence":%d,"type":"x",  "n":1.10,"payload":{"a":1,"a":2}}' % sequence
-    linked = Linked(Entry(sequence, "ev_1", "x", "0" * 8, data), "0000000a")
+    linked = LinkedEntry(Entry(sequence, "ev_1", "x", "0" * 8, data), "0000000a")
     frame = build_event(stream, linked, previous)
     assert data in frame
     decoded = decode_server(frame)

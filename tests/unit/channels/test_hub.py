@@ -13,7 +13,7 @@ import pytest
 
 from passerelle.channels.hub import Hub, HubSettings, Start
 from passerelle.channels.pages import Page
-from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
+from passerelle.channels.position import CursorGap, Position, PositionItem, ReplayBounds, ReplayEnd
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.errors import StoreUnavailable
@@ -55,7 +55,7 @@ async def scene(
         yield Scene(history, log, hints, hub, lost)
 
 
-async def take(position: Position) -> Item:
+async def take(position: Position) -> PositionItem:
     async with asyncio.timeout(10):
         return await anext(position)
 
@@ -65,7 +65,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def sequences(item: Item) -> list[int]:
+def sequences(item: PositionItem) -> list[int]:
     assert isinstance(item, Page)
     return [linked.entry.sequence for linked in item.entries]
 
@@ -73,7 +73,7 @@ def sequences(item: Item) -> list[int]:
 async def test_a_reader_gets_what_follows_its_cursor_and_then_what_is_new() -> None:
     async with scene(5) as at, at.hub.open(STREAM, FullView(), at.history.at(2)) as position:
         assert sequences(await take(position)) == [3, 4, 5]
-        assert await take(position) == Live(at.history.end, 3)
+        assert await take(position) == ReplayEnd(at.history.end, 3)
         at.hints.publish(at.history.append(2))
         at.hints.deliver()
         reads = at.log.reads
@@ -84,7 +84,7 @@ async def test_a_reader_gets_what_follows_its_cursor_and_then_what_is_new() -> N
 async def test_a_stream_without_events_has_a_cursor() -> None:
     async with scene() as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
         assert position.cursor == at.history.at(0)
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
 
 
 @pytest.mark.requirement("I8")
@@ -92,7 +92,7 @@ async def test_a_stream_that_does_not_exist_is_a_gap() -> None:
     async with scene() as at:
         at.history.flush()
         async with at.hub.open(STREAM, FullView(), Start.BEGINNING) as position:
-            assert await take(position) == Gap(GapReason.LOST, None, None, None)
+            assert await take(position) == CursorGap(GapReason.LOST, None, None, None)
 
 
 @pytest.mark.requirement("I3")
@@ -109,11 +109,11 @@ async def test_a_hint_that_came_while_the_head_was_read_is_applied() -> None:
         at.log.open_gate()
         page, live = await opening
         assert sequences(page) == [2]
-        assert isinstance(live, Live)
+        assert isinstance(live, ReplayEnd)
         assert at.log.reads == 0
 
 
-async def _first_items(at: Scene, count: int) -> list[Item]:
+async def _first_items(at: Scene, count: int) -> list[PositionItem]:
     async with at.hub.open(STREAM, FullView(), at.history.at(1)) as position:
         return [await take(position) for _ in range(count)]
 
@@ -121,7 +121,7 @@ async def _first_items(at: Scene, count: int) -> list[Item]:
 @pytest.mark.requirement("I3", "I8")
 async def test_a_lost_hint_is_repaired_by_the_next_one() -> None:
     async with scene(1) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         at.hints.publish(at.history.append())
         at.hints.held.clear()
         at.hints.publish(at.history.append())
@@ -131,7 +131,7 @@ async def test_a_lost_hint_is_repaired_by_the_next_one() -> None:
 
 async def test_a_lost_hint_is_repaired_by_the_audit() -> None:
     async with scene(1) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         at.history.append(2)
         at.hints.lost()
         assert sequences(await take(position)) == [2, 3]
@@ -140,7 +140,7 @@ async def test_a_lost_hint_is_repaired_by_the_audit() -> None:
 async def test_a_stream_that_was_audited_is_let_go_of_once_nobody_reads_it() -> None:
     async with scene(5, linger_s=0) as at:
         async with at.hub.open(STREAM, FullView(), Start.LIVE) as position:
-            assert isinstance(await take(position), Live)
+            assert isinstance(await take(position), ReplayEnd)
             ring = weakref.ref(next(iter(at.hub._followed.values())).follower)  # pyright: ignore[reportPrivateUsage]
             at.hub.audit_soon()
             await settle()
@@ -152,7 +152,7 @@ async def test_a_stream_that_was_audited_is_let_go_of_once_nobody_reads_it() -> 
 
 async def test_a_doubled_or_late_hint_repeats_nothing() -> None:
     async with scene(1) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         at.hints.publish(at.history.append())
         at.hints.publish(at.history.append())
         at.hints.deliver(0, keep=True)
@@ -173,29 +173,29 @@ async def test_a_sequence_that_is_used_again_is_noticed_by_its_hint_and_the_read
     async with scene(5) as at, at.hub.open(STREAM, FullView(), at.history.at(3)) as position:
         assert sequences(await take(position)) == [4, 5]
         old = at.history.end
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         at.history.lose_tail(2)
         at.hints.publish(at.history.append(2))
         at.hints.deliver()
-        assert await take(position) == Gap(GapReason.FORKED, old, at.history.end, 1)
+        assert await take(position) == CursorGap(GapReason.FORKED, old, at.history.end, 1)
         assert at.lost == [GapReason.FORKED]
 
 
 @pytest.mark.requirement("I8")
 async def test_a_lost_tail_is_noticed_by_the_audit_before_anything_is_written_again() -> None:
     async with scene(5) as at, at.hub.open(STREAM, FullView(), at.history.end) as position:
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         old = at.history.end
         at.history.lose_tail(2)
         at.hub.audit_soon()
-        assert await take(position) == Gap(GapReason.AHEAD, old, at.history.end, 1)
+        assert await take(position) == CursorGap(GapReason.AHEAD, old, at.history.end, 1)
         assert at.lost == [GapReason.AHEAD]
 
 
 @pytest.mark.requirement("I8")
 async def test_a_reader_whose_position_survived_a_lost_tail_goes_on_untouched() -> None:
     async with scene(5) as at, at.hub.open(STREAM, FullView(), at.history.end) as ahead:
-        assert isinstance(await take(ahead), Live)
+        assert isinstance(await take(ahead), ReplayEnd)
         kept = at.history.at(3)
         at.history.lose_tail(2)
         at.hints.publish(at.history.append(2))
@@ -206,7 +206,7 @@ async def test_a_reader_whose_position_survived_a_lost_tail_goes_on_untouched() 
             assert sequences(page) == [4, 5]
             assert isinstance(page, Page)
             assert [linked.entry.event_id for linked in page.entries] == ["ev_6", "ev_7"]
-        assert isinstance(await take(ahead), Gap)
+        assert isinstance(await take(ahead), CursorGap)
 
 
 async def test_two_readers_at_one_sequence_with_different_chains_have_different_answers() -> None:
@@ -223,7 +223,7 @@ async def test_two_readers_at_one_sequence_with_different_chains_have_different_
             at.log.gated = False
             at.log.open_gate()
             gap, page = [await item for item in items]
-        assert isinstance(gap, Gap)
+        assert isinstance(gap, CursorGap)
         assert gap.why is GapReason.FORKED
         assert sequences(page) == [4, 5]
         assert at.lost == [], "a cursor that anyone can make up proves nothing"
@@ -231,7 +231,7 @@ async def test_two_readers_at_one_sequence_with_different_chains_have_different_
 
 async def test_equal_page_reads_share_one_call() -> None:
     async with scene(5) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as warm:
-        assert isinstance(await take(warm), Live)
+        assert isinstance(await take(warm), ReplayEnd)
         at.log.gated = True
         async with (
             at.hub.open(STREAM, FullView(), at.history.at(2)) as first,
@@ -247,10 +247,10 @@ async def test_equal_page_reads_share_one_call() -> None:
 
 async def test_a_reader_ahead_of_the_hub_makes_the_hub_read_on() -> None:
     async with scene(2) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as warm:
-        assert isinstance(await take(warm), Live)
+        assert isinstance(await take(warm), ReplayEnd)
         at.history.append(3)
         async with at.hub.open(STREAM, FullView(), at.history.end) as ahead:
-            assert await take(ahead) == Live(at.history.end, 0)
+            assert await take(ahead) == ReplayEnd(at.history.end, 0)
         assert sequences(await take(warm)) == [3, 4, 5]
 
 
@@ -264,7 +264,7 @@ async def test_a_filtered_view_names_the_event_before_and_passes_over_the_rest()
             page = await take(position)
             assert isinstance(page, Page)
             assert (sequences(page), page.previous) == ([1, 2, 6], 0)
-            assert await take(position) == Live(at.history.end, 3)
+            assert await take(position) == ReplayEnd(at.history.end, 3)
             at.hints.publish(at.history.append(1))
             at.hints.publish(at.history.append(1, task=TASK))
             at.hints.deliver()
@@ -280,7 +280,7 @@ async def test_more_missed_events_than_the_limit_are_a_gap_before_anything_is_se
     async with scene(9) as at:
         async with at.hub.open(STREAM, FullView(), at.history.at(5), bounds) as position:
             gap = await take(position)
-        assert gap == Gap(GapReason.LIMIT, at.history.at(5), at.history.end, 1)
+        assert gap == CursorGap(GapReason.LIMIT, at.history.at(5), at.history.end, 1)
         async with at.hub.open(STREAM, FullView(), at.history.at(6), bounds) as position:
             assert sequences(await take(position)) == [7, 8, 9]
 
@@ -291,7 +291,7 @@ async def test_a_cursor_that_does_not_hold_is_told_so_whatever_the_limit() -> No
         forged = Cursor(at.history.epoch, 2, "00000000")
         async with at.hub.open(STREAM, FullView(), forged, bounds) as position:
             gap = await take(position)
-        assert isinstance(gap, Gap)
+        assert isinstance(gap, CursorGap)
         assert gap.why is GapReason.FORKED
 
 
@@ -299,7 +299,7 @@ async def test_a_reader_that_falls_off_the_ring_reads_pages_and_tells_that_it_is
     None
 ):
     async with scene(1, ring=4) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         for _ in range(20):
             at.hints.publish(at.history.append())
             at.hints.deliver()
@@ -307,7 +307,7 @@ async def test_a_reader_that_falls_off_the_ring_reads_pages_and_tells_that_it_is
         while isinstance(item := await take(position), Page):
             seen += sequences(item)
         assert seen == list(range(2, 22))
-        assert item == Live(at.history.end, 20)
+        assert item == ReplayEnd(at.history.end, 20)
 
 
 async def test_a_reader_that_fell_too_far_behind_while_open_is_told_slow() -> None:
@@ -316,12 +316,12 @@ async def test_a_reader_that_fell_too_far_behind_while_open_is_told_slow() -> No
         scene(1, ring=4) as at,
         at.hub.open(STREAM, FullView(), Start.LIVE, bounds) as position,
     ):
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         for _ in range(20):
             at.hints.publish(at.history.append())
             at.hints.deliver()
         gap = await take(position)
-        assert isinstance(gap, Gap)
+        assert isinstance(gap, CursorGap)
         assert (gap.why, gap.have) == (GapReason.SLOW, at.history.at(1))
         with pytest.raises(StopAsyncIteration):
             await take(position)
@@ -343,7 +343,7 @@ async def test_the_last_release_starts_a_linger_and_a_new_reader_ends_it() -> No
             lambda: not at.hub.streams and at.hints.on_hint is None, 10, "the stream is left"
         )
         async with at.hub.open(STREAM, FullView(), Start.LIVE) as position:
-            assert isinstance(await take(position), Live)
+            assert isinstance(await take(position), ReplayEnd)
             assert at.hints.subscribed == 2
 
 
@@ -369,7 +369,7 @@ async def test_a_step_that_failed_can_be_tried_again_without_a_loss() -> None:
 
 async def test_reading_on_goes_on_by_itself_when_the_store_is_back() -> None:
     async with scene(1) as at, at.hub.open(STREAM, FullView(), Start.LIVE) as position:
-        assert isinstance(await take(position), Live)
+        assert isinstance(await take(position), ReplayEnd)
         at.log.fails = True
         at.history.append(1)
         at.hints.publish(at.history.append(1))

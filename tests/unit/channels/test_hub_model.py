@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from passerelle.channels.hub import From, Hub, HubSettings, Start
 from passerelle.channels.pages import Page
-from passerelle.channels.position import Gap, Live, Position, ReplayBounds
+from passerelle.channels.position import CursorGap, Position, ReplayBounds, ReplayEnd
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView, View, shows
 from passerelle.core.ports.log import Entry
@@ -36,7 +36,7 @@ class Reader:
     applied: list[Entry] = field(default_factory=list[Entry])
     cursor: Cursor | None = None
     told: int = 0
-    gap: Gap | None = None
+    gap: CursorGap | None = None
     lives: int = 0
 
     async def follow(self, hub: Hub, start: From, bounds: ReplayBounds | None) -> None:
@@ -56,11 +56,11 @@ class Reader:
                         self.applied.append(linked.entry)
                         self.told = linked.entry.sequence
                     self.cursor = cursor
-                case Live(cursor, _):
+                case ReplayEnd(cursor, _):
                     self.lives += 1
                     self.cursor = cursor
                     self.told = max(self.told, cursor.sequence)
-                case Gap():
+                case CursorGap():
                     self.gap = item
 
 

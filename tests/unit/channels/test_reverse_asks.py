@@ -18,8 +18,8 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
 from passerelle.protocol.pieces import PIECE_CHARS
 from passerelle.protocol.reverse_frames import (
+    AnswerPiece,
     CallPiece,
-    Piece,
     StopAsking,
     StreamItem,
     TakeMore,
@@ -183,7 +183,7 @@ async def test_long_content_comes_and_goes_in_pieces() -> None:
     side = Side()
     text = orjson.dumps({"text": "é" * PIECE_CHARS}).decode()
     for at in range(0, len(text), 50_000):
-        side.asking.take(Piece("1", text[at : at + 50_000]))
+        side.asking.take(AnswerPiece("1", text[at : at + 50_000]))
     side.ask("1", "Echo")
     assert await side.until_answered() == Answer("1", {})
     pieces = [one for one in side.wire.frames if isinstance(one, CallPiece)]
@@ -196,23 +196,23 @@ async def test_pieces_are_bounded_over_all_calls_and_what_is_too_long_is_not_car
     text: str,
 ) -> None:
     side = Side()
-    side.asking.take(Piece("kept", '{"x":'))
+    side.asking.take(AnswerPiece("kept", '{"x":'))
     while not side.refused:
-        side.asking.take(Piece("long", text))
-    side.asking.take(Piece("long", text))
+        side.asking.take(AnswerPiece("long", text))
+    side.asking.take(AnswerPiece("long", text))
     assert side.refused == ["too_large"], "the rest of it is passed over"
     side.ask("long", "Echo")
     failure = await side.until_answered()
     assert isinstance(failure, Failure)
     assert (failure.code, side.agents.asked) == ("too_large", [])
-    side.asking.take(Piece("kept", f'"{"y" * (MAX_CALL_CHARS - 1_000)}"}}'))
+    side.asking.take(AnswerPiece("kept", f'"{"y" * (MAX_CALL_CHARS - 1_000)}"}}'))
     side.ask("kept", "Echo")
     await wait_until(lambda: side.agents.asked, 10, "there is room again")
 
 
 async def test_pieces_that_are_no_object_are_refused() -> None:
     side = Side()
-    side.asking.take(Piece("1", "[1"))
+    side.asking.take(AnswerPiece("1", "[1"))
     side.ask("1", "Echo")
     failure = await side.until_answered()
     assert isinstance(failure, Failure)

@@ -9,10 +9,10 @@ import pytest
 from passerelle.channels.reverse_link import (
     MAX_ANSWER_BYTES,
     AgentLink,
+    AnswersBroken,
+    AnswersEnded,
     AskRefused,
-    Broken,
     Cut,
-    Ended,
     ItemCame,
     OpenCall,
 )
@@ -21,13 +21,13 @@ from passerelle.protocol.frames import Refusal
 from passerelle.protocol.pieces import PIECE_CHARS
 from passerelle.protocol.reverse_frames import (
     AgentCall,
+    AnswerItem,
+    AnswerPiece,
     CallPiece,
     Credit,
     Done,
     Failed,
     HostFrame,
-    Item,
-    Piece,
     StopWaiting,
 )
 
@@ -45,7 +45,7 @@ class Wire:
             "a", "SendMessage", data or {}, headers, deadline_ms=1_000, window=window
         )
 
-    def hear(self, *frames: Item | Piece | Done | Failed) -> list[str]:
+    def hear(self, *frames: AnswerItem | AnswerPiece | Done | Failed) -> list[str]:
         refused = [self.link.take(frame) for frame in frames]
         return [one.code for one in refused if isinstance(one, Refusal)]
 
@@ -55,9 +55,12 @@ async def test_answers_reach_the_call_that_they_name() -> None:
     first, second = wire.open(), wire.open()
     assert [type(frame) for frame in wire.sent] == [AgentCall, AgentCall]
     assert first.id != second.id
-    assert wire.hear(Done(second.id, {"n": 2}), Item(first.id, 1, {"n": 1}), Done(first.id)) == []
-    assert await second.hear() == Ended({"n": 2})
-    assert [await first.hear(), await first.hear()] == [ItemCame({"n": 1}), Ended({})]
+    assert (
+        wire.hear(Done(second.id, {"n": 2}), AnswerItem(first.id, 1, {"n": 1}), Done(first.id))
+        == []
+    )
+    assert await second.hear() == AnswersEnded({"n": 2})
+    assert [await first.hear(), await first.hear()] == [ItemCame({"n": 1}), AnswersEnded({})]
     assert wire.link.calls == 0
 
 
@@ -65,24 +68,24 @@ async def test_what_is_said_about_a_call_that_is_over_is_passed_over() -> None:
     wire = Wire()
     call = wire.open()
     call.abandon()
-    assert wire.hear(Item(call.id, 1, {}), Done(call.id), Item("g99", 1, {})) == []
+    assert wire.hear(AnswerItem(call.id, 1, {}), Done(call.id), AnswerItem("g99", 1, {})) == []
     assert wire.sent[-1] == StopWaiting(call.id)
 
 
 async def test_an_item_beyond_the_window_is_refused_and_ends_its_call() -> None:
     wire = Wire()
     call = wire.open(window=2)
-    assert wire.hear(Item(call.id, 1, {}), Item(call.id, 2, {})) == []
-    assert wire.hear(Item(call.id, 3, {})) == ["window"]
-    assert [type(await call.hear()) for _ in range(3)] == [ItemCame, ItemCame, Broken]
-    assert wire.hear(Item(call.id, 4, {})) == []
+    assert wire.hear(AnswerItem(call.id, 1, {}), AnswerItem(call.id, 2, {})) == []
+    assert wire.hear(AnswerItem(call.id, 3, {})) == ["window"]
+    assert [type(await call.hear()) for _ in range(3)] == [ItemCame, ItemCame, AnswersBroken]
+    assert wire.hear(AnswerItem(call.id, 4, {})) == []
 
 
 async def test_a_stored_item_gives_its_place_back() -> None:
     wire = Wire()
     call = wire.open(window=1)
     for number in range(1, 4):
-        assert wire.hear(Item(call.id, number, {"n": number})) == []
+        assert wire.hear(AnswerItem(call.id, number, {"n": number})) == []
         assert await call.hear() == ItemCame({"n": number})
         call.release()
         assert wire.sent[-1] == Credit(call.id, 1)
@@ -105,24 +108,31 @@ async def test_long_content_travels_in_pieces_both_ways() -> None:
     asked = wire.sent[-1]
     assert isinstance(asked, AgentCall)
     assert asked.data is None
-    assert wire.hear(Piece(call.id, '{"task":'), Piece(call.id, '{"id":"t"}}'), Done(call.id)) == []
-    assert await call.hear() == Ended({"task": {"id": "t"}})
+    assert (
+        wire.hear(
+            AnswerPiece(call.id, '{"task":'), AnswerPiece(call.id, '{"id":"t"}}'), Done(call.id)
+        )
+        == []
+    )
+    assert await call.hear() == AnswersEnded({"task": {"id": "t"}})
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '"x"'])
 async def test_pieces_that_are_no_object_end_the_call(text: str) -> None:
     wire = Wire()
     call = wire.open()
-    assert wire.hear(Piece(call.id, text), Done(call.id)) == ["invalid_input"]
-    assert isinstance(await call.hear(), Broken)
+    assert wire.hear(AnswerPiece(call.id, text), Done(call.id)) == ["invalid_input"]
+    assert isinstance(await call.hear(), AnswersBroken)
 
 
 async def test_an_answer_without_end_is_cut_short() -> None:
     wire = Wire()
     call = wire.open()
     piece = "x" * (MAX_ANSWER_BYTES // 4)
-    assert wire.hear(*(Piece(call.id, piece) for _ in range(5))) == ["too_large"]
-    assert await call.hear() == Broken(f"an answer over {MAX_ANSWER_BYTES} bytes", too_long=True)
+    assert wire.hear(*(AnswerPiece(call.id, piece) for _ in range(5))) == ["too_large"]
+    assert await call.hear() == AnswersBroken(
+        f"an answer over {MAX_ANSWER_BYTES} bytes", too_long=True
+    )
 
 
 async def test_a_failure_ends_the_call() -> None:

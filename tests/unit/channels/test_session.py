@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from passerelle.channels.inputs import (
     AckJudged,
     Admitted,
-    Answered,
-    Delivered,
+    CallAnswered,
     DrainAsked,
-    Ended,
+    EndRequested,
+    EventsDelivered,
     Input,
-    Left,
+    NoticeDue,
     Received,
     Renewed,
+    SocketGone,
     Ticked,
-    Told,
     Undecodable,
 )
 from passerelle.channels.limits import ChannelLimits
@@ -41,7 +41,7 @@ from passerelle.channels.outputs import (
     TakeSnapshot,
 )
 from passerelle.channels.session import ACCEPTS, step
-from passerelle.channels.session_state import Phase, State, start
+from passerelle.channels.session_state import ConnectionPhase, ConnectionState, start
 from passerelle.channels.session_time import next_tick_s
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor, GapReason
@@ -73,10 +73,10 @@ from passerelle.protocol.frames import (
 )
 from passerelle.protocol.reverse_frames import (
     AgentFrame,
+    AnswerItem,
+    AnswerPiece,
     Done,
     Failed,
-    Item,
-    Piece,
     Register,
     StopAsking,
     TakeMore,
@@ -91,12 +91,12 @@ WELCOME = Welcome("cn", "ch", 1, "pr", frozenset(), 25, 35, {}, "r", "now", (), 
 AGENT_FRAMES: tuple[AgentFrame, ...] = (
     Register("a", {}),
     Unregister("a"),
-    Item("g1", 1, {}),
-    Piece("g1", "{}"),
+    AnswerItem("g1", 1, {}),
+    AnswerPiece("g1", "{}"),
     Done("g1"),
     Failed("g1", "busy"),
 )
-ASKING_FRAMES = (TakeMore("7", 1), StopAsking("7"), Piece("7", "{}"))
+ASKING_FRAMES = (TakeMore("7", 1), StopAsking("7"), AnswerPiece("7", "{}"))
 ASKED = Call("7", "a2a:SendMessage", None, {}, "planner")
 
 
@@ -104,7 +104,9 @@ def at(sequence: int, epoch: str = EPOCH) -> Cursor:
     return Cursor(epoch, sequence, f"{sequence:08x}")
 
 
-def run(state: State, *inputs: Input, now_s: float = 0.0) -> tuple[State, list[Output]]:
+def run(
+    state: ConnectionState, *inputs: Input, now_s: float = 0.0
+) -> tuple[ConnectionState, list[Output]]:
     outputs: list[Output] = []
     for one in inputs:
         state, more = step(state, one, now_s)
@@ -112,18 +114,20 @@ def run(state: State, *inputs: Input, now_s: float = 0.0) -> tuple[State, list[O
     return state, outputs
 
 
-def opened(limits: ChannelLimits | None = None, told: int | None = 20) -> State:
+def opened(limits: ChannelLimits | None = None, told: int | None = 20) -> ConnectionState:
     """An open connection that follows one stream and was told up to ``told``."""
     state, _ = run(
         start(limits or ChannelLimits(), 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME)
     )  # fmt: skip
     state, _ = run(state, Received(Subscribe(NAME)))
     if told is not None:
-        state, _ = run(state, Told(Subscribed(NAME, "resumed", at(told), dense=True, missed=0)))
+        state, _ = run(
+            state, NoticeDue(Subscribed(NAME, "resumed", at(told), dense=True, missed=0))
+        )
     return state
 
 
-def welcome(role: Role) -> State:
+def welcome(role: Role) -> ConnectionState:
     """An open connection of a role that follows nothing."""
     hello = replace(HELLO, role=role, subscriptions=())
     state, _ = run(start(ChannelLimits(), 0), Received(hello), Admitted(WELCOME))
@@ -140,8 +144,8 @@ def closes(outputs: list[Output]) -> list[CloseCode]:
 
 def test_every_input_is_listed_for_the_open_phase_or_for_the_one_before() -> None:
     kinds = set(get_args(Input))
-    assert ACCEPTS[Phase.OPEN] | ACCEPTS[Phase.ADMITTING] == kinds
-    assert set(ACCEPTS) == set(Phase)
+    assert ACCEPTS[ConnectionPhase.OPEN] | ACCEPTS[ConnectionPhase.ADMITTING] == kinds
+    assert set(ACCEPTS) == set(ConnectionPhase)
 
 
 INPUTS: list[Input] = [
@@ -149,27 +153,27 @@ INPUTS: list[Input] = [
     Undecodable(Refusal("malformed", "no", fatal=True)),
     Admitted(WELCOME),
     Renewed(None),
-    Told(Live(NAME, at(3), 0)),
-    Delivered({NAME: at(3)}),
+    NoticeDue(Live(NAME, at(3), 0)),
+    EventsDelivered({NAME: at(3)}),
     AckJudged(NAME, "stale_generation"),
-    Answered(Answer("1", {})),
+    CallAnswered(Answer("1", {})),
     Ticked(),
     DrainAsked(0, 0),
-    Ended(CloseCode.RESTART),
-    Left(),
+    EndRequested(CloseCode.RESTART),
+    SocketGone(),
 ]
 
 
 @pytest.mark.requirement("I6", "CHN-9")
 @pytest.mark.parametrize("given_input", INPUTS, ids=lambda one: type(one).__name__)
 def test_a_closed_connection_decides_nothing(given_input: Input) -> None:
-    closed, _ = run(opened(), Ended(CloseCode.RESTART))
-    assert closed.phase is Phase.CLOSED
+    closed, _ = run(opened(), EndRequested(CloseCode.RESTART))
+    assert closed.phase is ConnectionPhase.CLOSED
     assert step(closed, given_input, 1e9) == (closed, ())
 
 
 @pytest.mark.requirement("I6", "CHN-9")
-@pytest.mark.parametrize("end", [Left(), Ended(CloseCode.TOO_SLOW), Ticked()])
+@pytest.mark.parametrize("end", [SocketGone(), EndRequested(CloseCode.TOO_SLOW), Ticked()])
 def test_the_end_of_a_connection_asks_for_nothing_but_its_acks(end: Input) -> None:
     state, _ = run(opened(), Received(Call("1", "submit_turn", "k", {})))
     _, outputs = run(state, end, now_s=1e6)
@@ -189,14 +193,14 @@ def test_the_end_of_a_connection_asks_for_nothing_but_its_acks(end: Input) -> No
 )
 def test_before_hello_every_other_frame_ends_the_connection(frame: ClientFrame) -> None:
     state, outputs = run(start(ChannelLimits(), 0), Received(frame))
-    assert state.phase is Phase.CLOSED
+    assert state.phase is ConnectionPhase.CLOSED
     assert closes(outputs) == [CloseCode.MALFORMED]
     assert {type(output) for output in outputs} == {Send, Close}
 
 
 def test_hello_is_looked_at_before_anything_is_opened() -> None:
     state, outputs = run(start(ChannelLimits(), 0), Received(HELLO))
-    assert (state.phase, outputs) == (Phase.ADMITTING, [Admit(HELLO)])
+    assert (state.phase, outputs) == (ConnectionPhase.ADMITTING, [Admit(HELLO)])
     state, outputs = run(state, Admitted(WELCOME))
     assert outputs == [Send(WELCOME), Open(Subscribe(NAME))]
     _, outputs = run(state, Received(HELLO))
@@ -297,8 +301,8 @@ def test_an_ack_between_a_new_subscription_and_its_answer_means_nothing() -> Non
 @pytest.mark.requirement("CHN-5")
 @pytest.mark.parametrize(
     "end",
-    [Left(), Ended(CloseCode.RESTART), DrainAsked(0, 0), Received(Unsubscribe(NAME)),
-     Told(Unsubscribed(NAME, "forbidden"))],
+    [SocketGone(), EndRequested(CloseCode.RESTART), DrainAsked(0, 0), Received(Unsubscribe(NAME)),
+     NoticeDue(Unsubscribed(NAME, "forbidden"))],
 )  # fmt: skip
 def test_acks_that_wait_are_stored_before_the_end(end: Input) -> None:
     state, _ = run(opened(), Received(Ack({NAME: at(10)})), Received(Ack({NAME: at(15)})))
@@ -334,16 +338,16 @@ def test_presence_is_said_again_with_each_heartbeat_and_is_no_more_than_a_frame(
     assert outputs == [NotePresence(away), Send(ServerBeat(2)), NotePresence(away)]
     assert replace(state, presence=None, window_frames=1, heard_s=0) == opened()
     shown = ShowPresence("inbox:pr_ada", ())
-    assert run(state, Told(shown)) == (state, [Send(shown)])
+    assert run(state, NoticeDue(shown)) == (state, [Send(shown)])
 
 
 def test_what_was_told_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:
-    state, _ = run(opened(), Delivered({NAME: at(22)}), Delivered({NAME: at(21)}))
+    state, _ = run(opened(), EventsDelivered({NAME: at(22)}), EventsDelivered({NAME: at(21)}))
     assert state.told[NAME] == at(22)
-    state, outputs = run(state, Told(Snapshot(NAME, at(18), {})))
+    state, outputs = run(state, NoticeDue(Snapshot(NAME, at(18), {})))
     assert (state.told[NAME], len(outputs)) == (at(18), 1)
     gap = Gap(NAME, GapReason.EPOCH, None, None, None, "inline")
-    state, _ = run(state, Told(gap), Told(Snapshot(NAME, at(2, "0000000b"), {})))
+    state, _ = run(state, NoticeDue(gap), NoticeDue(Snapshot(NAME, at(2, "0000000b"), {})))
     assert state.told[NAME] == at(2, "0000000b")
 
 
@@ -361,7 +365,7 @@ def test_streams_are_opened_replaced_released_and_bounded() -> None:
 
 
 def test_a_refused_stream_is_not_followed() -> None:
-    state, _ = run(opened(told=None), Told(Refusal("not_found", "no", "sub", NAME)))
+    state, _ = run(opened(told=None), NoticeDue(Refusal("not_found", "no", "sub", NAME)))
     assert NAME not in state.told
 
 
@@ -377,7 +381,7 @@ def test_reading_stops_at_the_bound_of_open_calls_and_goes_on_with_an_answer() -
         state, outputs = run(state, Received(Call(number, "get_task", None, {})))
         assert outputs == [Execute(Call(number, "get_task", None, {}))]
     assert state.is_saturated
-    state, outputs = run(state, Answered(Failure("1", "not_found", "no")))
+    state, outputs = run(state, CallAnswered(Failure("1", "not_found", "no")))
     assert (state.is_saturated, len(outputs)) == (False, 1)
 
 
@@ -464,18 +468,18 @@ def test_calls_to_agents_are_bounded_and_never_stop_the_reader() -> None:
     assert not state.is_saturated
     state, outputs = run(state, Received(replace(ASKED, id="c0")))
     assert [one.code for one in sent(outputs) if isinstance(one, Refusal)] == ["duplicate_id"]
-    state, _ = run(state, Answered(Answer("c0")))
+    state, _ = run(state, CallAnswered(Answer("c0")))
     _, outputs = run(state, Received(replace(ASKED, id="c0")))
     assert [one for one in outputs if isinstance(one, Ask)] == [Ask(replace(ASKED, id="c0"))]
 
 
 def test_what_an_agent_says_about_its_calls_does_not_count_against_its_rate() -> None:
     state, limit = welcome("agent"), ChannelLimits().frames_per_window
-    state, outputs = run(state, *(Received(Item("g1", 1, {})) for _ in range(3 * limit)))
+    state, outputs = run(state, *(Received(AnswerItem("g1", 1, {})) for _ in range(3 * limit)))
     assert closes(outputs) == []
     state, outputs = run(state, *(Received(one) for one in ASKING_FRAMES * limit))
     assert closes(outputs) == []
-    calls = (one for _ in range(limit + 1) for one in (Received(ASKED), Answered(Answer("7"))))
+    calls = (one for _ in range(limit + 1) for one in (Received(ASKED), CallAnswered(Answer("7"))))
     state, outputs = run(state, *calls)
     assert (closes(outputs), outputs.count(Ask(ASKED))) == ([], limit + 1)
     commands = (Received(replace(ASKED, id=str(one))) for one in range(limit + 1))
@@ -503,16 +507,16 @@ ANY_INPUT: st.SearchStrategy[Input] = st.one_of(
     st.builds(Received, FRAMES, st.dictionaries(STREAMS, CURSORS)),
     st.builds(Undecodable, st.builds(Refusal, st.just("x"), st.just("y"), fatal=st.booleans())),
     st.just(Admitted(WELCOME)),
-    st.builds(Told, st.builds(Live, STREAMS, CURSORS, st.just(0))),
-    st.builds(Told, st.builds(Snapshot, STREAMS, CURSORS, st.just({}))),
-    st.builds(Told, st.builds(Unsubscribed, STREAMS, st.just("gone"))),
-    st.builds(Delivered, st.dictionaries(STREAMS, CURSORS, max_size=3)),
+    st.builds(NoticeDue, st.builds(Live, STREAMS, CURSORS, st.just(0))),
+    st.builds(NoticeDue, st.builds(Snapshot, STREAMS, CURSORS, st.just({}))),
+    st.builds(NoticeDue, st.builds(Unsubscribed, STREAMS, st.just("gone"))),
+    st.builds(EventsDelivered, st.dictionaries(STREAMS, CURSORS, max_size=3)),
     st.builds(AckJudged, STREAMS, st.sampled_from(["stored", "ack_epoch", "ack_ahead"])),
-    st.builds(Answered, st.builds(Answer, st.sampled_from("123"), st.just({}))),
+    st.builds(CallAnswered, st.builds(Answer, st.sampled_from("123"), st.just({}))),
     st.just(Ticked()),
     st.just(DrainAsked(2_000, 5_000)),
-    st.just(Ended(CloseCode.RESTART)),
-    st.just(Left()),
+    st.just(EndRequested(CloseCode.RESTART)),
+    st.just(SocketGone()),
 )
 
 
@@ -537,7 +541,7 @@ def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, flo
         for name, told in state.told.items():
             if told is not None:
                 issued[name, told.epoch] = max(issued.get((name, told.epoch), 0), told.sequence)
-        closed = closed or state.phase is Phase.CLOSED
+        closed = closed or state.phase is ConnectionPhase.CLOSED
         assert len([output for output in outputs if isinstance(output, Close)]) <= 1
 
 
@@ -551,7 +555,7 @@ def test_what_the_store_refuses_is_told(why: Literal["ack_epoch", "ack_ahead"]) 
 
 def test_a_delivery_of_a_stream_that_was_left_changes_nothing() -> None:
     state, _ = run(opened(), Received(Unsubscribe(NAME)))
-    assert run(state, Delivered({NAME: at(30)}))[0] == state
+    assert run(state, EventsDelivered({NAME: at(30)}))[0] == state
 
 
 def test_a_drain_while_the_credential_is_looked_at_only_sets_the_time() -> None:
@@ -565,5 +569,5 @@ def test_a_failure_to_decode_before_hello_ends_the_connection() -> None:
     state, outputs = run(
         start(ChannelLimits(), 0), Undecodable(Failure("1", "invalid_input", "no"))
     )
-    assert state.phase is Phase.GREETING
+    assert state.phase is ConnectionPhase.GREETING
     assert len(sent(outputs)) == 1

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from passerelle.channels.replays import Replays
-from passerelle.channels.services import Grant, Snapshots, StreamName
-from passerelle.channels.states import State, States
+from passerelle.channels.services import Snapshots, StreamGrant, StreamName
+from passerelle.channels.states import ReadModelState, States
 from passerelle.channels.views import PlainView, TaskView
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.ids import Shard, compose_id
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 ADA = Principal("ada", device="phone")
 NAME = StreamName("session", "x")
 STREAM = StreamRef(StreamKind.SESSION, compose_id("se", Shard(3), 0, 1))
-GRANT = Grant(STREAM, PlainView())
+GRANT = StreamGrant(STREAM, PlainView())
 
 
 @dataclass
@@ -43,7 +43,9 @@ class Plane:
     ) -> tuple[Head | None, list[Entry]]:
         raise AssertionError
 
-    async def read_snapshot(self, who: Principal, name: StreamName, grant: Grant) -> JsonObject:
+    async def read_snapshot(
+        self, who: Principal, name: StreamName, grant: StreamGrant
+    ) -> JsonObject:
         self.reads += 1
         await self.hold.wait()
         if self.error is not None:
@@ -56,7 +58,9 @@ def make(keep_s: float = 10.0) -> tuple[States, Plane]:
     return States(plane, cast("Snapshots", plane), keep_s), plane
 
 
-async def ask(states: States, who: Principal = ADA, grant: Grant = GRANT) -> State | None:
+async def ask(
+    states: States, who: Principal = ADA, grant: StreamGrant = GRANT
+) -> ReadModelState | None:
     return await states.read(who, NAME, grant)
 
 

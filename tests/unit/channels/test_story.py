@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.channels.inputs import Told
+from passerelle.channels.inputs import NoticeDue
 from passerelle.channels.story import Began, EndReason, LinkStory, Over, Repaired, TakenUp
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor, GapReason
@@ -26,8 +26,8 @@ def at(sequence: int) -> Cursor:
     return Cursor("0000000a", sequence, f"{sequence:08x}")
 
 
-def answer(stream: str, mode: Mode, sequence: int, missed: int = 0) -> Told:
-    return Told(Subscribed(stream, mode, at(sequence), dense=True, missed=missed))
+def answer(stream: str, mode: Mode, sequence: int, missed: int = 0) -> NoticeDue:
+    return NoticeDue(Subscribed(stream, mode, at(sequence), dense=True, missed=missed))
 
 
 @pytest.mark.parametrize("continues", [True, False])
@@ -40,7 +40,7 @@ def test_a_link_has_begun_when_each_stream_of_its_hello_is_answered() -> None:
     assert story.begin() == ()
     assert story.take(answer("inbox", "live", 9)) == ()
     assert story.take(answer(ONE, "resumed", 3, missed=4)) == ()
-    assert story.take(Told(Live(ONE, at(7), 4))) == ()
+    assert story.take(NoticeDue(Live(ONE, at(7), 4))) == ()
     streams = (TakenUp(ONE, "resumed", 3, 7), TakenUp(TWO, "snap", 5, 5))
     assert story.take(answer(TWO, "snap", 5)) == (Began(resumed=True, streams=streams),)
     assert story.take(answer(TWO, "snap", 6)) == ()
@@ -50,7 +50,7 @@ def test_a_link_has_begun_when_each_stream_of_its_hello_is_answered() -> None:
 def test_a_stream_that_is_refused_holds_nothing_up(end: Unsubscribed | Refusal) -> None:
     story = LinkStory(continues=False, asked=(Subscribe(ONE),))
     assert story.begin() == ()
-    assert story.take(Told(end)) == (Began(resumed=False, streams=()),)
+    assert story.take(NoticeDue(end)) == (Began(resumed=False, streams=()),)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_a_gap_is_repaired_with_its_snapshot_and_not_before() -> None:
     story = LinkStory(continues=False, asked=())
     story.begin()
     gap = Gap(ONE, GapReason.FORKED, at(9), at(4), 1, "inline")
-    assert story.take(Told(gap)) == ()
+    assert story.take(NoticeDue(gap)) == ()
     repaired = Repaired(ONE, GapReason.FORKED, at(9), at(4))
-    assert story.take(Told(Snapshot(ONE, at(4), {}))) == (repaired,)
-    assert story.take(Told(Snapshot(ONE, at(5), {}))) == ()
+    assert story.take(NoticeDue(Snapshot(ONE, at(4), {}))) == (repaired,)
+    assert story.take(NoticeDue(Snapshot(ONE, at(5), {}))) == ()
 
 
 @pytest.mark.requirement("CHN-10")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from passerelle.channels.services import Linked
+from passerelle.channels.services import ChannelLink
 from passerelle.channels.story import Began, LinkFact, Over, Telling
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
@@ -38,7 +38,7 @@ class Facts:
     def find_driver(self, owner: str) -> Incarnation | None:
         return None
 
-    def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
+    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun.append((fact, told))
         return told

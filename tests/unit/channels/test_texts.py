@@ -16,7 +16,7 @@ from passerelle.channels.texts import WINDOW_S, TextReader, Texts
 from passerelle.channels.views import FullView, TaskView, View
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, compose_id
-from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.deltas import TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
 from tests.support.waiting import wait_until
 
@@ -50,7 +50,7 @@ async def test_first_piece_goes_at_once_and_what_follows_as_one_in_a_window() ->
     reader, box = make_reader()
     reader.begin([])
     for at, text in ((0, "one "), (4, "twö "), (8, "three")):
-        reader.take(Delta(BLOCK, at, text))
+        reader.take(TextDelta(BLOCK, at, text))
     assert box.pieces() == [(BLOCK, 0, "one ")]
     await asyncio.sleep(WINDOW_S * 2)
     assert box.pieces() == [(BLOCK, 0, "one "), (BLOCK, 4, "twö three")]
@@ -59,8 +59,8 @@ async def test_first_piece_goes_at_once_and_what_follows_as_one_in_a_window() ->
 async def test_what_is_stored_later_is_told_later() -> None:
     reader, box = make_reader()
     reader.begin([])
-    reader.take(Delta(BLOCK, 0, "one "))
-    reader.take(Delta(BLOCK, 4, "two"))
+    reader.take(TextDelta(BLOCK, 0, "one "))
+    reader.take(TextDelta(BLOCK, 4, "two"))
     reader.flush()
     assert box.pieces() == [(BLOCK, 0, "one "), (BLOCK, 4, "two")]
     reader.flush()
@@ -69,10 +69,10 @@ async def test_what_is_stored_later_is_told_later() -> None:
 
 async def test_reader_that_is_not_live_is_told_nothing_and_begins_with_what_is_open() -> None:
     reader, box = make_reader()
-    reader.take(Delta(BLOCK, 0, "before"))
-    reader.begin([Delta(BLOCK, 0, "open")])
+    reader.take(TextDelta(BLOCK, 0, "before"))
+    reader.begin([TextDelta(BLOCK, 0, "open")])
     reader.stop()
-    reader.take(Delta(BLOCK, 4, " lost"))
+    reader.take(TextDelta(BLOCK, 4, " lost"))
     await asyncio.sleep(WINDOW_S * 2)
     assert box.pieces() == [(BLOCK, 0, "open")]
 
@@ -80,8 +80,8 @@ async def test_reader_that_is_not_live_is_told_nothing_and_begins_with_what_is_o
 async def test_view_of_a_task_has_no_text_of_another() -> None:
     reader, box = make_reader(TaskView(TASK))
     reader.begin([])
-    reader.take(Delta(f"{OTHER}/poem", 0, "theirs"))
-    reader.take(Delta(BLOCK, 0, "ours"))
+    reader.take(TextDelta(f"{OTHER}/poem", 0, "theirs"))
+    reader.take(TextDelta(BLOCK, 0, "ours"))
     assert box.pieces() == [(BLOCK, 0, "ours")]
 
 
@@ -89,15 +89,15 @@ async def test_slow_reader_gets_one_piece_later_and_loses_what_is_too_much() -> 
     reader, box = make_reader()
     reader.begin([])
     box.has_room = False
-    reader.take(Delta(BLOCK, 0, "one "))
-    reader.take(Delta(BLOCK, 4, "two"))
+    reader.take(TextDelta(BLOCK, 0, "one "))
+    reader.take(TextDelta(BLOCK, 4, "two"))
     await asyncio.sleep(WINDOW_S * 2)
     assert box.frames == []
     box.has_room = True
     await wait_until(lambda: box.frames, 15, "the text that was held")
     assert box.pieces() == [(BLOCK, 0, "one two")]
     box.has_room = False
-    reader.take(Delta(BLOCK, 7, "x" * 70_000))
+    reader.take(TextDelta(BLOCK, 7, "x" * 70_000))
     await asyncio.sleep(WINDOW_S * 3)
     box.has_room = True
     await asyncio.sleep(WINDOW_S * 2)
@@ -109,16 +109,16 @@ class Wire:
     """What is listened to; ``away`` times it cannot be."""
 
     away: int = 0
-    open: list[Delta] = field(default_factory=list[Delta])
-    listeners: dict[StreamRef, Callable[[Delta], None]] = field(
-        default_factory=dict[StreamRef, "Callable[[Delta], None]"]
+    open: list[TextDelta] = field(default_factory=list[TextDelta])
+    listeners: dict[StreamRef, Callable[[TextDelta], None]] = field(
+        default_factory=dict[StreamRef, "Callable[[TextDelta], None]"]
     )
     asked: int = 0
 
     async def publish(self, stream: StreamRef, event: object) -> int:
         raise AssertionError
 
-    async def listen(self, stream: StreamRef, on_delta: Callable[[Delta], None]) -> None:
+    async def listen(self, stream: StreamRef, on_delta: Callable[[TextDelta], None]) -> None:
         await asyncio.sleep(0)
         self.asked += 1
         if self.away:
@@ -131,18 +131,18 @@ class Wire:
         await asyncio.sleep(0)
         del self.listeners[stream]
 
-    def read_blocks(self, session: str) -> list[Delta]:
+    def read_blocks(self, session: str) -> list[TextDelta]:
         return list(self.open)
 
 
 async def test_one_listener_serves_all_readers_as_long_as_there_are_any() -> None:
-    wire = Wire(open=[Delta(BLOCK, 0, "one ")])
+    wire = Wire(open=[TextDelta(BLOCK, 0, "one ")])
     texts = Texts(wire, wire)
     (first, one), (second, two) = make_reader(), make_reader()
     texts.begin(STREAM, first)
     texts.begin(STREAM, second)
     await wait_until(lambda: wire.listeners, 15, "somebody listens")
-    wire.listeners[STREAM](Delta(BLOCK, 4, "two"))
+    wire.listeners[STREAM](TextDelta(BLOCK, 4, "two"))
     first.flush()
     second.flush()
     assert one.pieces() == two.pieces() == [(BLOCK, 0, "one "), (BLOCK, 4, "two")]
@@ -164,7 +164,7 @@ async def test_one_listener_serves_all_readers_as_long_as_there_are_any() -> Non
 
 async def test_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("passerelle.channels.texts._RETRY_S", 0.01)
-    wire = Wire(away=2, open=[Delta(BLOCK, 0, "open")])
+    wire = Wire(away=2, open=[TextDelta(BLOCK, 0, "open")])
     texts = Texts(wire, wire)
     reader, box = make_reader()
     texts.begin(STREAM, reader)

@@ -11,12 +11,12 @@ import pytest
 from passerelle.client.asgi_app import (
     A2aError,
     App,
+    AppAnswer,
+    AppOutcome,
     Fault,
     HttpError,
     InProcess,
     Message,
-    Outcome,
-    Result,
     live,
     read_own_card,
 )
@@ -45,7 +45,7 @@ def answer(
     return app
 
 
-async def ask(app: App, items: list[JsonObject] | None = None) -> Outcome:
+async def ask(app: App, items: list[JsonObject] | None = None) -> AppOutcome:
     heard: list[JsonObject] = [] if items is None else items
 
     async def take(item: JsonObject) -> None:
@@ -58,7 +58,7 @@ async def ask(app: App, items: list[JsonObject] | None = None) -> Outcome:
 @pytest.mark.parametrize(
     ("app", "outcome"),
     [
-        (answer({"jsonrpc": "2.0", "id": 1, "result": {"id": "t"}}), Result({"id": "t"})),
+        (answer({"jsonrpc": "2.0", "id": 1, "result": {"id": "t"}}), AppAnswer({"id": "t"})),
         (
             answer({"jsonrpc": "2.0", "id": 1, "error": {"code": -32001, "message": "none"}}),
             A2aError(-32001, "none", None),
@@ -73,7 +73,9 @@ async def ask(app: App, items: list[JsonObject] | None = None) -> Outcome:
         (answer([1]), Fault("no JSON-RPC response")),
     ],
 )
-async def test_what_an_application_answers_becomes_one_outcome(app: App, outcome: Outcome) -> None:
+async def test_what_an_application_answers_becomes_one_outcome(
+    app: App, outcome: AppOutcome
+) -> None:
     assert await ask(app) == outcome
 
 
@@ -87,7 +89,7 @@ async def test_an_application_gets_the_request_of_its_json_rpc_binding() -> None
     async def seen_again() -> Message:
         return seen[1]
 
-    assert await ask(app) == Result({})
+    assert await ask(app) == AppAnswer({})
     scope, request = seen
     assert (scope["method"], scope["path"], scope["type"]) == ("POST", "/rpc", "http")
     headers = dict(scope["headers"])
@@ -109,7 +111,7 @@ def stream(*events: object) -> App:
 async def test_items_of_a_stream_are_handed_on_in_order() -> None:
     items: list[JsonObject] = []
     events = [{"result": {"n": number}} for number in range(3)]
-    assert await ask(stream(*events), items) == Result(None)
+    assert await ask(stream(*events), items) == AppAnswer(None)
     assert items == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
@@ -149,7 +151,7 @@ async def test_an_application_hears_that_its_caller_has_left() -> None:
     exchange = InProcess(app, "/").begin("GetTask", {}, {}, take)
     running = asyncio.create_task(exchange.run())
     exchange.leave()
-    assert await asyncio.wait_for(running, 10) == Result({"said": "http.disconnect"})
+    assert await asyncio.wait_for(running, 10) == AppAnswer({"said": "http.disconnect"})
 
 
 async def test_the_card_of_an_application_is_read_in_process() -> None:

@@ -15,8 +15,8 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Call, ClientFrame, Failure
 from passerelle.protocol.reverse_frames import (
+    AnswerPiece,
     CallPiece,
-    Piece,
     StopAsking,
     StreamItem,
     TakeMore,
@@ -81,7 +81,7 @@ async def test_long_content_is_sent_and_read_in_pieces() -> None:
     await wait_until(lambda: any(isinstance(one, Call) for one in link.sent), 10, "it is sent")
     *pieces, last = link.sent
     assert isinstance(last, Call)
-    assert "".join(one.text for one in pieces if isinstance(one, Piece)).count("é") == LIMIT
+    assert "".join(one.text for one in pieces if isinstance(one, AnswerPiece)).count("é") == LIMIT
     assert (len(pieces) > 1, last.data) == (True, {})
     for text in ('{"id":', '"t"}'):
         asks.take(CallPiece(last.id, text))

@@ -2,13 +2,13 @@
 
 import pytest
 
-from passerelle.channels.position import Item, Live
+from passerelle.channels.position import PositionItem, ReplayEnd
 from passerelle.channels.task_follower import take_step
 from passerelle.core.errors import StoreUnavailable
 from passerelle.protocol.cursor import Cursor
 
 pytestmark = pytest.mark.anyio
-LIVE = Live(Cursor("e", 1, "c"), 0)
+LIVE = ReplayEnd(Cursor("e", 1, "c"), 0)
 
 
 class Steps:
@@ -16,12 +16,12 @@ class Steps:
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
-        self.items: list[Item] = [LIVE]
+        self.items: list[PositionItem] = [LIVE]
 
     def __aiter__(self) -> "Steps":
         return self
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> PositionItem:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("away", "no")

@@ -8,7 +8,7 @@ import pytest
 
 from passerelle.core.approval.commands import (
     ActionCommand,
-    Answer,
+    AnswerAction,
     BeginReturn,
     CancelAction,
     ConsumeAction,
@@ -60,8 +60,7 @@ from passerelle.core.payloads.approval import (
     Quorum,
 )
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.principal import Principal
-from passerelle.core.principal import Scope as Right
+from passerelle.core.principal import AccessScope, Principal
 from tests.support.approvals import (
     CANCEL,
     HOUR_MS,
@@ -88,7 +87,7 @@ JUDGED = PermissionEvaluated(
 )
 COMMANDS: Mapping[type[ActionCommand], Callable[[ActionRecord], ActionCommand]] = {
     OpenAction: lambda record: OpenAction(record.request, SCOPE),
-    Answer: lambda record: make_answer(record, decision_id=make_id("dec", 99)),
+    AnswerAction: lambda record: make_answer(record, decision_id=make_id("dec", 99)),
     WithdrawVotes: lambda _record: WithdrawVotes(frozenset({"dev-1"})),
     SeeAction: lambda record: SeeAction(OWNER, record.rev),
     Escalate: lambda _record: Escalate(1),
@@ -430,7 +429,7 @@ def test_what_was_allowed_is_used_once_in_time_and_as_it_was_allowed() -> None:
         refused.tell(use)
 
 
-HOST = Principal("host", scopes=frozenset({Right.HOST}))
+HOST = Principal("host", scopes=frozenset({AccessScope.HOST}))
 
 
 @pytest.mark.requirement("CMD-21")
@@ -439,7 +438,7 @@ def test_policy_of_a_host_decides_for_whomever_and_never_what_others_were_named_
     answer = make_answer(stream.open(), who=HOST, is_host=True)
     for other in (
         replace(HOST, kind="agent"),
-        replace(HOST, scopes=frozenset({Right.DECIDE})),
+        replace(HOST, scopes=frozenset({AccessScope.DECIDE})),
     ):
         with pytest.raises(Forbidden):
             stream.tell(replace(answer, who=other))
@@ -461,7 +460,7 @@ def test_policy_of_a_host_decides_for_whomever_and_never_what_others_were_named_
 def test_no_command_stands_for_a_lost_connection() -> None:
     assert {kind.__name__ for kind in get_args(ActionCommand)} == {
         "OpenAction",
-        "Answer",
+        "AnswerAction",
         "WithdrawVotes",
         "SeeAction",
         "Escalate",
@@ -557,7 +556,7 @@ class TestAudience:
         [
             replace(OWNER, kind="agent"),
             replace(OWNER, kind="gateway"),
-            replace(OWNER, scopes=frozenset({Right.CALL, Right.READ_APPROVALS})),
+            replace(OWNER, scopes=frozenset({AccessScope.CALL, AccessScope.READ_APPROVALS})),
         ],
     )
     def test_an_asking_credential_never_decides(self, credential: Principal) -> None:
@@ -578,7 +577,7 @@ class TestAudience:
     def test_the_credential_that_a_question_comes_from_never_decides_it(
         self, asker: Origin, who: dict[str, Any]
     ) -> None:
-        owner = replace(OWNER, **{**who, "scopes": frozenset(Right)})
+        owner = replace(OWNER, **{**who, "scopes": frozenset(AccessScope)})
         mine = {"owner": owner.key, "principal": owner.id, "origin": asker}
         record = Stream().open(make_request(**mine))
         for option in ("allow", "reject"):
@@ -601,7 +600,7 @@ class TestAudience:
     def test_whoever_could_be_an_agent_decides_what_others_ask(
         self, asker: Origin, who: dict[str, Any]
     ) -> None:
-        owner = replace(OWNER, **{**who, "scopes": frozenset(Right)})
+        owner = replace(OWNER, **{**who, "scopes": frozenset(AccessScope)})
         record = Stream().open(make_request(origin=asker))
         assert decide(record, make_answer(record, who=owner), NOW_MS)
 
@@ -634,7 +633,7 @@ class TestWriting:
         "turn_id": TURN,
         "decision_id": TURN,
     }
-    AGENT = replace(OWNER, kind="agent", scopes=frozenset({Right.CALL}))
+    AGENT = replace(OWNER, kind="agent", scopes=frozenset({AccessScope.CALL}))
 
     @pytest.mark.requirement("ST-6", "EVC-10")
     def test_a_message_of_the_owner_answers_a_question_in_words(self) -> None:

@@ -9,9 +9,9 @@ from passerelle.core.approval.commands import Escalate, Expire, WithdrawVotes
 from passerelle.core.approval.machine import decide, evolve
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound
-from passerelle.core.payloads.approval import AudienceStep, Option, Quorum, Signature
+from passerelle.core.payloads.approval import AudienceStep, DecisionSignature, Option, Quorum
 from passerelle.core.payloads.device import DeviceRights
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from tests.support.approvals import (
     ALLOW,
@@ -30,7 +30,7 @@ from tests.support.approvals import (
 BOB = replace(OWNER, id="bob", device="dev-b", device_name="desk")
 CLEO = replace(OWNER, id="cleo", device="dev-c", device_name="tablet")
 EVERYBODY = (AudienceStep(("ada", "bob", "cleo")),)
-SIGNATURE = Signature("key_1", "c2ln", NOW_MS)
+SIGNATURE = DecisionSignature("key_1", "c2ln", NOW_MS)
 
 
 def ask(need: int = 2, *, audience: tuple[AudienceStep, ...] = EVERYBODY, **quorum: bool) -> Stream:
@@ -207,14 +207,14 @@ def test_a_yes_that_must_be_signed_is_refused_without_and_a_no_is_not() -> None:
 
 
 def test_a_grave_yes_takes_a_right_of_its_own_and_a_no_does_not() -> None:
-    narrow = replace(OWNER, scopes=frozenset({Scope.DECIDE}))
+    narrow = replace(OWNER, scopes=frozenset({AccessScope.DECIDE}))
     for risk, needed in (("low", False), ("medium", False), ("high", True), ("critical", True)):
         stream = Stream()
         stream.open(make_request(risk=risk))
         if needed:
             with pytest.raises(Forbidden) as refusal:
                 say(stream, narrow)
-            assert refusal.value.details["scope"] == Scope.DECIDE_HIGH
+            assert refusal.value.details["scope"] == AccessScope.DECIDE_HIGH
             say(stream, narrow, "reject")
         else:
             say(stream, narrow)

@@ -28,7 +28,7 @@ from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCompleted
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import CreateTask, StartRun, TaskCommand, UpdateTask
+from passerelle.core.task.commands import BeginTask, DescribeTask, StartRun, TaskCommand
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Delivery
 from tests.support.counted_ids import START_MS, CountedIds
@@ -93,7 +93,7 @@ def test_stored_snapshot_is_the_one_that_a_fold_with_real_numbers_gives(
 ) -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, CreateTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
+    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
     batch = decision.compose("op_1", 0)
     stored = fill(find_write(batch, TASK).snapshot, first)
     folded: object = None
@@ -111,7 +111,7 @@ def test_what_is_held_after_a_batch_is_what_is_read_after_it(
 ) -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, CreateTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
+    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED), *commands)
     decision.set_field(TASK, "own", b"inst_1.1")
     batch = decision.compose("op_1", 0)
     held = decision.settle("op_1", first)[TASK]
@@ -122,7 +122,7 @@ def test_what_is_held_after_a_batch_is_what_is_read_after_it(
     assert held.fields == {"own": b"inst_1.1"}
     again = begin({TASK: held})
     again.set_field(TASK, "own", None)
-    tell(again, UpdateTask({"title": {"new": "later"}}))
+    tell(again, DescribeTask({"title": {"new": "later"}}))
     later = again.settle("op_2", first + len(batch.events))[TASK]
     assert later.fields == {}
     assert later.stamp.op == "op_2"
@@ -131,7 +131,7 @@ def test_what_is_held_after_a_batch_is_what_is_read_after_it(
 def test_batch_of_several_decisions_goes_on_where_the_first_one_ended() -> None:
     first = begin()
     first.add([THREAD_STARTED])
-    tell(first, CreateTask(SCOPE, CREATED))
+    tell(first, BeginTask(SCOPE, CREATED))
     held = first.settle("op_1", 1)
     second = begin(held)
     tell(second, StartRun("run_1", STARTED))
@@ -148,7 +148,7 @@ def test_number_in_a_text_is_not_taken_for_a_place() -> None:
     texts = [str(base), f"{base + 1} {base + 2}", str(base)[:-2], f"x{base + 3}x"]
     for text in texts:
         decision = begin(drawn=8)
-        tell(decision, CreateTask(SCOPE, replace(CREATED, title=text)))
+        tell(decision, BeginTask(SCOPE, replace(CREATED, title=text)))
         snapshot = fill(find_write(decision.compose("op_1", 0), TASK).snapshot, 1)
         assert text.encode() in snapshot
         assert b'"first":1,' in snapshot
@@ -164,15 +164,15 @@ def test_place_inside_a_longer_number_is_left_alone() -> None:
 def test_fact_about_what_was_not_read_is_refused() -> None:
     decision = begin()
     with pytest.raises(ValueError, match="was not read"):
-        decision.add(tasks.decide(None, CreateTask(replace(SCOPE, task_id=OTHER.id), CREATED)))
+        decision.add(tasks.decide(None, BeginTask(replace(SCOPE, task_id=OTHER.id), CREATED)))
     decision.introduce(OTHER)
-    decision.add(tasks.decide(None, CreateTask(replace(SCOPE, task_id=OTHER.id), CREATED)))
+    decision.add(tasks.decide(None, BeginTask(replace(SCOPE, task_id=OTHER.id), CREATED)))
     assert find_write(decision.compose("op_1", 0), OTHER).expected == ABSENT
 
 
 def test_what_was_read_and_not_changed_is_neither_compared_nor_written() -> None:
     decision = begin({TASK: NOTHING, OTHER: NOTHING})
-    tell(decision, CreateTask(SCOPE, CREATED))
+    tell(decision, BeginTask(SCOPE, CREATED))
     decision.add([Fact(Scope(SESSION), WarningRaised("odd", "nothing changes"))])
     batch = decision.compose("op_1", 0)
     assert [write.ref for write in batch.entities] == [TASK]
@@ -182,7 +182,7 @@ def test_what_was_read_and_not_changed_is_neither_compared_nor_written() -> None
 
 def test_each_event_has_the_time_of_the_decision_and_an_id_of_its_own() -> None:
     decision = begin()
-    tell(decision, CreateTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
     assert {event.timestamp for event in decision.events} == {"2023-11-14T22:13:20.000Z"}
     assert len({event.event_id for event in decision.events}) == len(decision.events)
     assert all(TASK in find_targets(event) for event in decision.events)
@@ -191,7 +191,7 @@ def test_each_event_has_the_time_of_the_decision_and_an_id_of_its_own() -> None:
 def test_what_callers_see_is_counted_in_the_event_and_in_the_snapshot_alike() -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, CreateTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
     run = replace(SCOPE, task_id=TASK.id, run_id="run_1")
     shown = Fact(run, RunStatus(text="hi"), {}, b'{"statusUpdate":{}}', TASK.id)
     decision.add([shown, Fact(run, RunStatus(text="hidden")), shown])
@@ -206,7 +206,7 @@ def test_what_callers_see_is_counted_in_the_event_and_in_the_snapshot_alike() ->
 def test_bare_message_has_no_generation() -> None:
     decision = begin()
     decision.add([THREAD_STARTED])
-    tell(decision, CreateTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    tell(decision, BeginTask(SCOPE, CREATED), StartRun("run_1", STARTED))
     run = replace(SCOPE, task_id=TASK.id, run_id="run_1")
     answer = TaskCompleted("message", (), (), Delivery.DELIVERED, "message")
     decision.add([Fact(run, answer, {}, b'{"message":{}}', TASK.id)])

@@ -11,16 +11,16 @@ from passerelle.core import errors
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
+    CallerLimitKind,
     ClosedState,
-    Conflict,
     InvalidInput,
     Limited,
-    LimitKind,
     PasserelleError,
     PeerRefused,
     RemoteError,
     StaleAnswer,
     StoreUnavailable,
+    WriteConflict,
 )
 
 CLOSED: tuple[ClosedState, ...] = ("already_resolved", "expired", "cancelled", "superseded")
@@ -69,7 +69,7 @@ def test_no_two_classes_share_a_code() -> None:
     own = [kind.code for kind in ALL if kind not in REFINED]
     cases = [ActionClosed(state, {}).stable_code for state in CLOSED]
     cases += [StaleAnswer("stale_revision", "rev").stable_code]
-    cases += [Limited(kind, "no", 1).stable_code for kind in get_args(LimitKind)]
+    cases += [Limited(kind, "no", 1).stable_code for kind in get_args(CallerLimitKind)]
     cases += [StaleAnswer("digest_mismatch", "digest").stable_code]
     shared = [
         code for code, times in Counter([*own, *cases, PasserelleError.code]).items() if times > 1
@@ -98,7 +98,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "NotFound": "not_found",
         "UnsupportedOperation": "unsupported_operation",
         "NotCancelable": "not_cancelable",
-        "Conflict": "conflict",
+        "WriteConflict": "conflict",
         "VersionMismatch": "version_mismatch",
         "IdempotencyConflict": "idempotency_conflict",
         "ConfigInvalid": "config_invalid",
@@ -118,7 +118,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
 
 def test_a_caller_error_does_not_ask_for_the_same_again_and_a_remote_one_may() -> None:
     assert {kind for kind in ALL if issubclass(kind, CallerError) and kind.retryable} == {
-        Conflict,
+        WriteConflict,
         Limited,
     }
     hopeless = {

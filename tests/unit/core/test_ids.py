@@ -20,8 +20,8 @@ from passerelle.core.ids import (
     expose,
     is_own_context,
     parse_facade,
-    place,
     read_shard,
+    shard_of,
 )
 
 PREFIXES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=2, max_size=5)
@@ -39,7 +39,7 @@ def test_a_minted_id_carries_its_shard_and_is_known_as_ours(
 ) -> None:
     minted = compose_id(prefix, shard, now_ms, entropy)
     assert minted.startswith(f"{prefix}_{shard.tag}")
-    assert read_shard(minted) == place(minted) == shard
+    assert read_shard(minted) == shard_of(minted) == shard
 
 
 @given(
@@ -133,7 +133,7 @@ def test_there_are_sixty_four_shards(number: int) -> None:
 def test_a_text_that_is_no_id_of_ours_has_no_shard(text: str) -> None:
     assert read_shard(text) is None
     with pytest.raises(ValueError, match=re.escape("not an id")):
-        place(text)
+        shard_of(text)
 
 
 @pytest.mark.requirement("A2A-12")

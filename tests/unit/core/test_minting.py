@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.ids import ORDINALS, REMOTE_CONTEXT, Shard, place
+from passerelle.core.ids import ORDINALS, REMOTE_CONTEXT, Shard, shard_of
 from passerelle.core.mint_log import RecordedIds, form_number, mint_together
 from tests.support.counted_ids import START_MS, CountedIds
 
@@ -21,7 +21,7 @@ def test_ids_that_are_minted_together_differ_in_their_ordinals() -> None:
     asked, (stem,) = recorded.find_in(b"")
     assert (first, second) == (f"ev{stem}00", f"task{stem}01")
     assert (asked.find("ev"), asked.find("task")) == ("00", "01")
-    assert [place(one) for one in (first, elsewhere, second)] == [SHARD, ELSEWHERE, SHARD]
+    assert [shard_of(one) for one in (first, elsewhere, second)] == [SHARD, ELSEWHERE, SHARD]
     assert asked.prefixes == ("ev", "task")
 
 
@@ -46,7 +46,7 @@ def test_what_is_beyond_the_last_ordinal_is_minted_by_itself() -> None:
     recorded = RecordedIds(CountedIds(), SHARD, START_MS)
     minted = [recorded.mint("ev", SHARD) for _ in range(len(ORDINALS) + 2)]
     assert len(set(minted)) == len(ORDINALS) + 2
-    assert {place(one) for one in minted} == {SHARD}
+    assert {shard_of(one) for one in minted} == {SHARD}
     asked, (stem,) = recorded.find_in(b"")
     assert len(asked.prefixes) == len(ORDINALS)
     assert sorted(minted[:-2]) == minted[:-2], "ids of one prefix sort as they were asked for"

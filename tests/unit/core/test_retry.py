@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy
+from passerelle.core.facts import ErrorCategory, ErrorDetail, RetryPolicy
 from passerelle.core.task.retry import (
     IN_DOUBT,
     RETRIED,
-    Again,
-    Elsewhere,
+    EarlierAttempts,
     GiveUp,
+    RetryElsewhere,
+    RetryLater,
     RunFault,
-    Tried,
     back_off,
     classify,
     decide,
@@ -37,7 +37,7 @@ policies = st.builds(
     idempotent=st.none() | st.booleans(),
 )
 histories = st.builds(
-    Tried,
+    EarlierAttempts,
     st.lists(st.sampled_from(PEERS), min_size=1, max_size=12),
     policies,
     st.lists(st.sampled_from(PEERS), unique=True),
@@ -70,11 +70,11 @@ faults = st.sampled_from(RunFault)
 def test_each_error_is_a_fault(
     code: str, category: ErrorCategory, native: str | None, fault: RunFault
 ) -> None:
-    assert classify(Failure(code, category, "…", native=native)) is fault
+    assert classify(ErrorDetail(code, category, "…", native=native)) is fault
 
 
 def test_limit_of_ours_that_passes_is_a_busy_agent() -> None:
-    held = Failure("peer_unavailable", ErrorCategory.POLICY, "…", retryable=True)
+    held = ErrorDetail("peer_unavailable", ErrorCategory.POLICY, "…", retryable=True)
     assert classify(held) is RunFault.BUSY
 
 
@@ -87,20 +87,20 @@ def test_limit_of_ours_that_passes_is_a_busy_agent() -> None:
 def test_every_error_is_some_fault(
     code: str, category: ErrorCategory, native: str | None, *, retryable: bool
 ) -> None:
-    assert classify(Failure(code, category, "", retryable, native=native)) in RunFault
+    assert classify(ErrorDetail(code, category, "", retryable, native=native)) in RunFault
 
 
 @pytest.mark.requirement("ATT-10", "MK-7")
 @given(faults, histories, chances)
 def test_nobody_is_tried_more_often_than_the_policy_says(
-    fault: RunFault, tried: Tried, chance: float
+    fault: RunFault, tried: EarlierAttempts, chance: float
 ) -> None:
     verdict = decide(fault, tried, NOW_MS, chance)
-    if isinstance(verdict, Again):
+    if isinstance(verdict, RetryLater):
         assert tried.peers.count(tried.peers[-1]) < tried.policy.attempts
         assert fault not in (tried.policy.never_on or ())
         assert fault in (RETRIED if tried.policy.retry_on is None else tried.policy.retry_on)
-    if isinstance(verdict, Elsewhere):
+    if isinstance(verdict, RetryElsewhere):
         assert verdict.peer in tried.fallback
         assert verdict.peer not in tried.peers
 
@@ -111,31 +111,31 @@ def test_attempts_come_to_an_end(
 ) -> None:
     peers = ["one"]
     while not isinstance(
-        verdict := decide(fault, Tried(peers, policy, fallback), 0, chance), GiveUp
+        verdict := decide(fault, EarlierAttempts(peers, policy, fallback), 0, chance), GiveUp
     ):
-        peers.append(verdict.peer if isinstance(verdict, Elsewhere) else peers[-1])
+        peers.append(verdict.peer if isinstance(verdict, RetryElsewhere) else peers[-1])
         assert len(peers) <= policy.attempts * len(PEERS)
 
 
 @given(st.sampled_from(sorted(IN_DOUBT)), histories, chances)
 def test_work_in_doubt_is_never_done_twice_unasked(
-    fault: RunFault, tried: Tried, chance: float
+    fault: RunFault, tried: EarlierAttempts, chance: float
 ) -> None:
-    careful = Tried(tried.peers, replace(tried.policy, idempotent=False), tried.fallback)
+    careful = EarlierAttempts(tried.peers, replace(tried.policy, idempotent=False), tried.fallback)
     assert decide(fault, careful, NOW_MS, chance) == GiveUp("in_doubt")
 
 
 @given(histories, chances)
-def test_wrong_request_goes_nowhere_again(tried: Tried, chance: float) -> None:
+def test_wrong_request_goes_nowhere_again(tried: EarlierAttempts, chance: float) -> None:
     assert decide(RunFault.REFUSED, tried, NOW_MS, chance) == GiveUp("not_retryable")
 
 
 @given(faults, histories, chances, st.integers(0, 10**6))
 def test_agent_is_left_alone_as_long_as_it_asks(
-    fault: RunFault, tried: Tried, chance: float, wait_ms: int
+    fault: RunFault, tried: EarlierAttempts, chance: float, wait_ms: int
 ) -> None:
     verdict = decide(fault, tried, NOW_MS, chance, wait_ms=wait_ms)
-    if isinstance(verdict, Again):
+    if isinstance(verdict, RetryLater):
         assert verdict.at_ms >= NOW_MS + wait_ms
 
 
@@ -162,12 +162,14 @@ def test_pause_doubles_up_to_its_limit() -> None:
 
 @pytest.mark.parametrize("fault", [RunFault.UNREACHABLE, RunFault.REJECTED])
 def test_other_agent_is_better_than_another_try(fault: RunFault) -> None:
-    tried = Tried(["one"], RetryPolicy(attempts=5), ["one", "two"])
-    assert isinstance(decide(fault, tried, 0, 0), Elsewhere)
+    tried = EarlierAttempts(["one"], RetryPolicy(attempts=5), ["one", "two"])
+    assert isinstance(decide(fault, tried, 0, 0), RetryElsewhere)
 
 
 def test_other_agent_waits_for_the_last_try() -> None:
     policy = RetryPolicy(attempts=2)
-    assert isinstance(decide(RunFault.FAILED, Tried(["one"], policy, ["two"]), 0, 0), Again)
-    last = decide(RunFault.FAILED, Tried(["one", "one"], policy, ["two"]), 0, 0)
-    assert last == Elsewhere("two", "failed")
+    assert isinstance(
+        decide(RunFault.FAILED, EarlierAttempts(["one"], policy, ["two"]), 0, 0), RetryLater
+    )
+    last = decide(RunFault.FAILED, EarlierAttempts(["one", "one"], policy, ["two"]), 0, 0)
+    assert last == RetryElsewhere("two", "failed")

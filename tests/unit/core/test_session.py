@@ -10,8 +10,8 @@ from passerelle.core.facts import Scope
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.session.machine import (
-    DescribeSession,
-    OpenSession,
+    BeginSession,
+    RelabelSession,
     SessionCommand,
     SessionRecord,
     decide,
@@ -21,7 +21,7 @@ from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import format_ms
 
-OPEN = OpenSession("se_1", SessionCreated("pr_1", "default", "ada"))
+OPEN = BeginSession("se_1", SessionCreated("pr_1", "default", "ada"))
 
 
 class Stream:
@@ -64,13 +64,13 @@ def test_session_is_opened_once() -> None:
 
 def test_only_a_session_that_exists_is_described() -> None:
     with pytest.raises(NotFound):
-        decide(None, DescribeSession(SessionUpdated(title="boats")))
+        decide(None, RelabelSession(SessionUpdated(title="boats")))
     assert evolve(None, Event("ev_1", format_ms(1), "rt", Fact(Scope("se_1"), OPEN.created), 1))
 
 
 def test_description_changes_what_it_names_and_nothing_else() -> None:
-    stream = Stream(OPEN, DescribeSession(SessionUpdated(title="boats", labels={"a": "1"})))
-    stream.tell(DescribeSession(SessionUpdated(labels={"b": "2"})))
+    stream = Stream(OPEN, RelabelSession(SessionUpdated(title="boats", labels={"a": "1"})))
+    stream.tell(RelabelSession(SessionUpdated(labels={"b": "2"})))
     assert (stream.now.title, stream.now.labels) == ("boats", {"a": "1", "b": "2"})
 
 

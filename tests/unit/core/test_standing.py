@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef, OpenChange
-from passerelle.core.index_changes import UNSEEN, Standing, derive_standing, find_part, is_open
+from passerelle.core.index_changes import (
+    UNSEEN,
+    IndexChanges,
+    derive_index_changes,
+    find_part,
+    is_open,
+)
 from passerelle.core.machine import Record
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
-from passerelle.core.task.commands import FailTask, StartRun, TaskCommand, UpdateTask
+from passerelle.core.task.commands import DescribeTask, EndInError, StartRun, TaskCommand
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
@@ -21,11 +27,11 @@ from tests.support.approvals import Stream, make_answer
 from tests.support.task_commands import COMMANDS, FAILURE, STARTED, make_story
 
 TASK = EntityRef(EntityKind.TASK, "task_1")
-NOTHING = Standing((), (), (), feed=False)
+NOTHING = IndexChanges((), (), (), feed=False)
 
 
-def derive(before: Record | None, after: Record | None, ref: EntityRef = TASK) -> Standing:
-    return derive_standing({ref: before}, {ref: after})
+def derive(before: Record | None, after: Record | None, ref: EntityRef = TASK) -> IndexChanges:
+    return derive_index_changes({ref: before}, {ref: after})
 
 
 def show(record: TaskRecord | None) -> TaskRecord:
@@ -37,7 +43,7 @@ def test_new_task_holds_its_stream_and_its_end_lets_it_go() -> None:
     running = make_story(StartRun("run_1", STARTED))
     before = running.state
     assert derive(None, before).opened == (OpenChange("task_1", 0),)
-    running.tell(FailTask(FAILURE))
+    running.tell(EndInError(FAILURE))
     assert derive(before, running.state).opened == (OpenChange("task_1", None),)
 
 
@@ -70,7 +76,7 @@ def test_shown_task_is_listed_with_the_time_of_its_status() -> None:
     assert (standing.task_times, standing.feed) == (expected, False)
     assert standing.index == (IndexRow(shown.owner, shown.kind, *expected[0]),)
     story.state = shown
-    story.tell(FailTask(FAILURE))
+    story.tell(EndInError(FAILURE))
     ended = show(story.state)
     assert derive(shown, ended).task_times == (("task_1", parse_ms(ended.status_at)),)
 
@@ -111,7 +117,7 @@ def test_task_that_ended_is_listed_by_its_end() -> None:
     story = make_story(StartRun("run_1", STARTED))
     running = show(story.state)
     story.state = running
-    story.tell(FailTask(FAILURE))
+    story.tell(EndInError(FAILURE))
     (row,) = derive(running, show(story.state)).index
     assert row.part == "failed"
     assert find_part(running) == "open"
@@ -126,7 +132,7 @@ def test_task_that_ended_is_listed_by_its_end() -> None:
 def test_given_task_leaves_both_lists_of_its_owner_and_enters_one_of_the_next() -> None:
     story = make_story(StartRun("run_1", STARTED))
     shown = story.state = show(story.state)
-    story.tell(UpdateTask({"owner": {"old": "owner", "new": "bob"}}))
+    story.tell(DescribeTask({"owner": {"old": "owner", "new": "bob"}}))
     given = story.state
     assert given is not None
     bob = Principal("bob", "default")

@@ -18,19 +18,19 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
     AcceptTask,
     ArchiveTask,
-    CompleteTask,
+    BeginTask,
     ConfirmCancel,
-    CreateTask,
+    EndInError,
     EndRun,
     FailRun,
-    FailTask,
     LinkTask,
     ObserveArtifact,
     ObserveStatus,
+    PrepareRetry,
     RecordDelivery,
     RequestCancel,
-    RetryTask,
     StartRun,
+    SucceedTask,
     TaskCommand,
     WaitFor,
 )
@@ -75,7 +75,7 @@ WAYS: dict[Status, tuple[TaskCommand, ...]] = {
     Status.CANCELLING: (StartRun("run_1", STARTED), ONE_OF_EACH[21]),
     Status.CANCELLED: (ONE_OF_EACH[21], ONE_OF_EACH[22]),
     Status.TIMED_OUT: (StartRun("run_1", STARTED), ONE_OF_EACH[23]),
-    Status.FAILED: (StartRun("run_1", STARTED), FailTask(FAILURE)),
+    Status.FAILED: (StartRun("run_1", STARTED), EndInError(FAILURE)),
     Status.LOST: (StartRun("run_1", STARTED), ONE_OF_EACH[20]),
     Status.UNKNOWN: (
         StartRun("run_1", STARTED),
@@ -87,7 +87,7 @@ WAYS: dict[Status, tuple[TaskCommand, ...]] = {
         RecordDelivery("facade", Delivery.DELIVERED),
         ONE_OF_EACH[17],
     ),
-    Status.ARCHIVED: (StartRun("run_1", STARTED), FailTask(FAILURE), ONE_OF_EACH[26]),
+    Status.ARCHIVED: (StartRun("run_1", STARTED), EndInError(FAILURE), ONE_OF_EACH[26]),
 }
 """How each status is reached by commands. ``draft`` has a start of its own; ``stale`` is a mark of readers."""
 
@@ -95,7 +95,7 @@ WAYS: dict[Status, tuple[TaskCommand, ...]] = {
 def reach(status: Status) -> Story:
     if status is Status.DRAFT:
         story = Story()
-        story.tell(CreateTask(SCOPE, CREATED, accepts=False))
+        story.tell(BeginTask(SCOPE, CREATED, accepts=False))
         return story
     return make_story(*WAYS[status])
 
@@ -266,8 +266,8 @@ def test_an_ended_task_lives_again_only_by_a_wish_and_under_an_id_of_which_no_en
     wish = say.TaskRetrying("again", 2, actor="owner")
     for exposure in (None, 2, 4):
         with pytest.raises(UnsupportedOperation, match="seen the task end"):
-            story.tell(RetryTask(change(wish, exposure=exposure)))
-    story.tell(RetryTask(change(wish, exposure=3)))
+            story.tell(PrepareRetry(change(wish, exposure=exposure)))
+    story.tell(PrepareRetry(change(wish, exposure=3)))
     again = story.state
     assert again.attempts == ended.attempts
     assert (again.status, again.exposure, again.shown) == (Status.RETRYING, 3, False)
@@ -296,7 +296,7 @@ def test_times_are_set_by_transitions_and_in_order() -> None:
     assert state is not None
     assert state.started_at is not None
     assert state.ended_at is None
-    story.tell(FailTask(FAILURE))
+    story.tell(EndInError(FAILURE))
     state = story.state
     assert state is not None
     assert state.started_at is not None
@@ -349,7 +349,7 @@ def test_an_event_of_a_newer_schema_marks_the_record_stale() -> None:
 def test_a_task_is_created_once_and_only_what_exists_is_told_things() -> None:
     story = make_story()
     with pytest.raises(InvalidInput, match="taskId"):
-        story.tell(CreateTask(SCOPE, CREATED))
+        story.tell(BeginTask(SCOPE, CREATED))
     with pytest.raises(NotFound):
         decide(None, AcceptTask())
 
@@ -368,4 +368,4 @@ def test_the_snapshot_of_a_long_run_stays_small() -> None:
         story.tell(ObserveStatus(Status.RUNNING, said, f"step_{number}"))
     assert story.state is not None
     assert len(to_bytes(story.state)) < 16 * 1024
-    assert isinstance(ONE_OF_EACH[17], CompleteTask)
+    assert isinstance(ONE_OF_EACH[17], SucceedTask)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from passerelle.core.errors import CallerError, InvalidInput, NotFound
 from passerelle.core.events import Event, Fact, decode_event, encode_event
-from passerelle.core.facts import ErrorCategory, Failure, Scope
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.payloads.conversation import (
     ThreadStarted,
     ThreadUpdated,
@@ -32,7 +32,7 @@ from passerelle.core.wire.times import format_ms
 from tests.support.task_commands import STARTED
 
 OPEN = OpenThread("se_1", "th_1", ThreadStarted("ctx_1", "pr_1", "default", "ada"))
-FAILURE = Failure("peer_failed", ErrorCategory.PEER, "it broke")
+FAILURE = ErrorDetail("peer_failed", ErrorCategory.PEER, "it broke")
 DONE = TurnCompleted("task", "completed")
 
 

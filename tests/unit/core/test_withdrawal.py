@@ -8,11 +8,11 @@ import pytest
 
 from passerelle.core.approval.withdrawal import find_withdrawal
 from passerelle.core.payloads.approval import AudienceStep
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.vocabulary import WithdrawalReason
 from tests.support.approvals import OWNER, Stream, make_request
 
-BOTH = frozenset({Scope.READ_APPROVALS, Scope.DECIDE})
+BOTH = frozenset({AccessScope.READ_APPROVALS, AccessScope.DECIDE})
 ADA = replace(OWNER, scopes=BOTH)
 BOB = Principal("bob", ADA.tenant, "person", BOTH, paired=True)
 
@@ -21,17 +21,21 @@ BOB = Principal("bob", ADA.tenant, "person", BOTH, paired=True)
     ("before", "now", "why"),
     [
         (BOTH, BOTH, None),
-        (BOTH, frozenset({Scope.READ_APPROVALS}), "scope"),
-        (BOTH, frozenset({Scope.DECIDE}), None),
-        (BOTH, frozenset[Scope](), "scope"),
-        (frozenset({Scope.READ_APPROVALS}), frozenset({Scope.READ_APPROVALS, Scope.CALL}), None),
-        (frozenset({Scope.READ_APPROVALS}), frozenset[Scope](), "scope"),
-        (frozenset({Scope.CALL}), frozenset[Scope](), None),
-        (BOTH | {Scope.DECIDE_HIGH}, BOTH, None),
+        (BOTH, frozenset({AccessScope.READ_APPROVALS}), "scope"),
+        (BOTH, frozenset({AccessScope.DECIDE}), None),
+        (BOTH, frozenset[AccessScope](), "scope"),
+        (
+            frozenset({AccessScope.READ_APPROVALS}),
+            frozenset({AccessScope.READ_APPROVALS, AccessScope.CALL}),
+            None,
+        ),
+        (frozenset({AccessScope.READ_APPROVALS}), frozenset[AccessScope](), "scope"),
+        (frozenset({AccessScope.CALL}), frozenset[AccessScope](), None),
+        (BOTH | {AccessScope.DECIDE_HIGH}, BOTH, None),
     ],
 )
 def test_a_right_that_is_lost_takes_what_it_showed_or_let_answer(
-    before: frozenset[Scope], now: frozenset[Scope], why: WithdrawalReason | None
+    before: frozenset[AccessScope], now: frozenset[AccessScope], why: WithdrawalReason | None
 ) -> None:
     record = Stream().open()
     assert find_withdrawal(record, replace(ADA, scopes=before), replace(ADA, scopes=now)) == why
@@ -62,4 +66,4 @@ def test_who_is_among_those_asked_no_more_is_told_so_and_others_are_told_nothing
         find_withdrawal(record, replace(BOB, id="cleo"), replace(BOB, scopes=frozenset())) is None
     )
     # The owner looks on and never decided here, so the right to decide was nothing to it.
-    assert find_withdrawal(record, ADA, replace(ADA, scopes=BOTH - {Scope.DECIDE})) is None
+    assert find_withdrawal(record, ADA, replace(ADA, scopes=BOTH - {AccessScope.DECIDE})) is None

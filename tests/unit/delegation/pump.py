@@ -21,17 +21,17 @@ from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted,
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
-from passerelle.core.session.machine import OpenSession
+from passerelle.core.session.machine import BeginSession
 from passerelle.core.session.thread import OpenThread, SubmitMessage, ThreadRecord
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import CreateTask, RequestCancel, StartRun
+from passerelle.core.task.commands import BeginTask, RequestCancel, StartRun
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.draft import DecisionDraft, RunContext
 from passerelle.delegation.runs.observation import observe
 from passerelle.delegation.runs.questions import open_questions
-from passerelle.runtime.records.blob_overflow import Spill
+from passerelle.runtime.records.blob_overflow import BlobOverflow
 from tests.support.counted_ids import START_MS, CountedIds
 from tests.support.task_commands import CREATED, STARTED
 
@@ -66,11 +66,11 @@ class Pump:
         self.context.accepted.append(OURS)
         decision = self._begin(dict.fromkeys((SESSION, THREAD, TASK), NOTHING))
         created = SessionCreated("pr_1", "default", "ada")
-        decision.add(sessions.decide(None, OpenSession(SESSION.id, created)))
+        decision.add(sessions.decide(None, BeginSession(SESSION.id, created)))
         started = ThreadStarted("ctx_1", "pr_1", "default", "ada")
         decision.add(threads.decide(None, OpenThread(SESSION.id, THREAD.id, started)))
         scope = Scope(SESSION.id, THREAD.id, TURN, TASK.id)
-        decision.add(tasks.decide(None, CreateTask(scope, CREATED)))
+        decision.add(tasks.decide(None, BeginTask(scope, CREATED)))
         submitted = TurnSubmitted("m-1", "echo", "a2a", "hello", message=OURS)
         submit = SubmitMessage(SESSION.id, TURN, TASK.id, submitted)
         decision.add(threads.decide(cast("ThreadRecord", decision.state(THREAD)), submit))
@@ -80,7 +80,7 @@ class Pump:
     def hear(self, *results: JsonObject) -> list[Event]:
         """Takes the frames in one decision; the new events."""
         decision = self._begin(self.held)
-        spill = Spill()
+        spill = BlobOverflow()
         step = DecisionDraft(decision, self.context, spill, open_questions)
         for result in results:
             observe(step, result)

@@ -6,8 +6,8 @@ import pytest
 
 from passerelle.a2a_mapping.envelopes import ERROR_INFO
 from passerelle.core.errors import InvalidAgentResponse, PeerRefused, PeerUnavailable
-from passerelle.core.facts import ErrorCategory, Failure
-from passerelle.core.peer import Malformed, Refused, Unreached
+from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.peer import Malformed, RefusedByPeer, Unreached
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.failure import explain
@@ -19,7 +19,7 @@ from tests.unit.delegation.pump import CONTEXT, REMOTE, TASK, Pump, make_running
 def test_refusal_names_our_ids_where_the_peer_named_its_own() -> None:
     pump = make_running()
     refusal = explain(
-        Refused(-32602, f"Task {REMOTE} in {CONTEXT} is busy"), pump.context, pump.record
+        RefusedByPeer(-32602, f"Task {REMOTE} in {CONTEXT} is busy"), pump.context, pump.record
     )
     assert isinstance(refusal.error, PeerRefused)
     assert REMOTE not in str(refusal.error)
@@ -31,7 +31,7 @@ def test_refusal_names_our_ids_where_the_peer_named_its_own() -> None:
 @pytest.mark.requirement("A2A-12")
 def test_text_with_an_id_that_nobody_knows_is_replaced_as_a_whole() -> None:
     pump = Pump()
-    told = explain(Refused(-32001, "no 8f14e45fceea167a here"), pump.context, pump.record)
+    told = explain(RefusedByPeer(-32001, "no 8f14e45fceea167a here"), pump.context, pump.record)
     assert "8f14e45f" not in str(told.error)
     assert "8f14e45f" not in told.failure.message
 
@@ -39,7 +39,7 @@ def test_text_with_an_id_that_nobody_knows_is_replaced_as_a_whole() -> None:
 def test_callers_own_message_id_may_be_read_again() -> None:
     pump = Pump()
     pump.context.accepted[:] = [{"messageId": "order-20261120", "parts": []}]
-    told = explain(Refused(-32602, "order-20261120 is not for us"), pump.context, pump.record)
+    told = explain(RefusedByPeer(-32602, "order-20261120 is not for us"), pump.context, pump.record)
     assert "order-20261120" in str(told.error)
 
 
@@ -48,12 +48,12 @@ def test_callers_own_message_id_may_be_read_again() -> None:
     [
         (Unreached("connection refused"), PeerUnavailable, ErrorCategory.TRANSPORT),
         (Malformed("not JSON", b"<html>"), InvalidAgentResponse, ErrorCategory.PROTOCOL),
-        (Refused(-32603, "oops"), PeerRefused, ErrorCategory.PEER),
-        (Refused(-32603, "HTTP 401", 401, is_bare=True), PeerRefused, ErrorCategory.PEER),
+        (RefusedByPeer(-32603, "oops"), PeerRefused, ErrorCategory.PEER),
+        (RefusedByPeer(-32603, "HTTP 401", 401, is_bare=True), PeerRefused, ErrorCategory.PEER),
     ],
 )
 def test_error_that_is_recorded_is_the_one_that_is_raised_again_later(
-    outcome: Unreached | Malformed | Refused,
+    outcome: Unreached | Malformed | RefusedByPeer,
     error: type[PeerUnavailable | InvalidAgentResponse | PeerRefused],
     category: ErrorCategory,
 ) -> None:
@@ -72,8 +72,8 @@ def test_error_that_is_recorded_is_the_one_that_is_raised_again_later(
 def test_details_of_the_agent_outlast_a_restart() -> None:
     info: JsonObject = {"@type": ERROR_INFO, "reason": "NO_CREDIT", "domain": "agent.example"}
     pump = Pump()
-    told = explain(Refused(-32050, "no credit", details=(info,)), pump.context, pump.record)
-    stored = from_wire(Failure, to_wire(told.failure))
+    told = explain(RefusedByPeer(-32050, "no credit", details=(info,)), pump.context, pump.record)
+    stored = from_wire(ErrorDetail, to_wire(told.failure))
     again = make_error(stored)
     assert isinstance(again, PeerRefused)
     assert (again.native_code, again.given) == (-32050, (info,))

@@ -9,8 +9,8 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.approval import machine as approval
-from passerelle.core.approval.commands import Answer
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.approval.commands import AnswerAction
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.delegation.pump import REMOTE, Pump, make_running, status, task
@@ -106,9 +106,9 @@ def test_peer_that_still_waits_while_its_answer_is_under_way_is_no_news() -> Non
     pump = make_running()
     pump.hear(asks("Which one?"))
     (action,) = pump.actions
-    who = Principal("ada", kind="person", scopes=frozenset({Scope.DECIDE}))
+    who = Principal("ada", kind="person", scopes=frozenset({AccessScope.DECIDE}))
     request = replace(action.request, owner=who.key, tenant=who.tenant)
-    answer = Answer(who, action.rev, request.digest, "dec_1", "reply", {"text": "the first"})
+    answer = AnswerAction(who, action.rev, request.digest, "dec_1", "reply", {"text": "the first"})
     for fact in approval.decide(replace(action, request=request), answer, pump.now_ms):
         pump.add(fact)
     assert pump.record.open_actions == ()
@@ -121,9 +121,9 @@ def test_peer_that_waits_again_without_a_word_asks_again() -> None:
     pump.hear(status("INPUT_REQUIRED", at=4))
     assert pump.hear(status("INPUT_REQUIRED", at=4)) == []
     (action,) = pump.actions
-    who = Principal("ada", kind="person", scopes=frozenset({Scope.DECIDE}))
+    who = Principal("ada", kind="person", scopes=frozenset({AccessScope.DECIDE}))
     request = replace(action.request, owner=who.key, tenant=who.tenant)
-    answer = Answer(who, action.rev, request.digest, "dec_1", "reply", {"text": "the first"})
+    answer = AnswerAction(who, action.rev, request.digest, "dec_1", "reply", {"text": "the first"})
     for fact in approval.decide(replace(action, request=request), answer, pump.now_ms):
         pump.add(fact)
     pump.hear(status("INPUT_REQUIRED", at=6))

@@ -13,7 +13,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.machine import write_snapshot
 from passerelle.core.payloads.run import ArtifactChanged, OutputSpilled, RunStatus
 from passerelle.core.wire.json import JsonObject
-from passerelle.runtime.records.blob_overflow import CAP, Spill, hold, show
+from passerelle.runtime.records.blob_overflow import CAP, BlobOverflow, hold, show
 from tests.unit.delegation.pump import Pump, artifact, make_running, message, status, task
 
 FACT = Fact(Scope("se_1", "th_1", "turn_1", "task_1", "run_1"), RunStatus(text="hi"))
@@ -28,7 +28,7 @@ def frame_of(size: int) -> JsonObject:
 
 @pytest.mark.requirement("ENV-11")
 def test_frame_at_the_cap_stays_and_one_byte_more_goes() -> None:
-    spill = Spill()
+    spill = BlobOverflow()
     (kept,) = show(spill, FACT, frame_of(CAP), "task_1", "status")
     assert kept.frame is not None
     assert spill.blobs == []
@@ -43,7 +43,7 @@ def test_frame_at_the_cap_stays_and_one_byte_more_goes() -> None:
 
 
 def test_message_of_a_caller_is_held_only_when_it_is_large() -> None:
-    spill = Spill()
+    spill = BlobOverflow()
     assert hold(spill, {"parts": [{"text": "small"}]}) is None
     ref = hold(spill, {"parts": [{"text": LARGE}]})
     assert ref is not None

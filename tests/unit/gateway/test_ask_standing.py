@@ -9,13 +9,15 @@ import pytest
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.reverse_asks import AgentAsk
 from passerelle.core.errors import Forbidden, NotFound
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.gateway.reverse.outgoing_calls import AskStanding
 
 pytestmark = pytest.mark.anyio
 
 ASKER = Principal(
-    "asker", agents=frozenset({"planner"}), scopes=frozenset({Scope.CALL, Scope.READ_TASKS})
+    "asker",
+    agents=frozenset({"planner"}),
+    scopes=frozenset({AccessScope.CALL, AccessScope.READ_TASKS}),
 )
 
 
@@ -24,7 +26,7 @@ ASKER = Principal(
     [
         (ASKER, None),
         (replace(ASKER, agents=frozenset()), NotFound),
-        (replace(ASKER, scopes=frozenset({Scope.SERVE})), Forbidden),
+        (replace(ASKER, scopes=frozenset({AccessScope.SERVE})), Forbidden),
         (replace(ASKER, operations={"planner": frozenset({"GetTask"})}), Forbidden),
     ],
 )

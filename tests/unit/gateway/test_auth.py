@@ -10,7 +10,7 @@ import pytest
 from passerelle.cli.exit_status import ExitStatus, find_exit_status
 from passerelle.core.credentials import Credentials, digest_token
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
-from passerelle.core.principal import OWNER, Scope
+from passerelle.core.principal import OWNER, AccessScope
 from passerelle.gateway.auth.authenticator import (
     Callers,
     KnownCallers,
@@ -35,7 +35,9 @@ pytestmark = pytest.mark.anyio
 
 OWNER_TOKEN = Secret("the-owner-token")
 PLAIN = make_client("plain", "k-plain", "echo")
-PERSON = make_client("ada", "k-ada", "*", scopes=(Scope.CALL, Scope.DECIDE), kind="person")
+PERSON = make_client(
+    "ada", "k-ada", "*", scopes=(AccessScope.CALL, AccessScope.DECIDE), kind="person"
+)
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def keys() -> KnownCallers:
 
 async def test_owner_token_is_the_owner_with_every_right(keys: KnownCallers) -> None:
     owner = await keys.authenticate(Credentials("the-owner-token"))
-    assert (owner.id, owner.kind, owner.scopes) == ("owner", "person", frozenset(Scope))
+    assert (owner.id, owner.kind, owner.scopes) == ("owner", "person", frozenset(AccessScope))
     assert owner.may_call("anything")
 
 
@@ -54,7 +56,7 @@ async def test_client_without_scopes_may_call_its_agents_and_read_tasks(
 ) -> None:
     client = await keys.authenticate(Credentials("k-plain"))
     assert (client.id, client.kind) == ("plain", "service")
-    assert client.scopes == {Scope.CALL, Scope.READ_TASKS}
+    assert client.scopes == {AccessScope.CALL, AccessScope.READ_TASKS}
     assert client.may_call("echo")
     assert not client.may_call("payments")
 
@@ -62,7 +64,7 @@ async def test_client_without_scopes_may_call_its_agents_and_read_tasks(
 async def test_star_is_every_agent(keys: KnownCallers) -> None:
     person = await keys.authenticate(Credentials("k-ada"))
     assert (person.kind, person.agents) == ("person", None)
-    assert Scope.READ_TASKS not in person.scopes
+    assert AccessScope.READ_TASKS not in person.scopes
 
 
 @pytest.mark.parametrize(
@@ -237,19 +239,19 @@ async def test_another_token_on_a_copy_is_another_credential(keys: KnownCallers)
 
 def test_only_the_holder_of_a_key_is_recognized_as_long_as_it_is_one(keys: KnownCallers) -> None:
     shown = Credentials("k-ada", device="phone")
-    known = keys.recognize(shown)
+    known = keys.authenticate_cached(shown)
     assert known is not None
     assert (known.id, known.device) == ("ada", "phone")
     for token in (None, "", "rubbish", "k-plain ", "x" * 9_000):
-        assert keys.recognize(Credentials(token)) is None
+        assert keys.authenticate_cached(Credentials(token)) is None
     keys.callers = Callers(KeyRing((OWNER_TOKEN,), []))
-    assert keys.recognize(shown) is None
+    assert keys.authenticate_cached(shown) is None
 
 
 def test_token_of_a_device_is_looked_up_as_one_whatever_keys_there_are() -> None:
     token = f"{TOKEN_PREFIX}dvs_1"
     door = know_keys(OWNER_TOKEN, (make_client("plain", token, "*"),))
     devices = DeviceCallers(door, cast("DeviceLists", None), lambda _id, _tenant: None)
-    assert door.recognize(Credentials(token)) is not None
-    assert devices.recognize(Credentials(token)) is None
-    assert devices.recognize(Credentials("the-owner-token")) is OWNER
+    assert door.authenticate_cached(Credentials(token)) is not None
+    assert devices.authenticate_cached(Credentials(token)) is None
+    assert devices.authenticate_cached(Credentials("the-owner-token")) is OWNER

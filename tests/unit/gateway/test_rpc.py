@@ -24,16 +24,16 @@ from passerelle.core.errors import (
     UnknownMethod,
 )
 from passerelle.core.ids import FacadeTaskId
-from passerelle.core.payloads.approval import Decision
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.payloads.approval import ApprovalDecision
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.rpc.table import CALLS, call
 from passerelle.runtime.common.calls import Caller
 from tests.support.scripted_service import ScriptedService
 
-OWNER = Principal(id="owner", kind="person", scopes=frozenset(Scope))
+OWNER = Principal(id="owner", kind="person", scopes=frozenset(AccessScope))
 ACCEPTED = TurnAccepted("ses_1", "th_1", "turn_1", "task_1", FacadeTaskId("task_1~2"), "ctx")
-DECISION = Decision(
+DECISION = ApprovalDecision(
     decision_id="dec_1",
     outcome="allowed",
     cause="human",
@@ -189,7 +189,7 @@ async def test_unknown_method_is_named() -> None:
 @pytest.mark.parametrize("name", list(CALLS))
 async def test_right_is_asked_for_before_anything_is_read(name: str) -> None:
     service = ScriptedService()
-    held = frozenset(Scope) - frozenset(CALLS[name].scopes)
+    held = frozenset(AccessScope) - frozenset(CALLS[name].scopes)
     with pytest.raises(Forbidden) as caught:
         await call(service, caller(principal=Principal(id="c", scopes=held)), name, {"bad": 1})
     assert caught.value.details["scope"] == CALLS[name].scopes[0]

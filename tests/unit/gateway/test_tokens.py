@@ -16,7 +16,7 @@ from jwt.warnings import InsecureKeyLengthWarning
 
 from passerelle.core.credentials import digest_token
 from passerelle.core.errors import IssuerUnavailable, Unauthenticated
-from passerelle.core.principal import Principal, Scope
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.gateway.auth.jwks import (
     FRESH_MS,
     PAUSE_MS,
@@ -85,7 +85,7 @@ async def test_token_becomes_a_principal_of_its_issuer(desk: Desk) -> None:
     found = await desk.find(sign(rsa_key("a"), "a"))
     assert found == Principal(
         id="corp:ada",
-        scopes=frozenset({Scope.CALL, Scope.READ_TASKS}),
+        scopes=frozenset({AccessScope.CALL, AccessScope.READ_TASKS}),
         agents=frozenset({"echo"}),
     )
 
@@ -240,7 +240,7 @@ async def test_scopes_and_agents_of_a_token_narrow_and_never_widen() -> None:
     assert found is not None
     assert (found.tenant, found.scopes, found.agents) == (
         "acme",
-        frozenset({Scope.CALL}),
+        frozenset({AccessScope.CALL}),
         frozenset({"pay"}),
     )
     silent = await desk.find(sign(rsa_key("a"), "a", tid="acme"))

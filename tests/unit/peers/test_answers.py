@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.peer import Answered, Malformed, Refused, Unknown
+from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown
 from passerelle.peers.answers import NotJson, parse_json, read_response
 
 ERROR = orjson.dumps(
@@ -21,7 +21,7 @@ RESULT = orjson.dumps({"jsonrpc": "2.0", "id": 7, "result": {"task": {"id": "t"}
 )
 def test_status_that_says_not_served_is_refused(status: int) -> None:
     outcome = read_response(status, None, b"<html>", 7)
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, RefusedByPeer)
     assert outcome.http_status == status
 
 
@@ -37,12 +37,12 @@ def test_status_of_success_without_an_answer_is_malformed(status: int) -> None:
 
 @pytest.mark.parametrize("status", [200, 400, 404, 500, 503])
 def test_error_of_the_peer_counts_whatever_the_status(status: int) -> None:
-    assert read_response(status, "3", ERROR, 7) == Refused(-32001, "not found", status, 3)
+    assert read_response(status, "3", ERROR, 7) == RefusedByPeer(-32001, "not found", status, 3)
 
 
 def test_error_without_an_id_is_an_answer_to_the_only_request() -> None:
     body = b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "parse"}}'
-    assert read_response(200, None, body, 7) == Refused(-32700, "parse")
+    assert read_response(200, None, body, 7) == RefusedByPeer(-32700, "parse")
 
 
 @pytest.mark.parametrize("status", [400, 500, 503])
@@ -79,14 +79,14 @@ def test_result_beside_an_error_is_malformed() -> None:
 )
 def test_wait_is_whole_seconds_within_a_day(given_text: str, wait_s: int | None) -> None:
     outcome = read_response(503, given_text, b"", 7)
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, RefusedByPeer)
     assert outcome.retry_after_s == wait_s
 
 
 def test_long_error_text_and_long_garbage_are_cut() -> None:
     body = orjson.dumps({"jsonrpc": "2.0", "id": 7, "error": {"code": 1, "message": "x" * 9999}})
     refused = read_response(200, None, body, 7)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedByPeer)
     assert len(refused.message) == 2000
     malformed = read_response(200, None, b"y" * 9999, 7)
     assert isinstance(malformed, Malformed)

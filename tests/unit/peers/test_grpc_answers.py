@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.peer import Malformed, PeerOutcome, Refused, Unknown
+from passerelle.core.peer import Malformed, PeerOutcome, RefusedByPeer, Unknown
 from passerelle.core.wire.json import JsonObject
 from passerelle.peers.answers import judge_send
 from passerelle.peers.grpc.status import read_end
@@ -15,19 +15,19 @@ WAIT: JsonObject = {"details": [{"retryDelay": "7.5s"}]}
 @pytest.mark.parametrize(
     ("code", "rich", "outcome"),
     [
-        ("NOT_FOUND", {"details": [{"reason": "TASK_NOT_FOUND"}]}, Refused(-32001, "no")),
+        ("NOT_FOUND", {"details": [{"reason": "TASK_NOT_FOUND"}]}, RefusedByPeer(-32001, "no")),
         (
             "FAILED_PRECONDITION",
             {"details": [{"reason": "VERSION_NOT_SUPPORTED"}]},
-            Refused(-32009, "no"),
+            RefusedByPeer(-32009, "no"),
         ),
-        ("INVALID_ARGUMENT", None, Refused(-32602, "no")),
-        ("UNIMPLEMENTED", None, Refused(-32603, "no", 404)),
-        ("UNAUTHENTICATED", None, Refused(-32603, "no", 401)),
-        ("PERMISSION_DENIED", None, Refused(-32603, "no", 403)),
-        ("UNAVAILABLE", WAIT, Refused(-32603, "no", 503, 7)),
-        ("RESOURCE_EXHAUSTED", WAIT, Refused(-32603, "no", 429, 7)),
-        ("INTERNAL", {"details": []}, Refused(-32603, "no")),
+        ("INVALID_ARGUMENT", None, RefusedByPeer(-32602, "no")),
+        ("UNIMPLEMENTED", None, RefusedByPeer(-32603, "no", 404)),
+        ("UNAUTHENTICATED", None, RefusedByPeer(-32603, "no", 401)),
+        ("PERMISSION_DENIED", None, RefusedByPeer(-32603, "no", 403)),
+        ("UNAVAILABLE", WAIT, RefusedByPeer(-32603, "no", 503, 7)),
+        ("RESOURCE_EXHAUSTED", WAIT, RefusedByPeer(-32603, "no", 429, 7)),
+        ("INTERNAL", {"details": []}, RefusedByPeer(-32603, "no")),
         ("UNAVAILABLE", None, Unknown("gRPC UNAVAILABLE")),
         ("INTERNAL", None, Unknown("gRPC INTERNAL")),
         ("CANCELLED", None, Unknown("gRPC CANCELLED")),
@@ -44,7 +44,7 @@ def test_program_that_raised_is_told_as_an_error_of_the_agent() -> None:
     text = "Unexpected <class 'RuntimeError'>: the tool broke"
     raised = read_end("UNKNOWN", text, None)
     assert raised == Unknown("gRPC UNKNOWN", 500, text)
-    assert judge_send(raised) == Refused(-32603, text, 500)
+    assert judge_send(raised) == RefusedByPeer(-32603, text, 500)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from passerelle.core.peer import Answered, Malformed, Refused, Unknown
+from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown
 from passerelle.core.wire.json import JsonObject
 from passerelle.peers.call import AgentReply, Operation, PeerCall
 from passerelle.peers.http_json import HttpJson
@@ -77,17 +77,19 @@ def refuse(body: object, status: int = 400, operation: Operation = "GetTask") ->
 def test_each_way_to_say_an_error_becomes_its_code(
     body: JsonObject, status: int, code: int
 ) -> None:
-    assert refuse(body, status) == Refused(code, "no", status, 7)
+    assert refuse(body, status) == RefusedByPeer(code, "no", status, 7)
 
 
 def test_bare_not_found_is_about_the_task_only_where_one_was_named() -> None:
     body = {"error": {"code": 404, "message": "no", "status": "NOT_FOUND"}}
-    assert refuse(body, 404, "SendMessage") == Refused(-32603, "HTTP 404", 404, 7, is_bare=True)
+    assert refuse(body, 404, "SendMessage") == RefusedByPeer(
+        -32603, "HTTP 404", 404, 7, is_bare=True
+    )
 
 
 @pytest.mark.parametrize("body", [[], "x", {}, {"error": "x"}, {"detail": "Not Found"}])
 def test_body_without_an_error_says_no_more_than_its_status(body: object) -> None:
-    assert refuse(body, 404) == Refused(-32603, "HTTP 404", 404, 7, is_bare=True)
+    assert refuse(body, 404) == RefusedByPeer(-32603, "HTTP 404", 404, 7, is_bare=True)
     assert refuse(body, 502) == Unknown("HTTP 502", 502)
 
 
@@ -101,5 +103,5 @@ def test_success_is_the_document_itself_and_nothing_else() -> None:
 def test_events_are_documents_and_an_error_is_the_last_of_them() -> None:
     assert WIRE.read_event(1, b'{"task":{}}') == Answered({"task": {}})
     status = {"error": {"code": 500, "message": "broke", "status": "INTERNAL"}}
-    assert WIRE.read_event(1, orjson.dumps(status)) == Refused(-32603, "broke")
+    assert WIRE.read_event(1, orjson.dumps(status)) == RefusedByPeer(-32603, "broke")
     assert isinstance(WIRE.read_event(1, b"{this"), Malformed)

@@ -4,14 +4,16 @@ import pytest
 
 from passerelle.core.approval.machine import evolve, folds_action
 from passerelle.core.payloads.approval import ChannelPermissionForwarded
-from passerelle.permission_bridge.delivery_record import Target, record_forwarding
+from passerelle.permission_bridge.delivery_record import DeliveryTarget, record_forwarding
 from tests.support.approvals import Stream
 
 
 @pytest.mark.requirement("CHN-6", "EXT-8")
 def test_each_connected_device_gets_a_fact_of_its_own() -> None:
     record = Stream().open()
-    facts = record_forwarding(record, [Target("chan-1"), Target("chan-2", "failed")], attempt=2)
+    facts = record_forwarding(
+        record, [DeliveryTarget("chan-1"), DeliveryTarget("chan-2", "failed")], attempt=2
+    )
     told = [fact.payload for fact in facts]
     assert told == [
         ChannelPermissionForwarded(

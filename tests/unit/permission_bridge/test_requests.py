@@ -15,7 +15,7 @@ from passerelle.core.approval.machine import decide
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.approval.response_schema import TEXT_SCHEMA
 from passerelle.core.events import Event, encode_event
-from passerelle.core.payloads.approval import ActionKind, Option, Request, Risk
+from passerelle.core.payloads.approval import ActionKind, ApprovalRequest, Option, Risk
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.permission_bridge.cases import PeerAsks
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
@@ -50,7 +50,9 @@ PROMPT = PeerPrompt(
 WORDS = replace(PROMPT, kind="input", action_type="free_input", options=(), subject=None)
 
 
-def ask(prompt: PeerPrompt = PROMPT, asking: Asking = ASKING, now_ms: int = NOW_MS) -> Request:
+def ask(
+    prompt: PeerPrompt = PROMPT, asking: Asking = ASKING, now_ms: int = NOW_MS
+) -> ApprovalRequest:
     subject = PeerAsks(
         asking.peer, prompt.action_type, destructive=prompt.destructive, declared=prompt.risk
     )
@@ -59,7 +61,7 @@ def ask(prompt: PeerPrompt = PROMPT, asking: Asking = ASKING, now_ms: int = NOW_
     )
 
 
-def kinds(request: Request) -> list[str]:
+def kinds(request: ApprovalRequest) -> list[str]:
     return [option.kind for option in request.options]
 
 

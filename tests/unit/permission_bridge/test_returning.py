@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.core.approval.commands import BeginReturn, FailReturn, RetryReturn
-from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, PeerOutcome, RefusedByPeer, Unknown, Unreached
 from passerelle.permission_bridge.return_machine import (
-    Attempts,
-    Ended,
     Gone,
     LookAgain,
+    ReturnAttempts,
     Returned,
+    ReturnStep,
     RunningOn,
-    Send,
-    Sight,
-    Step,
+    SendReturn,
     StillWaiting,
+    TaskOver,
+    TaskSighting,
     TurnedDown,
     Undeliverable,
     Unreachable,
@@ -32,20 +32,20 @@ DOUBT_MS = 35_000
 WAITING = StillWaiting(same=True, native_status="TASK_STATE_INPUT_REQUIRED")
 UNMOVED = StillWaiting(same=True, native_status="w", has_message=True)
 UNHEARD = Undeliverable("peer_refused: the agent has the answer, and waits for it still")
-NONE = Attempts()
-JUST_NOW = Attempts(1, NOW_MS - 1000)
-LONG_AGO = Attempts(1, NOW_MS - DOUBT_MS - 1)
+NONE = ReturnAttempts()
+JUST_NOW = ReturnAttempts(1, NOW_MS - 1000)
+LONG_AGO = ReturnAttempts(1, NOW_MS - DOUBT_MS - 1)
 
 
 @pytest.mark.parametrize(
     ("sight", "attempts", "step"),
     [
-        (WAITING, NONE, Send()),
-        (WAITING, LONG_AGO, Send()),
+        (WAITING, NONE, SendReturn()),
+        (WAITING, LONG_AGO, SendReturn()),
         (WAITING, JUST_NOW, WaitUntil(NOW_MS - 1000 + DOUBT_MS + 1)),
-        (WAITING, Attempts(1, NOW_MS - DOUBT_MS), WaitUntil(NOW_MS + 1)),
-        (WAITING, Attempts(1, NOW_MS + 60_000), WaitUntil(NOW_MS + DOUBT_MS + 1)),
-        (WAITING, Attempts(1, NOW_MS - 1, untaken=True), Send()),
+        (WAITING, ReturnAttempts(1, NOW_MS - DOUBT_MS), WaitUntil(NOW_MS + 1)),
+        (WAITING, ReturnAttempts(1, NOW_MS + 60_000), WaitUntil(NOW_MS + DOUBT_MS + 1)),
+        (WAITING, ReturnAttempts(1, NOW_MS - 1, untaken=True), SendReturn()),
         (UNMOVED, NONE, Returned("w")),
         (UNMOVED, JUST_NOW, WaitUntil(NOW_MS - 1000 + DOUBT_MS + 1)),
         (UNMOVED, LONG_AGO, UNHEARD),
@@ -56,15 +56,17 @@ LONG_AGO = Attempts(1, NOW_MS - DOUBT_MS - 1)
         (RunningOn("r"), NONE, Undeliverable("peer_moved_on")),
         (RunningOn("r", has_message=False), JUST_NOW, Undeliverable("peer_moved_on")),
         (RunningOn("r", has_message=True), JUST_NOW, Returned("r")),
-        (Ended("e"), NONE, Undeliverable("peer_terminal")),
-        (Ended("e"), JUST_NOW, Undeliverable("peer_terminal")),
-        (Ended("e", has_message=True), JUST_NOW, Returned("e")),
+        (TaskOver("e"), NONE, Undeliverable("peer_terminal")),
+        (TaskOver("e"), JUST_NOW, Undeliverable("peer_terminal")),
+        (TaskOver("e", has_message=True), JUST_NOW, Returned("e")),
         (Gone(), NONE, Undeliverable("task_not_found")),
         (Unreachable(), NONE, WaitUntil(NOW_MS + 10_000)),
-        (Unreachable(), Attempts(3, NOW_MS), WaitUntil(NOW_MS + 40_000)),
+        (Unreachable(), ReturnAttempts(3, NOW_MS), WaitUntil(NOW_MS + 40_000)),
     ],
 )
-def test_what_the_peer_says_decides_the_step(sight: Sight, attempts: Attempts, step: Step) -> None:
+def test_what_the_peer_says_decides_the_step(
+    sight: TaskSighting, attempts: ReturnAttempts, step: ReturnStep
+) -> None:
     assert choose_step(sight, attempts, NOW_MS, DOUBT_MS) == step
 
 
@@ -72,7 +74,7 @@ _SEEN = st.sampled_from([None, True, False])
 _SIGHTS = st.one_of(
     st.builds(StillWaiting, same=st.booleans(), native_status=st.just("w"), has_message=_SEEN),
     st.builds(RunningOn, st.just("r"), _SEEN),
-    st.builds(Ended, st.just("e"), _SEEN),
+    st.builds(TaskOver, st.just("e"), _SEEN),
     st.just(Gone()),
     st.just(Unreachable()),
 )
@@ -80,13 +82,15 @@ _SIGHTS = st.one_of(
 
 @given(
     _SIGHTS,
-    st.builds(Attempts, st.integers(0, 20), st.integers(NOW_MS - 10**6, NOW_MS), st.booleans()),
+    st.builds(
+        ReturnAttempts, st.integers(0, 20), st.integers(NOW_MS - 10**6, NOW_MS), st.booleans()
+    ),
 )
 def test_an_answer_is_sent_only_to_a_task_that_waits_for_it_and_cannot_have_it(
-    sight: Sight, attempts: Attempts
+    sight: TaskSighting, attempts: ReturnAttempts
 ) -> None:
     step = choose_step(sight, attempts, NOW_MS, DOUBT_MS)
-    if isinstance(step, Send):
+    if isinstance(step, SendReturn):
         assert isinstance(sight, StillWaiting)
         assert sight.same
         assert not sight.has_message
@@ -97,7 +101,7 @@ def test_an_answer_is_sent_only_to_a_task_that_waits_for_it_and_cannot_have_it(
 
 
 @given(_SIGHTS)
-def test_nothing_is_returned_that_the_peer_has_said_it_never_saw(sight: Sight) -> None:
+def test_nothing_is_returned_that_the_peer_has_said_it_never_saw(sight: TaskSighting) -> None:
     if not isinstance(sight, Gone | Unreachable) and sight.has_message is False:
         step = choose_step(sight, LONG_AGO, NOW_MS, DOUBT_MS)
         assert not isinstance(step, Returned)
@@ -122,11 +126,17 @@ def test_back_off_doubles_up_to_five_minutes() -> None:
     ("outcome", "expected"),
     [
         (Answered({}), Returned("TASK_STATE_WORKING")),
-        (Refused(-32602, "no"), TurnedDown(Refused(-32602, "no"))),
-        (Refused(-32603, "HTTP 400", 400), TurnedDown(Refused(-32603, "HTTP 400", 400))),
-        (Refused(-32603, "HTTP 503", 503), TurnedDown(Refused(-32603, "HTTP 503", 503))),
-        (Refused(-32603, "HTTP 503", 503, 7), LookAgain(NOW_MS + 7_000, untaken=True)),
-        (Refused(-32603, "HTTP 429", 429), LookAgain(NOW_MS + 20_000, untaken=True)),
+        (RefusedByPeer(-32602, "no"), TurnedDown(RefusedByPeer(-32602, "no"))),
+        (
+            RefusedByPeer(-32603, "HTTP 400", 400),
+            TurnedDown(RefusedByPeer(-32603, "HTTP 400", 400)),
+        ),
+        (
+            RefusedByPeer(-32603, "HTTP 503", 503),
+            TurnedDown(RefusedByPeer(-32603, "HTTP 503", 503)),
+        ),
+        (RefusedByPeer(-32603, "HTTP 503", 503, 7), LookAgain(NOW_MS + 7_000, untaken=True)),
+        (RefusedByPeer(-32603, "HTTP 429", 429), LookAgain(NOW_MS + 20_000, untaken=True)),
         (Unreached("down"), LookAgain(NOW_MS + 20_000, untaken=True)),
         (Unknown("cut"), LookAgain(NOW_MS + 20_000)),
         (Malformed("what", b""), TurnedDown(Malformed("what", b""))),
@@ -149,7 +159,7 @@ def test_the_record_says_how_often_and_when_it_was_tried() -> None:
     assert read_attempts(stream.now).count == 0
     stream.now_ms += 1000
     stream.tell(BeginReturn())
-    assert read_attempts(stream.now) == Attempts(1, NOW_MS + 1000)
+    assert read_attempts(stream.now) == ReturnAttempts(1, NOW_MS + 1000)
     assert read_attempts(stream.now, untaken=True).untaken
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from passerelle.runtime.common.deferred_queue import Afterwards
+from passerelle.runtime.common.deferred_queue import DeferredQueue
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_nothing_is_done_before_its_time_and_all_of_it_then_in_order() -> None:
     loop = asyncio.get_running_loop()
-    afterwards, done = Afterwards(0.05), list[tuple[int, float]]()
+    afterwards, done = DeferredQueue(0.05), list[tuple[int, float]]()
 
     def note(number: int) -> None:
         done.append((number, loop.time()))
@@ -30,7 +30,7 @@ async def test_nothing_is_done_before_its_time_and_all_of_it_then_in_order() -> 
 
 async def test_others_have_their_turn_between_two_portions() -> None:
     loop = asyncio.get_running_loop()
-    afterwards, done, seen = Afterwards(0.0), list[int](), list[int]()
+    afterwards, done, seen = DeferredQueue(0.0), list[int](), list[int]()
 
     def look() -> None:
         seen.append(len(done))
@@ -45,7 +45,7 @@ async def test_others_have_their_turn_between_two_portions() -> None:
 
 
 async def test_what_comes_after_it_waits_for_its_own_time() -> None:
-    afterwards, done = Afterwards(0.01), list[str]()
+    afterwards, done = DeferredQueue(0.01), list[str]()
     afterwards.add(lambda: done.append("first"))
     await wait_until(lambda: done == ["first"], 10, "the first is done")
     afterwards.add(lambda: done.append("second"))
@@ -58,7 +58,7 @@ async def test_a_piece_that_raises_holds_nothing_else_up() -> None:
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, fault: faults.append(fault["exception"])
     )
-    afterwards, done = Afterwards(0.0), list[str]()
+    afterwards, done = DeferredQueue(0.0), list[str]()
 
     def fail() -> None:
         raise IndexError

@@ -2,7 +2,7 @@
 
 import time
 
-from passerelle.core.ids import REMOTE_CONTEXT, Shard, compose_stem, is_own_context, place
+from passerelle.core.ids import REMOTE_CONTEXT, Shard, compose_stem, is_own_context, shard_of
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 
 
@@ -17,7 +17,7 @@ def test_clock_gives_milliseconds_of_now() -> None:
 
 def test_ids_are_of_their_shard_and_differ() -> None:
     ids = [SystemIds().mint("task", Shard(47)) for _ in range(100)]
-    assert {place(identifier) for identifier in ids} == {Shard(47)}
+    assert {shard_of(identifier) for identifier in ids} == {Shard(47)}
     assert len(set(ids)) == 100
     assert sorted(identifier[:17] for identifier in ids) == [identifier[:17] for identifier in ids]
 
@@ -30,7 +30,7 @@ def test_ids_and_draws_differ_however_many_are_asked_for() -> None:
     ids = SystemIds()
     stems = [compose_stem(Shard(3), 0, ids.draw_letters()) for _ in range(600)]
     assert len(set(stems)) == 600
-    assert {place(f"ev{stem}00") for stem in stems} == {Shard(3)}
+    assert {shard_of(f"ev{stem}00") for stem in stems} == {Shard(3)}
     drawn = [ids.draw(bits) for bits in (64, 62) * 100]
     assert len(set(drawn)) == 200
     assert max(drawn).bit_length() > 60

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from passerelle.runtime.common import collector
-from passerelle.runtime.common.collector import CROWD, CollectorRest, collect_nothing
+from passerelle.runtime.common.collector import CROWD, GcPause, collect_nothing
 from tests.support.waiting import wait_until
 
 
@@ -34,7 +34,7 @@ async def test_collector_rests_while_many_come_and_goes_on_by_itself(
 ) -> None:
     monkeypatch.setattr(collector, "RESTS_S", 0.01)
     monkeypatch.setattr(collector, "CROWD_WITHIN_S", 3600.0)
-    rest = CollectorRest()
+    rest = GcPause()
     try:
         for _ in range(CROWD):
             rest.join()
@@ -58,7 +58,7 @@ async def test_collector_that_was_off_before_a_crowd_stays_off(
     monkeypatch.setattr(collector, "CROWD_WITHIN_S", 3600.0)
     gc.disable()
     try:
-        rest = CollectorRest()
+        rest = GcPause()
         for _ in range(CROWD + 1):
             rest.join()
         rest.end()

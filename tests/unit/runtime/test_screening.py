@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressRefused, Screen
+from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressRefused, AddressScreen
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressRefus
     ],
 )
 def test_addresses_that_are_not_public_are_refused_by_kind(address: str, kind: str) -> None:
-    assert Screen().judge(address) == kind
+    assert AddressScreen().judge(address) == kind
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_addresses_that_are_not_public_are_refused_by_kind(address: str, kind: s
     ],
 )
 def test_loopback_wrapped_in_another_form_is_loopback(address: str) -> None:
-    assert Screen().judge(address) == "loopback"
+    assert AddressScreen().judge(address) == "loopback"
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_loopback_wrapped_in_another_form_is_loopback(address: str) -> None:
     ],
 )
 def test_public_addresses_pass(address: str) -> None:
-    assert Screen().judge(address) is None
+    assert AddressScreen().judge(address) is None
 
 
 def test_operator_may_allow_a_network_in_each_spelling_and_nothing_beside_it() -> None:
-    screen = Screen((ip_network("10.1.0.0/16"), ip_network("fd00::/64")))
+    screen = AddressScreen((ip_network("10.1.0.0/16"), ip_network("fd00::/64")))
     assert screen.judge("10.1.2.3") is None
     assert screen.judge("::ffff:10.1.2.3") is None
     assert screen.judge("fd00::5") is None
@@ -93,7 +93,7 @@ def test_operator_may_allow_a_network_in_each_spelling_and_nothing_beside_it() -
 
 def test_refusal_names_the_kind_and_never_the_address() -> None:
     with pytest.raises(AddressRefused) as caught:
-        Screen().check("10.1.2.3")
+        AddressScreen().check("10.1.2.3")
     assert caught.value.errno == REFUSED_ERRNO
     assert "private addresses are not allowed" in str(caught.value)
     assert "10.1" not in str(caught.value)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from passerelle.runtime.common.deferred_queue import Surge
+from passerelle.runtime.common.deferred_queue import BurstDetector
 
 
 def test_those_above_the_bound_within_the_time_are_a_surge() -> None:
-    surge = Surge(most=3, within_s=1.0)
+    surge = BurstDetector(most=3, within_s=1.0)
     assert [surge.join(0.2 * number) for number in range(5)] == [False, False, False, True, True]
 
 
 def test_who_comes_after_the_surge_is_alone_again() -> None:
-    surge = Surge(most=3, within_s=1.0)
+    surge = BurstDetector(most=3, within_s=1.0)
     for _ in range(5):
         surge.join(10.0)
     assert [surge.join(11.0 + number) for number in range(4)] == [False] * 4
 
 
 def test_many_one_after_another_are_no_surge() -> None:
-    surge = Surge(most=3, within_s=1.0)
+    surge = BurstDetector(most=3, within_s=1.0)
     assert not any(surge.join(0.4 * number) for number in range(50))

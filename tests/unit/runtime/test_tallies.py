@@ -4,7 +4,7 @@ import re
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from passerelle.runtime.observability.tallies import Sizes, Spread, Tally
+from passerelle.runtime.observability.counters import IntHistogram, LabeledCounter, LabeledHistogram
 
 BOUNDS = (0.0005, 0.25, 1, 5.0)
 SEEN = (("b", 0.3), ("a", 0.25), ("a", 0.0), ("a", 7.0), ("b", 1.0), ("a", 0.2500001))
@@ -19,9 +19,9 @@ def show(registry: CollectorRegistry) -> str:
 
 def test_series_read_as_those_of_the_client_library() -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    tally = Tally("n", "Things.", ["kind", "end"], ours)
-    spread = Spread("s", "Times.", ["kind"], BOUNDS, ours)
-    plain = Spread("p", "All.", (), BOUNDS, ours)
+    tally = LabeledCounter("n", "Things.", ["kind", "end"], ours)
+    spread = LabeledHistogram("s", "Times.", ["kind"], BOUNDS, ours)
+    plain = LabeledHistogram("p", "All.", (), BOUNDS, ours)
     counter = Counter("n", "Things.", ["kind", "end"], registry=theirs)
     histogram = Histogram("s", "Times.", ["kind"], buckets=BOUNDS, registry=theirs)
     single = Histogram("p", "All.", buckets=BOUNDS, registry=theirs)
@@ -39,7 +39,7 @@ def test_series_read_as_those_of_the_client_library() -> None:
 
 def test_sizes_read_as_a_histogram_of_each_of_them_however_often_they_are_read() -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    sizes = Sizes("n", "Calls.", (1, 2, 4), ours)
+    sizes = IntHistogram("n", "Calls.", (1, 2, 4), ours)
     histogram = Histogram("n", "Calls.", buckets=(1, 2, 4), registry=theirs)
     assert show(ours) == show(theirs), "nothing has been counted"
     for number in (1, 1, 2, 3, 4, 5, 70, 1):
@@ -50,8 +50,8 @@ def test_sizes_read_as_a_histogram_of_each_of_them_however_often_they_are_read()
 
 def test_series_say_since_when_they_are_counted() -> None:
     registry = CollectorRegistry()
-    tally = Tally("n", "Things.", ["kind"], registry)
-    spread = Spread("s", "Times.", ["kind"], BOUNDS, registry)
+    tally = LabeledCounter("n", "Things.", ["kind"], registry)
+    spread = LabeledHistogram("s", "Times.", ["kind"], BOUNDS, registry)
     tally.counts[("a",)] += 1
     spread.observe(1.0, ("a",))
     first = [registry.get_sample_value(name, {"kind": "a"}) for name in ("n_created", "s_created")]

@@ -17,11 +17,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "class Place: ...\nclass _Own: ...\nKind: TypeAlias = str\nLIMIT: int = 1\n",
         ),
         ("store/two.py", "class Place: ...\nclass _Own: ...\nLIMIT: int = 2\n"),
-        (names.LIST, "Place\n"),
     ):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, "utf-8")
     monkeypatch.setattr(names, "ROOT", tmp_path)
+    monkeypatch.setattr(names, "SHARED", {"Place": "the two of a test"})
     return tmp_path
 
 

@@ -7,7 +7,7 @@ from passerelle.webhooks.breaker import (
     FIRST_OPEN_MS,
     LONGEST_OPEN_MS,
     THRESHOLD,
-    Breaker,
+    ReceiverBreaker,
     begin,
     end,
     wait_ms,
@@ -16,7 +16,7 @@ from passerelle.webhooks.breaker import (
 NOW = 1_000_000
 
 
-def fail(breaker: Breaker, now_ms: int, times: int = 1) -> Breaker:
+def fail(breaker: ReceiverBreaker, now_ms: int, times: int = 1) -> ReceiverBreaker:
     for _ in range(times):
         breaker = end(begin(breaker, now_ms, 10_000), now_ms, reached=False)
     return breaker

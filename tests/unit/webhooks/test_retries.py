@@ -11,15 +11,15 @@ from passerelle.webhooks.retries import (
     LONGEST_MS,
     LONGEST_PAUSE_MS,
     MOST_REFUSALS,
-    Answered,
     Barred,
     Delivered,
     GivenUp,
     Later,
     Outcome,
     Reaction,
+    ReceiverAnswered,
+    ReceiverUnreached,
     Trouble,
-    Unreached,
     judge,
     pause_ms,
     put_off,
@@ -29,8 +29,8 @@ from passerelle.webhooks.retries import (
 NOW = 1_700_000_000_000
 STATUSES = st.integers(100, 599)
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Answered, STATUSES, st.integers(0, 2 * LONGEST_MS)),
-    st.builds(Unreached, st.sampled_from(["timeout", "dns", "tls", "connection"])),
+    st.builds(ReceiverAnswered, STATUSES, st.integers(0, 2 * LONGEST_MS)),
+    st.builds(ReceiverUnreached, st.sampled_from(["timeout", "dns", "tls", "connection"])),
     st.builds(Barred),
 )
 
@@ -45,26 +45,28 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     ],
 )
 def test_status_is_taken_as_the_table_says(statuses: tuple[int, ...], reaction: Reaction) -> None:
-    assert {read_reaction(Answered(status)) for status in statuses} == {reaction}
+    assert {read_reaction(ReceiverAnswered(status)) for status in statuses} == {reaction}
 
 
 def test_silence_is_busy_and_a_refused_address_is_a_refusal() -> None:
-    assert read_reaction(Unreached("timeout")) is Reaction.BUSY
+    assert read_reaction(ReceiverUnreached("timeout")) is Reaction.BUSY
     assert read_reaction(Barred()) is Reaction.REFUSED
 
 
 def test_third_refusal_in_a_row_ends_it_and_a_busy_answer_between_starts_anew() -> None:
     trouble = Trouble()
     for status in (404, 404, 503, 404, 404):
-        verdict = judge(trouble, Answered(status), NOW, 0.5)
+        verdict = judge(trouble, ReceiverAnswered(status), NOW, 0.5)
         assert isinstance(verdict, Later)
         trouble = verdict.trouble
-    last = judge(trouble, Answered(403), NOW, 0.5)
+    last = judge(trouble, ReceiverAnswered(403), NOW, 0.5)
     assert last == GivenUp(Trouble(6, NOW, MOST_REFUSALS, "http_403"))
 
 
 def test_gone_ends_it_at_once() -> None:
-    assert judge(Trouble(), Answered(410), NOW, 0.5) == GivenUp(Trouble(1, NOW, 0, "http_410"))
+    assert judge(Trouble(), ReceiverAnswered(410), NOW, 0.5) == GivenUp(
+        Trouble(1, NOW, 0, "http_410")
+    )
 
 
 def test_pause_doubles_from_a_second_to_five_minutes_with_jitter_below_it() -> None:
@@ -75,8 +77,8 @@ def test_pause_doubles_from_a_second_to_five_minutes_with_jitter_below_it() -> N
 
 
 def test_retry_after_makes_a_pause_longer_and_never_shorter() -> None:
-    patient = judge(Trouble(), Answered(503, 60_000), NOW, 1.0)
-    hasty = judge(Trouble(), Answered(503, 1), NOW, 1.0)
+    patient = judge(Trouble(), ReceiverAnswered(503, 60_000), NOW, 1.0)
+    hasty = judge(Trouble(), ReceiverAnswered(503, 1), NOW, 1.0)
     assert isinstance(patient, Later)
     assert isinstance(hasty, Later)
     assert (patient.delay_ms, hasty.delay_ms) == (60_000, FIRST_PAUSE_MS)
@@ -84,10 +86,10 @@ def test_retry_after_makes_a_pause_longer_and_never_shorter() -> None:
 
 def test_after_a_day_it_is_given_up_and_the_last_pause_does_not_reach_beyond_it() -> None:
     trouble = Trouble(40, NOW, 0, "timeout")
-    almost = judge(trouble, Unreached("timeout"), NOW + LONGEST_MS - 1_000, 1.0)
+    almost = judge(trouble, ReceiverUnreached("timeout"), NOW + LONGEST_MS - 1_000, 1.0)
     assert isinstance(almost, Later)
     assert almost.delay_ms == 1_000
-    assert isinstance(judge(trouble, Unreached("timeout"), NOW + LONGEST_MS, 1.0), GivenUp)
+    assert isinstance(judge(trouble, ReceiverUnreached("timeout"), NOW + LONGEST_MS, 1.0), GivenUp)
 
 
 def test_what_was_not_sent_counts_as_time_and_not_as_a_try() -> None:

@@ -11,7 +11,7 @@ from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.a2a_mapping.cards import (
     AgentAddress,
     CardShape,
-    Edge,
+    PublicEdge,
     choose_shape,
     rewrite_card,
     shape_card,
@@ -51,7 +51,7 @@ PLACE = AgentAddress(
     "old", "http://old.internal:7000/.well-known/agent-card.json", "https://gw/agents/old"
 )
 BEARER: JsonObject = {"httpAuthSecurityScheme": {"scheme": "bearer"}}
-BOTH = Edge({"bearer": BEARER}, ("a2a:call",), versions=("1.0", "0.3"), extended=True)
+BOTH = PublicEdge({"bearer": BEARER}, ("a2a:call",), versions=("1.0", "0.3"), extended=True)
 
 
 def _known(card: JsonObject) -> JsonObject:
@@ -94,7 +94,7 @@ def test_older_card_without_a_transport_speaks_json_rpc() -> None:
 
 
 def test_card_of_an_older_peer_becomes_ours() -> None:
-    card = rewrite_card(OLD, PLACE, Edge())
+    card = rewrite_card(OLD, PLACE, PublicEdge())
     assert "old.internal" not in str(card)
     assert card["skills"] == [{"id": "s", "name": "S", "description": "d", "tags": ["t"]}]
 
@@ -119,7 +119,7 @@ def test_readers_of_the_older_version_take_our_card() -> None:
 
 def test_header_of_a_key_is_called_as_the_older_version_calls_it() -> None:
     key: JsonObject = {"apiKeySecurityScheme": {"location": "header", "name": "x-api-key"}}
-    lowered = lower_card(rewrite_card({}, PLACE, Edge({"k": key}, versions=("0.3",))))
+    lowered = lower_card(rewrite_card({}, PLACE, PublicEdge({"k": key}, versions=("0.3",))))
     assert lowered is not None
     assert lowered["securitySchemes"] == {
         "k": {"type": "apiKey", "in": "header", "name": "x-api-key"}
@@ -144,7 +144,7 @@ def test_merged_card_has_the_addresses_of_the_older_version_and_no_signature() -
 
 @pytest.mark.parametrize("shape", ["v1", "v0.3", "merged"])
 def test_where_the_older_version_is_not_served_every_shape_is_the_newer(shape: CardShape) -> None:
-    card = rewrite_card(OLD, PLACE, Edge(versions=("1.0",)))
+    card = rewrite_card(OLD, PLACE, PublicEdge(versions=("1.0",)))
     assert shape_card(card, shape) == card
 
 

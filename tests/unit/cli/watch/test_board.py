@@ -13,12 +13,12 @@ from passerelle.cli.watch.board import KEPT_ENDED, RATE_OVER_MS, Board
 from passerelle.cli.watch.lines import Lines
 from passerelle.cli.watch.screen import Screen
 from passerelle.core.events import encode_event
-from passerelle.core.facts import ErrorCategory, Failure, Scope
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.read_models.task import QUIET_MS
 from passerelle.core.task.commands import (
-    CreateTask,
-    FailTask,
+    BeginTask,
+    EndInError,
     ReportProgress,
     StartRun,
 )
@@ -29,7 +29,7 @@ from passerelle.core.wire.times import parse_ms
 from tests.support.task_commands import CREATED, STARTED, Story, make_story
 
 NOW_MS: Final = 1_000_000
-FAILED: Final = FailTask(Failure("broken", ErrorCategory.PEER, "it broke\x1b[2J"))
+FAILED: Final = EndInError(ErrorDetail("broken", ErrorCategory.PEER, "it broke\x1b[2J"))
 
 
 def wire(story: Story, place: int) -> JsonObject:
@@ -46,7 +46,7 @@ def snapshot(*stories: Story) -> JsonObject:
 
 def make_other(name: str, *commands: object) -> Story:
     story = Story()
-    story.tell(CreateTask(Scope("se_1", "th_1", "turn_1", name), CREATED))
+    story.tell(BeginTask(Scope("se_1", "th_1", "turn_1", name), CREATED))
     for command in commands:
         story.tell(command)  # type: ignore[arg-type]  # whatever a test wants
     return story

@@ -9,7 +9,7 @@ from a2a.utils.signing import InvalidSignaturesError, create_signature_verifier
 from jwt import PyJWK
 from structlog.testing import capture_logs
 
-from passerelle.a2a_mapping.cards import AgentAddress, Edge
+from passerelle.a2a_mapping.cards import AgentAddress, PublicEdge
 from passerelle.core.peer import PeerCard
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.a2a.cards import (
@@ -151,5 +151,5 @@ def test_options_follow_the_settings() -> None:
     signed = make_card_options(Settings.model_validate({"signing": signing}), SIGNER)
     assert (signed.shape, signed.signer) == ("v1", SIGNER)
     opened = make_card_options(Settings(auth="open", card_links="drop", card_shape="v1"), None)
-    edge = Edge(extensions=OPEN_EDGE.extensions, links=False, sockets=True)
+    edge = PublicEdge(extensions=OPEN_EDGE.extensions, links=False, sockets=True)
     assert (opened.shape, opened.edge) == ("v1", edge)

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.a2a_mapping.resume import ResumeWish
 from passerelle.channels.stream_ends import StreamEnd
-from passerelle.channels.stream_frame import Followed, Frames, StreamFrame
+from passerelle.channels.stream_frame import FollowedStream, Frames, StreamFrame
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Peer
@@ -62,8 +62,8 @@ class Failing(ScriptedService):
         wish: ResumeWish | None = None,
         until: StreamEnd | None = None,
         sends: bool = False,
-    ) -> AsyncGenerator[Followed]:
-        yield Followed(self._give())
+    ) -> AsyncGenerator[FollowedStream]:
+        yield FollowedStream(self._give())
         raise self.error or KeyError("inside")
 
     async def _give(self) -> Frames:

@@ -7,9 +7,9 @@ from passerelle.core.errors import ContentTypeNotSupported, Limited, TooLarge
 from passerelle.gateway.a2a.bindings import choose_media_type, refuse_verb
 from passerelle.gateway.a2a.http_request import FREE_BYTES, CallerLeftError, Incoming
 from passerelle.runtime.memory.budget import Budget
-from passerelle.runtime.memory.room import Drawn, MemoryRoom
+from passerelle.runtime.memory.room import MemoryDraw, MemoryRoom
 
-ROOM = Drawn(MemoryRoom().bind("body", "caller:ada"))
+ROOM = MemoryDraw(MemoryRoom().bind("body", "caller:ada"))
 
 
 def make(headers: dict[str, str] | None = None, query: str = "") -> Incoming:
@@ -129,7 +129,7 @@ async def test_large_bodies_share_the_room_until_it_is_closed() -> None:
     # Of a budget one has half.
     room, large = MemoryRoom(Budget(6)).bind("body", "caller:ada"), b"x" * (FREE_BYTES + 2)
     limit = len(large)
-    first, second = Drawn(room), Drawn(room)
+    first, second = MemoryDraw(room), MemoryDraw(room)
     assert await make().read_body(Pieces(large).receive, limit, first) == large
     assert room.room.budget.held == 2
     with pytest.raises(Limited):

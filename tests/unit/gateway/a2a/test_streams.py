@@ -15,7 +15,7 @@ from passerelle.channels.stream_frame import Frames, StreamFrame
 from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.wire.long_json import LongJson, Slice
-from passerelle.gateway.a2a.bindings import Binding, HttpBinding, RpcBinding
+from passerelle.gateway.a2a.bindings import CallBinding, HttpBinding, RpcBinding
 from passerelle.gateway.a2a.streams import COMMENT, EventStream
 from passerelle.runtime.records.long_content import CHUNK_BYTES, LongContent
 from passerelle.store.blobs import DirectoryBlobs
@@ -50,7 +50,7 @@ async def read(*items: StreamFrame | PasserelleError) -> Frames:
         yield [item]
 
 
-def open_stream(wire: Wire, binding: Binding, keep_alive_s: float = 10) -> EventStream:
+def open_stream(wire: Wire, binding: CallBinding, keep_alive_s: float = 10) -> EventStream:
     return EventStream(wire.send, binding, "echo", 1000, keep_alive_s)
 
 
@@ -73,7 +73,7 @@ async def test_http_json_events_are_the_stored_bytes() -> None:
 
 
 @pytest.mark.parametrize("binding", [RpcBinding(1), HttpBinding()])
-async def test_nothing_is_sent_before_the_first_event(binding: Binding) -> None:
+async def test_nothing_is_sent_before_the_first_event(binding: CallBinding) -> None:
     wire = Wire()
     with pytest.raises(StoreUnavailable):
         await open_stream(wire, binding).copy(read(StoreUnavailable("gone", "no")))

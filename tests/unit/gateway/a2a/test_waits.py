@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message
 
 from passerelle.core.errors import Draining
-from passerelle.gateway.a2a.http_request import CallerLeftError, Left, watch_messages
+from passerelle.gateway.a2a.http_request import CallerLeftError, OnCallerLeft, watch_messages
 from passerelle.gateway.a2a.waits import Judge, Waits
 from tests.support.waiting import wait_until
 
@@ -110,7 +110,7 @@ async def test_body_that_ends_at_once_is_not_ended_by_what_comes_after() -> None
     await asyncio.sleep(0)
 
 
-def _leave_at_once(left: Left) -> Callable[[], object]:
+def _leave_at_once(left: OnCallerLeft) -> Callable[[], object]:
     left()
     return lambda: None
 
@@ -147,9 +147,9 @@ async def test_whoever_is_through_goes_without_the_cycle_collector() -> None:
         async def judge(self) -> None:
             return None
 
-    watchers = set[Left]()
+    watchers = set[OnCallerLeft]()
 
-    def watch(left: Left) -> Callable[[], object]:
+    def watch(left: OnCallerLeft) -> Callable[[], object]:
         watchers.add(left)
         return partial(watchers.discard, left)
 

@@ -15,7 +15,7 @@ from passerelle.core.commands import (
 from passerelle.core.errors import ActionClosed, StoreUnavailable
 from passerelle.gateway.http.bodies import BODY_LIMIT_BYTES
 from passerelle.gateway.http.site import make_site
-from passerelle.gateway.http.v1 import OPERATIONS, Operation, make_v1_routes
+from passerelle.gateway.http.v1 import OPERATIONS, RouteOperation, make_v1_routes
 from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.secret import Secret
@@ -151,7 +151,7 @@ async def test_query_that_cannot_be_read_names_the_field(
     "headers", [{}, {"Authorization": "Bearer nobody"}, {"Authorization": "x"}]
 )
 async def test_nobody_gets_in_without_a_credential(
-    http: AsyncClient, service: ScriptedService, operation: Operation, headers: dict[str, str]
+    http: AsyncClient, service: ScriptedService, operation: RouteOperation, headers: dict[str, str]
 ) -> None:
     response = await http.request(operation.method, operation.path, headers=headers, content=b"{")
     assert code(response) == (401, "unauthenticated")

@@ -14,7 +14,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.model import Settings, find_contradictions
 from passerelle.gateway.settings.values import load_signer
 from passerelle.runtime.common.signatures import (
-    Signature,
+    DetachedSignature,
     Signer,
     decode_segment,
     encode_segment,
@@ -30,12 +30,12 @@ GONE = replace(read_signing_key(mint_signing_key("ES256"), "gone"), signs=False)
 SIGNER = Signer((NEW, OLD, GONE), JKU)
 
 
-def _read_header(signature: Signature) -> JsonObject:
+def _read_header(signature: DetachedSignature) -> JsonObject:
     header: JsonObject = orjson.loads(decode_segment(signature.protected) or b"")
     return header
 
 
-def _verify(signature: Signature, content: bytes) -> str:
+def _verify(signature: DetachedSignature, content: bytes) -> str:
     """The key by which an outside library verifies it."""
     keys = jwt.PyJWKSet.from_dict({"keys": [*SIGNER.render_jwks()["keys"]]})  # type: ignore[misc]  # a JSON list
     kid = str(_read_header(signature)["kid"])

@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-Labels: TypeAlias = tuple[str, ...]
+LabelValues: TypeAlias = tuple[str, ...]
 _CLOCK: Final = SystemClock()
 
 
-class Counts(dict[Labels, int]):
+class LabeledCounts(dict[LabelValues, int]):
     """A number for each set of labels, and since when there is one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.since: Final[dict[Labels, float]] = {}
+        self.since: Final[dict[LabelValues, float]] = {}
 
-    def __missing__(self, labels: Labels) -> int:
+    def __missing__(self, labels: LabelValues) -> int:
         self.since[labels] = _CLOCK.now_ms() / 1000
         return 0
 
 
-class Tally(Collector):
+class LabeledCounter(Collector):
     """A counter. Whoever counts writes ``tally.counts[labels] += 1``, which calls nothing."""
 
     def __init__(
         self, name: str, about: str, labels: Sequence[str], registry: CollectorRegistry
     ) -> None:
-        self.counts: Final = Counts()
+        self.counts: Final = LabeledCounts()
         self._name, self._about, self._labels = name, about, labels
         registry.register(self)
 
@@ -64,19 +64,19 @@ class _Series:
         self.since = _CLOCK.now_ms() / 1000
 
 
-class _ByLabels(dict[Labels, _Series]):
+class _ByLabels(dict[LabelValues, _Series]):
     """Series by their labels, opened as they are first asked for."""
 
     def __init__(self, buckets: int) -> None:
         super().__init__()
         self._buckets = buckets
 
-    def __missing__(self, labels: Labels) -> _Series:
+    def __missing__(self, labels: LabelValues) -> _Series:
         series = self[labels] = _Series(self._buckets)
         return series
 
 
-class Spread(Collector):
+class LabeledHistogram(Collector):
     """A histogram over the upper bounds of its buckets, each of which holds its bound; above the last is no bound."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Spread(Collector):
             self._series[()] = _Series(len(self._bounds) + 1)
         registry.register(self)
 
-    def observe(self, value: float, labels: Labels = ()) -> None:
+    def observe(self, value: float, labels: LabelValues = ()) -> None:
         """Counts one value; ``labels`` in the order of their names."""
         series = self._series[labels]
         series.counts[bisect_left(self._bounds, value)] += 1
@@ -112,7 +112,7 @@ class Spread(Collector):
         yield family
 
 
-class Sizes(Spread):
+class IntHistogram(LabeledHistogram):
     """A histogram of whole numbers, of which few differ. Whoever counts writes ``sizes.counts[number] += 1``."""
 
     def __init__(

@@ -2,14 +2,14 @@
 
 import pytest
 
-from passerelle.runtime.records.pace import Pace
+from passerelle.runtime.records.batch_window import BatchWindow
 
 
-def note_all(took_ms: int, times: int = 200) -> Pace:
-    pace = Pace()
+def note_all(took_ms: int, times: int = 200) -> BatchWindow:
+    window = BatchWindow()
     for _ in range(times):
-        pace.note(took_ms)
-    return pace
+        window.note(took_ms)
+    return window
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_it_is_a_small_part_of_the_answer_and_never_much(took_ms: int, within_s:
 
 
 def test_nothing_waits_before_the_first_answer() -> None:
-    assert Pace().within_s == 0.0
+    assert BatchWindow().within_s == 0.0
 
 
 def test_a_clock_that_was_set_back_makes_nobody_wait() -> None:
@@ -29,8 +29,8 @@ def test_a_clock_that_was_set_back_makes_nobody_wait() -> None:
 
 
 def test_one_slow_answer_among_fast_ones_is_soon_forgotten() -> None:
-    pace = note_all(1)
-    pace.note(3_600_000)
-    assert pace.within_s == pytest.approx(0.001, abs=0.0001)
-    pace.note(1)
-    assert pace.within_s < 0.001
+    window = note_all(1)
+    window.note(3_600_000)
+    assert window.within_s == pytest.approx(0.001, abs=0.0001)
+    window.note(1)
+    assert window.within_s < 0.001

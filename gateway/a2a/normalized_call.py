@@ -29,7 +29,7 @@ _CURRENT_NAMES: Final = frozenset(method.value for method in Method)
 
 
 @value
-class Asked:
+class NormalizedCall:
     """An operation and its params in the form of 1.0; ``legacy`` is the call as 0.3 has it."""
 
     method: Method
@@ -60,7 +60,7 @@ class Asked:
 
 def read_asked_rpc(
     version: Version, name: str, params: JsonObject, *, unsaid: bool = False
-) -> Asked:
+) -> NormalizedCall:
     """The operation that a JSON-RPC method stands for in a version; ``unsaid``: the caller did not say it.
 
     Raises:
@@ -71,7 +71,7 @@ def read_asked_rpc(
     if version == CURRENT:
         if method is not None:
             raise UnknownMethod(name, f"{method}, its name in {CURRENT}")
-        return Asked(read_method(name), params)
+        return NormalizedCall(read_method(name), params)
     if method is not None:
         return _read_legacy(method, params, Form.KIND)
     if name in _CURRENT_NAMES:
@@ -104,7 +104,7 @@ def read_asked_http(
     params: JsonObject,
     *,
     unsaid: bool = False,
-) -> Asked:
+) -> NormalizedCall:
     """The operation at a path of HTTP+JSON; ``path`` is its version and what to call it in a refusal.
 
     ``unsaid``: the caller did not say the version.
@@ -116,7 +116,7 @@ def read_asked_http(
     served, name = path
     if served == version:
         return (
-            Asked(method, params)
+            NormalizedCall(method, params)
             if version == CURRENT
             else _read_legacy(method, params, Form.PROTO)
         )
@@ -125,10 +125,10 @@ def read_asked_http(
     raise UnknownMethod(name)
 
 
-def read_asked_grpc(version: Version, method: Method, params: JsonObject) -> Asked:
+def read_asked_grpc(version: Version, method: Method, params: JsonObject) -> NormalizedCall:
     """The operation of a gRPC method; the name of its service said the version."""
     if version == CURRENT:
-        return Asked(method, params)
+        return NormalizedCall(method, params)
     configuration = params.get("configuration")
     if isinstance(configuration, dict) and configuration:
         # Protobuf has no absent flag: one that is not there is false, and the caller does not wait. An empty
@@ -137,6 +137,6 @@ def read_asked_grpc(version: Version, method: Method, params: JsonObject) -> Ask
     return _read_legacy(method, params, Form.PROTO)
 
 
-def _read_legacy(method: Method, params: JsonObject, form: Form) -> Asked:
+def _read_legacy(method: Method, params: JsonObject, form: Form) -> NormalizedCall:
     call = read_call(method, params, form)
-    return Asked(call.method, call.params, call)
+    return NormalizedCall(call.method, call.params, call)

@@ -17,7 +17,7 @@ _WEIGHT: Final = 0.125
 """Of the last answer in the mean."""
 
 
-class Pace:
+class BatchWindow:
     """The mean of the answers to turns of one shape."""
 
     __slots__ = ("_mean_s", "within_s")

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.duties.duty_loop import Duties
-    from passerelle.runtime.records.glimpse import Glimpse
+    from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
 _NEWS_S: Final = 0.05
 """How long questions and deliveries may wait that were just stored, so that several are taken up at once."""
 
 
-class LateDuties:
+class DutiesProxy:
     """Calls into the duties; nothing may be called before ``bind``."""
 
     __slots__ = ("_duties",)
@@ -50,9 +50,9 @@ class LateDuties:
         """Due rows of the shard are looked at within this time."""
         self._duties.due.wake(shard, within_s)
 
-    def glimpse(self, seen: Glimpse) -> None:
-        """As ``Relay.glimpse``."""
-        self._duties.relay.glimpse(seen)
+    def on_feed_snapshot(self, seen: FeedSnapshot) -> None:
+        """As ``Relay.on_feed_snapshot``."""
+        self._duties.relay.on_feed_snapshot(seen)
 
     def tell(self, shard: Shard) -> None:
         """An append has set what others wait for."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
+class FeedSnapshot:
     """The end of a feed behind one append, and the events and records of its own row."""
 
     shard: Shard
@@ -53,13 +53,13 @@ def name_row(row: FeedRow) -> tuple[str, int, int]:
     return row.session, row.first, row.last
 
 
-def find_after(glimpses: Sequence[Glimpse], feed_id: str | None) -> list[FeedRow]:
+def find_after(snapshots: Sequence[FeedSnapshot], feed_id: str | None) -> list[FeedRow]:
     """The rows of a feed behind one id, or all of them; none where it is not known that these are all."""
-    for glimpse in reversed(glimpses):
-        rows = glimpse.tail.rows
-        if feed_id is None and glimpse.tail.is_whole:
+    for snapshot in reversed(snapshots):
+        rows = snapshot.tail.rows
+        if feed_id is None and snapshot.tail.is_whole:
             return list(rows)
-        if feed_id is not None and (glimpse.tail.is_whole or _order(rows[0]) <= read_id(feed_id)):
+        if feed_id is not None and (snapshot.tail.is_whole or _order(rows[0]) <= read_id(feed_id)):
             return [row for row in rows if _order(row) > read_id(feed_id)]
     return []
 

@@ -7,13 +7,13 @@ import pytest
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import Shard
 from passerelle.core.ports.projections import FeedRow, FeedTail
-from passerelle.runtime.records.glimpse import Glimpse, find_after
+from passerelle.runtime.records.feed_snapshot import FeedSnapshot, find_after
 
 
-def see(*ids: str, is_whole: bool, event: EncodedEvent | None = None) -> Glimpse:
+def see(*ids: str, is_whole: bool, event: EncodedEvent | None = None) -> FeedSnapshot:
     rows = tuple(FeedRow(one, "se_one", 1, 1, 0) for one in ids)
     events = (event,) if event else ()
-    return Glimpse(Shard(0), "se_one", 7, 7, events, {}, FeedTail(rows, is_whole))
+    return FeedSnapshot(Shard(0), "se_one", 7, 7, events, {}, FeedTail(rows, is_whole))
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def see(*ids: str, is_whole: bool, event: EncodedEvent | None = None) -> Glimpse
 def test_rows_behind_an_id_are_all_of_them_or_none(
     after: str | None, size: str, found: list[str]
 ) -> None:
-    glimpse = see("9-0", "10-0", "10-1", is_whole=size == "whole")
-    assert [row.id for row in find_after([glimpse], after)] == found
+    snapshot = see("9-0", "10-0", "10-1", is_whole=size == "whole")
+    assert [row.id for row in find_after([snapshot], after)] == found
 
 
 def test_latest_look_that_reaches_back_far_enough_counts() -> None:

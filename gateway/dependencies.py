@@ -1,8 +1,6 @@
-"""What a service is made from: the surroundings given to it, and the ground laid on them.
+"""What a service is made from: ``Dependencies`` are given to it, ``CoreServices`` are what nearly every part needs.
 
-What a service stands on: the store, the readers, time and chance, and what the configuration says.
-
-What nearly every part of a service is made from, itself made from its surroundings.
+Dependencies are the store, the readers, time and chance, and what the configuration says.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from passerelle.permission_bridge.devices.device_lists import DeviceLists
 from passerelle.permission_bridge.devices.pairing import Entrance
 from passerelle.permission_bridge.governing.rulebook import Rulebook
 from passerelle.permission_bridge.hooks.caller import HookCaller
-from passerelle.permission_bridge.hooks.consultation import Consulting
+from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
 from passerelle.permission_bridge.hooks.hooks import Hooks
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.records.contents import Contents
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.common.sealer import Sealer
     from passerelle.runtime.limits.costs import Spending
-    from passerelle.runtime.records.glimpse import Glimpse
+    from passerelle.runtime.records.feed_snapshot import FeedSnapshot
     from passerelle.store.store import Store
     from passerelle.webhooks.notifier import Notifier
     from passerelle.webhooks.sender import WebhookSender
@@ -78,7 +76,7 @@ class Dependencies:
     timeouts: Timeouts
     tally: Callable[[str, float, str], None]
     news: Callable[[Shard], None]
-    glimpse: Callable[[Glimpse], None] = lambda _glimpse: None
+    on_feed_snapshot: Callable[[FeedSnapshot], None] = lambda _seen: None
     """Told of questions that were stored here, so that the relay need not read them."""
     hurry: Callable[[Shard], None] = lambda _shard: None
     """Has the relay visit a shard at once, where its duty is ours."""
@@ -120,7 +118,7 @@ class Dependencies:
 class CoreServices:
     """The parts that the others stand on."""
 
-    around: Dependencies
+    deps: Dependencies
     writes: Writes
     contents: Contents
     ownership: Ownership
@@ -133,49 +131,49 @@ class CoreServices:
     @property
     def store(self) -> Store:
         """The store below all of them."""
-        return self.around.store
+        return self.deps.store
 
 
-def lay_ground(around: Dependencies, sealer: Sealer | None) -> CoreServices:
-    """The ground of one service; nothing is driven yet."""
-    store = around.store
-    arrivals = InboxArrivals(store.projections, around.hurry)
+def make_core_services(deps: Dependencies, sealer: Sealer | None) -> CoreServices:
+    """The services of one service; nothing is driven yet."""
+    store = deps.store
+    arrivals = InboxArrivals(store.projections, deps.hurry)
     writes = Writes(
         store.log,
-        around.clock,
-        around.ids,
+        deps.clock,
+        deps.ids,
         store.runtime_id,
-        around.tally,
-        around.news,
-        glimpse=around.glimpse,
-        shard_ms=around.shard_ms,
+        deps.tally,
+        deps.news,
+        on_feed_snapshot=deps.on_feed_snapshot,
+        shard_ms=deps.shard_ms,
         arrivals=arrivals,
     )
-    withholding = make_withholding(sealer, store.blobs, around.ids.draw)
+    withholding = make_withholding(sealer, store.blobs, deps.ids.draw)
     contents = Contents(store.log, store.blobs, withholding)
     ownership = Ownership(writes, arrivals)
     references, lists = References(ownership, contents), DeviceLists(writes)
     return CoreServices(
-        around=around,
+        deps=deps,
         writes=writes,
         contents=contents,
         ownership=ownership,
         references=references,
-        dispatch=_make_dispatch(around, writes, contents, references),
+        dispatch=_make_dispatch(deps, writes, contents, references),
         lists=lists,
-        actions=Actions(writes, _make_assurance(around, lists), Refusals(writes), arrivals),
+        actions=Actions(writes, _make_assurance(deps, lists), Refusals(writes), arrivals),
         arrivals=arrivals,
     )
 
 
-def _make_assurance(around: Dependencies, lists: DeviceLists) -> Assurance:
-    return Assurance(lists, around.clock, around.machine, around.signatures)
+def _make_assurance(deps: Dependencies, lists: DeviceLists) -> Assurance:
+    return Assurance(lists, deps.clock, deps.machine, deps.signatures)
 
 
 def _make_dispatch(
-    around: Dependencies, writes: Writes, contents: Contents, references: References
+    deps: Dependencies, writes: Writes, contents: Contents, references: References
 ) -> Dispatch:
-    store = around.store
+    store = deps.store
     return Dispatch(
         writes=writes,
         blobs=store.blobs,
@@ -183,29 +181,29 @@ def _make_dispatch(
         uploads=store.uploads,
         contents=contents,
         projections=store.projections,
-        clock=around.clock,
+        clock=deps.clock,
         log=structlog.get_logger("passerelle"),
-        find_peer=around.find_peer,
-        drives=around.drives,
-        find_sender=around.find_sender,
-        find_terms=around.find_terms,
-        find_rules=around.find_rules,
-        outputs=around.outputs,
+        find_peer=deps.find_peer,
+        drives=deps.drives,
+        find_sender=deps.find_sender,
+        find_terms=deps.find_terms,
+        find_rules=deps.find_rules,
+        outputs=deps.outputs,
         behaviour=PeerBehaviour(store.habits),
         references=references,
         replicas=store.replicas,
-        consulting=Consulting(
-            Granting(writes, around.find_rules), around.hooks, around.find_rules, around.clock
+        consulting=PolicyConsultation(
+            Granting(writes, deps.find_rules), deps.hooks, deps.find_rules, deps.clock
         ),
-        open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
-        timeouts=around.timeouts,
-        content_room=ContentRoom(around.content_bytes),
-        spending=around.spending,
-        callbacks=_make_callbacks(around, writes),
+        open_text=OpenTexts(store.deltas, deps.clock, deps.ids, store.runtime_id),
+        timeouts=deps.timeouts,
+        content_room=ContentRoom(deps.content_bytes),
+        spending=deps.spending,
+        callbacks=_make_callbacks(deps, writes),
     )
 
 
-def _make_callbacks(around: Dependencies, writes: Writes) -> Callbacks | None:
-    if around.public_url is None:
+def _make_callbacks(deps: Dependencies, writes: Writes) -> Callbacks | None:
+    if deps.public_url is None:
         return None
-    return Callbacks(around.store.callbacks, writes, around.ids, around.clock, around.public_url)
+    return Callbacks(deps.store.callbacks, writes, deps.ids, deps.clock, deps.public_url)
