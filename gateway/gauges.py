@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.gateway.assembly import Gateway
-    from passerelle.peers.breaker import BreakerMode
     from passerelle.peers.registry import PeerRegistry
+    from passerelle.runtime.common.breaker import BreakerMode
     from passerelle.runtime.memory.room import MemoryRoom
     from passerelle.runtime.observability.metrics import Metrics
 

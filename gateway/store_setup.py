@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.back_off import find_pause
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store.failures import REASONS
 from passerelle.store.store import Store, StoreSettings
@@ -67,15 +68,16 @@ async def open_store(
 async def _await_store(wanted: StoreSettings, within_s: float, log: FilteringBoundLogger) -> Store:
     now_s = asyncio.get_running_loop().time
     until_s = now_s() + within_s
-    pause_s, tell_at_s = _PAUSE_FIRST_S, now_s()
+    tries, tell_at_s = 0, now_s()
     while True:
         try:
             return await Store.open(wanted)
         except StoreUnavailable as error:
+            tries += 1
+            pause_s = find_pause(_PAUSE_FIRST_S, _PAUSE_LAST_S, tries)
             if error.reason.startswith(_LASTING) or now_s() + pause_s > until_s:
                 raise
             if now_s() >= tell_at_s:
                 tell_at_s = now_s() + _TELL_EVERY_S
                 log.warning("store.awaited", reason=error.reason, left_s=round(until_s - now_s()))
         await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, _PAUSE_LAST_S)

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from passerelle.core.peer import MayLeave, PeerCard, PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import JsonObject
-    from passerelle.peers.breaker import BreakerMode
     from passerelle.peers.call import Operation, Transport
     from passerelle.peers.card import KnownCard
     from passerelle.peers.cards import Cards
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.interface import Interface, InterfaceKind
     from passerelle.peers.limits import SendLimit
+    from passerelle.runtime.common.breaker import BreakerMode
     from passerelle.runtime.observability.spans import Spans
 
 TriedInterfaces: TypeAlias = "list[Interface]"

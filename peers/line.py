@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
-from passerelle.peers.breaker import HEALTHY, step
 from passerelle.peers.call import SENDS
+from passerelle.runtime.common.breaker import HEALTHY, step
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
-    from passerelle.peers.breaker import BreakerMode, Signal
     from passerelle.peers.call import PeerCall, Transport
     from passerelle.peers.interface import Interface
+    from passerelle.runtime.common.breaker import BreakerMode, Signal
 
 
 class Line:

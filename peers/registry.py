@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerCard, PeerOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.peers.agent import AgentPeer
-    from passerelle.peers.breaker import BreakerMode
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.reverse.cards import Dialling
+    from passerelle.runtime.common.breaker import BreakerMode
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.limits.limiter import Limiter
     from passerelle.runtime.memory.room import MemoryRoom

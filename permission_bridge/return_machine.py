@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
+from passerelle.core.back_off import find_pause
 from passerelle.core.peer import Answered, Malformed, PeerOutcome, RefusedByPeer, Unknown, Unreached
 from passerelle.core.wire.times import parse_ms
 
@@ -148,7 +149,7 @@ def choose_step(
 
 def back_off(attempts: int) -> int:
     """Milliseconds until the next look: 10 s, doubling, at most 5 min."""
-    return min(BACKOFF_MS << min(max(attempts - 1, 0), 10), BACKOFF_MAX_MS)
+    return find_pause(BACKOFF_MS, BACKOFF_MAX_MS, attempts)
 
 
 @dataclass(frozen=True, slots=True)

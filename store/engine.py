@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from passerelle.core.back_off import find_pause
 from passerelle.core.errors import EngineFailed, PasserelleError
 from passerelle.store.data_directory import (
     DirectoryLock,
@@ -147,19 +148,19 @@ class EmbeddedEngine:
     async def _supervise(self) -> None:
         failures: deque[float] = deque(maxlen=_FAILURES_ALLOWED)
         clock = asyncio.get_running_loop().time
-        pause_s = _BACKOFF_FIRST_S
+        ended = 0
         while self._process is not None:
             began = clock()
             await self._process.ended.wait()
             self._process.close_watcher()
             if clock() - began > _FAILURE_WINDOW_S:
-                pause_s = _BACKOFF_FIRST_S
+                ended = 0
+            ended += 1
             failures.append(clock())
             if len(failures) == _FAILURES_ALLOWED and clock() - failures[0] < _FAILURE_WINDOW_S:
                 self._give_up()
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _BACKOFF_LAST_S)
+            await asyncio.sleep(find_pause(_BACKOFF_FIRST_S, _BACKOFF_LAST_S, ended))
             await self._restart()
 
     async def _restart(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from redis.exceptions import AuthenticationError, RedisError
 
+from passerelle.core.back_off import find_pause
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -116,13 +117,14 @@ async def try_again(
         StoreUnavailable: as ``retry``.
     """
     deadline = began_s + within_s
-    pause_s = _PAUSE_FIRST_S
     unknown = failed.wrote == "unknown"
     tries = 1
     error = failed
-    while error.reason.startswith(_PASSING) and (tries == 1 or monotonic() + pause_s <= deadline):
+    while error.reason.startswith(_PASSING):
+        pause_s = find_pause(_PAUSE_FIRST_S, _PAUSE_LAST_S, tries)
+        if tries > 1 and monotonic() + pause_s > deadline:
+            break
         await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, _PAUSE_LAST_S)
         try:
             return await call()
         except StoreUnavailable as again:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, cast
 
 from redis.exceptions import RedisError
 
+from passerelle.core.back_off import find_pause
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store.connection import RespWire, connect, make_connection, pack
 
@@ -153,7 +154,7 @@ class RedisHints:
 
     async def _follow(self, node: Node) -> None:
         """Keeps one connection up for as long as this node serves a shard."""
-        pause_s = _PAUSE_FIRST_S
+        failures = 0
         while node in self._nodes.all:
             wire = make_connection(node.endpoint)
             try:
@@ -162,11 +163,11 @@ class RedisHints:
                 # Set before the list is made: a subscription in between is requested on this connection.
                 self._wires[node] = wire
                 await self._subscribe_all(node, wire)
-                pause_s = _PAUSE_FIRST_S
+                failures = 0
                 await self._read(node, wire)
             except (RedisError, OSError, TimeoutError):
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _PAUSE_LAST_S)
+                failures += 1
+                await asyncio.sleep(find_pause(_PAUSE_FIRST_S, _PAUSE_LAST_S, failures))
             finally:
                 self._wires.pop(node, None)
                 await wire.disconnect(nowait=True)

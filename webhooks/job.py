@@ -14,9 +14,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, assert_never
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.runtime.common.breaker import HEALTHY, PAUSE_MS, Breaker, step
 from passerelle.store.targets import Target
-from passerelle.webhooks import breaker as breakers
-from passerelle.webhooks.breaker import CLOSED, ReceiverBreaker
 from passerelle.webhooks.reader import ReaderRun, ReceiverBehind, read_cursor, read_next
 from passerelle.webhooks.retries import (
     Barred,
@@ -62,7 +61,7 @@ _UNCONFIRMED_MS: Final = 1_000
 class JobOrigin:
     """What is known of one origin, in this process."""
 
-    breaker: ReceiverBreaker = CLOSED
+    breaker: Breaker = HEALTHY
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLACES))
 
 
@@ -208,17 +207,17 @@ class Job:
             StoppedError: it has not, and when it is tried again is stored.
         """
         clock, origin = self.means.clock, self.origin
-        wait_ms = breakers.wait_ms(origin.breaker, clock.now_ms())
+        wait_ms = origin.breaker.wait_ms(clock.now_ms())
         if wait_ms > 0:
             self.means.count(self._kind, "put_off")
-            wait_ms += round(self.means.chance() * breakers.FIRST_OPEN_MS)
+            wait_ms += round(self.means.chance() * PAUSE_MS)
             await self._stop(put_off(self._trouble, wait_ms, "breaker", clock.now_ms()))
         if not self.means.may_send(self.shard):
             raise StoppedError
-        origin.breaker = breakers.begin(origin.breaker, clock.now_ms(), HOLD_MS)
+        origin.breaker = step(origin.breaker, "asked", clock.now_ms())
         outcome = await self._post(compose)
         reached = not is_unreached(outcome)
-        origin.breaker = breakers.end(origin.breaker, clock.now_ms(), reached=reached)
+        origin.breaker = step(origin.breaker, "answered" if reached else "failed", clock.now_ms())
         self.means.count(self._kind, read_reaction(outcome).value)
         await self._judge(outcome)
         return outcome.body if isinstance(outcome, ReceiverAnswered) else b""

@@ -18,11 +18,12 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, TypeAlias, assert_never
 
+from passerelle.core.back_off import find_pause
+
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 300_000
 LONGEST_MS: Final = 24 * 3_600_000
 MOST_REFUSALS: Final = 3
-_DOUBLINGS: Final = 9
 
 
 class Reaction(StrEnum):
@@ -150,7 +151,7 @@ def is_over(trouble: Trouble, now_ms: int) -> bool:
 
 def pause_ms(tries: int, chance: float) -> int:
     """The pause after so many tries in a row: between half of it and the whole."""
-    whole = min(FIRST_PAUSE_MS << min(tries - 1, _DOUBLINGS), LONGEST_PAUSE_MS)
+    whole = find_pause(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, tries)
     return round(whole * (0.5 + chance / 2))
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
+from passerelle.core.back_off import find_pause
 from passerelle.core.facts import ErrorCategory
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ _BUSY: Final = frozenset({"429", "503"})
 _WRONG_REQUEST: Final = frozenset({"-32700", "-32600", "-32602", "-32001"})
 _BROKEN_AGENT: Final = "-32603"
 _JITTER_PERCENT: Final = 50
-_MOST_DOUBLINGS: Final = 40
 _CODES: Final = {
     "lost": RunFault.LOST,
     "unknown_outcome": RunFault.LOST,
@@ -188,7 +188,7 @@ def _is_retried(fault: RunFault, policy: RetryPolicy) -> bool:
 
 def back_off(policy: RetryPolicy, failed: int, chance: float) -> int:
     """The pause in ms after the ``failed``-th failure: the full one, less up to the jitter's share of it."""
-    doublings = 0 if policy.backoff == "fixed" else min(max(failed - 1, 0), _MOST_DOUBLINGS)
-    full_ms = min(policy.backoff_ms << doublings, policy.backoff_max_ms)
+    failures = 1 if policy.backoff == "fixed" else failed
+    full_ms = find_pause(policy.backoff_ms, policy.backoff_max_ms, failures)
     jitter = _JITTER_PERCENT if policy.jitter_percent is None else policy.jitter_percent
     return full_ms - int(full_ms * jitter / 100 * chance)

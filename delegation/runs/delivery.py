@@ -22,6 +22,7 @@ from passerelle.a2a_mapping.frames import (
 )
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.states import WORKING
+from passerelle.core.back_off import find_pause
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.payloads.run import ModelFailed, request
@@ -97,7 +98,7 @@ def judge_refusal(outcome: RefusedByPeer | Unreached | Malformed, tries: int) ->
 
 def back_off(tries: int) -> int:
     """The wait in ms after so many tries in vain, where nobody names one."""
-    return min(_FIRST_WAIT_MS << min(tries, 8), _LONGEST_WAIT_MS)
+    return find_pause(_FIRST_WAIT_MS, _LONGEST_WAIT_MS, tries + 1)
 
 
 async def deliver(active: ActiveRun, sent: JsonObject) -> bool:

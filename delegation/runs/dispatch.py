@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.back_off import find_pause
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError
 from passerelle.core.ids import read_shard
@@ -320,7 +321,7 @@ class Dispatch:
         """Our lease lives, so nobody else does it: as long as the run is ours, and until it is driven again."""
         while True:
             if tries or not has_lost:
-                await asyncio.sleep(min(self.timeouts.revive_s * 2 ** min(tries, 8), _REVIVE_MAX_S))
+                await asyncio.sleep(find_pause(self.timeouts.revive_s, _REVIVE_MAX_S, tries + 1))
             tries += 1
             try:
                 held = (await self.writes.load([task]))[task]

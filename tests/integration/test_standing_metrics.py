@@ -7,9 +7,9 @@ import pytest
 from passerelle.core.peer import Unknown, Unreached
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.gauges import watch_agents
-from passerelle.peers.breaker import FAILURES
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
+from passerelle.runtime.common.breaker import FAILURES
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.observability.metrics import Metrics
 from tests.support.scripted_peer import ScriptedPeer

@@ -9,8 +9,8 @@ import pytest
 
 from passerelle.core.peer import Answered, Closed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.wire.json import Json
-from passerelle.peers.breaker import FAILURES, PAUSE_MS
 from passerelle.peers.config import PeerConfig
+from passerelle.runtime.common.breaker import FAILURES, PAUSE_MS
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.scripted_peer import HttpAnswer, ScriptedPeer

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from passerelle.core.peer import Answered, Peer, StreamOutcome, Unknown
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.peers.breaker import FAILURES
 from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.whole_answer import GAVE_WAY
+from passerelle.runtime.common.breaker import FAILURES
 from passerelle.runtime.memory.budget import Budget
 from passerelle.runtime.memory.room import GIVES_WAY_S, MemoryRoom, RoomOutcome
 from tests.contract.peers.conftest import HandClock

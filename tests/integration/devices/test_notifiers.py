@@ -6,7 +6,7 @@ import hmac
 
 import pytest
 
-from passerelle.webhooks import breaker
+from passerelle.runtime.common import breaker
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
 from tests.integration.devices.test_forwarding import wait_told
@@ -52,7 +52,7 @@ async def test_a_receiver_is_told_of_each_question_and_of_its_end_with_a_signatu
 async def test_a_receiver_that_was_away_gets_what_it_missed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(breaker, "FIRST_OPEN_MS", 1)
+    monkeypatch.setattr(breaker, "PAUSE_MS", 1)
     async with WebhookReceiver() as receiver:
         receiver.answer("/pager", 503)
         at = await start(rig, receiver)

@@ -7,11 +7,12 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.peers.breaker import (
+from passerelle.runtime.common.breaker import (
     FAILURES,
     MAX_PAUSE_MS,
     PAUSE_MS,
     SAMPLE,
+    TRIAL_MS,
     WINDOW_MS,
     Breaker,
     Signal,
@@ -75,11 +76,6 @@ def test_pause_doubles_with_each_failed_trial_up_to_a_minute() -> None:
     assert pauses == [5_000, 10_000, 20_000, 40_000, 60_000, 60_000]
 
 
-def test_trial_that_never_reports_is_over_some_time() -> None:
-    trial = play("asked", breaker=play(*FAILED * FAILURES), at_ms=PAUSE_MS)
-    assert trial.admits(PAUSE_MS + MAX_PAUSE_MS)
-
-
 def test_wait_is_told_in_whole_seconds() -> None:
     assert play(*FAILED * FAILURES).wait_s(1) == 5
     assert play(*FAILED * FAILURES).wait_s(PAUSE_MS) == 1
@@ -97,3 +93,18 @@ def test_no_history_leaves_it_shut_for_longer_than_the_longest_pause(
         assert breaker.admits(now_ms + MAX_PAUSE_MS)
         assert len(breaker.sample) <= SAMPLE
         assert len(breaker.failures) < FAILURES
+
+
+def test_a_failure_that_left_before_it_opened_does_not_open_it_for_longer() -> None:
+    opened = play(*FAILED * FAILURES)
+    assert play("failed", breaker=opened, at_ms=1_000).wait_ms(1_000) == PAUSE_MS - 1_000
+
+
+def test_others_wait_for_a_trial_and_for_one_that_never_reports_no_longer_than_its_time() -> None:
+    trial = play("asked", breaker=play(*FAILED * FAILURES), at_ms=PAUSE_MS)
+    assert [trial.wait_ms(PAUSE_MS + after) for after in (0, 5_000, TRIAL_MS)] == [
+        15_000,
+        10_000,
+        0,
+    ]
+    assert play("answered", breaker=trial).wait_ms(PAUSE_MS) == 0

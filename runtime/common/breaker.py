@@ -1,4 +1,4 @@
-"""The circuit breaker of one interface: a step function, and no clock.
+"""The circuit breaker of one interface of an agent, or of one origin of webhooks: a step function, and no clock.
 
 ::
 
@@ -9,9 +9,9 @@
 
 While it is open no work is sent: it would only wait for the same failure. Questions about tasks go through, as their
 callers know how to wait, and an answer shows that the way is free again. Without one, one send at a time is let through
-as a trial. A trial that never reports (its process was cancelled) is over after the longest pause.
+as a trial. A trial that never reports (whoever made it was cancelled) is over after 15 s.
 
-Errors of an agent that answers are no failures: only the way to it is judged.
+Errors of whoever answers are no failures: only the way there is judged.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ WINDOW_MS: Final = 10_000
 SAMPLE: Final = 20
 PAUSE_MS: Final = 5_000
 MAX_PAUSE_MS: Final = 60_000
+TRIAL_MS: Final = 15_000
 
 BreakerMode: TypeAlias = Literal["closed", "open", "trial"]
 Signal: TypeAlias = Literal["asked", "answered", "succeeded", "failed"]
@@ -43,9 +44,13 @@ class Breaker:
         """Whether a send may be tried; one that is let through while it is not closed says ``asked`` first."""
         return self.mode == "closed" or now_ms >= self.until_ms
 
+    def wait_ms(self, now_ms: int) -> int:
+        """Milliseconds until it may admit a call; 0 where it does."""
+        return 0 if self.admits(now_ms) else self.until_ms - now_ms
+
     def wait_s(self, now_ms: int) -> int:
         """Whole seconds until it may admit a call, one at least."""
-        return max(1, -(-(self.until_ms - now_ms) // 1000))
+        return max(1, -(-self.wait_ms(now_ms) // 1000))
 
 
 HEALTHY: Final = Breaker()
@@ -58,7 +63,7 @@ def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
         case "asked":
             if breaker.mode == "closed":
                 return breaker
-            return replace(breaker, mode="trial", until_ms=now_ms + MAX_PAUSE_MS)
+            return replace(breaker, mode="trial", until_ms=now_ms + TRIAL_MS)
         case "answered":
             return HEALTHY
         case "succeeded":
