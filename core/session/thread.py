@@ -29,7 +29,7 @@ from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.wire.record import change, fill, record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from passerelle.core.events import Event
     from passerelle.core.facts import Ref
@@ -245,6 +245,27 @@ def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:
     )
 
 
+def begin_turn(state: ThreadRecord, turn_id: str, peer: str, context: str) -> ThreadRecord:
+    """What the facts of a turn that begins at ``peer`` come to, but for the time and the sequence of the last one."""
+    return change(
+        state,
+        turns=state.turns + 1,
+        active_turns=(*state.active_turns, turn_id),
+        status=ThreadStatus.RUNNING,
+        remotes={**state.remotes, peer: context},
+    )
+
+
+def end_turn(
+    state: ThreadRecord, turn_id: str, outcome: str, named: Iterable[tuple[str, NamedArtifact]]
+) -> ThreadRecord:
+    """The same of a turn that ends with ``outcome`` and has produced the artifacts ``named``."""
+    artifacts: Mapping[str, NamedArtifact] = state.artifacts
+    for name, one in named:
+        artifacts = _keep(artifacts, name, one)
+    return _end(change(state, artifacts=artifacts), turn_id, outcome)
+
+
 def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
     turn_id = event.fact.scope.turn_id or ""
     match event.fact.payload:
@@ -274,10 +295,16 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
 def _remember(
     state: ThreadRecord, name: str, changed: ArtifactChanged, event: Event
 ) -> ThreadRecord:
-    others = [one for one in state.artifacts.items() if one[0] != name][1 - KEPT_NAMES :]
     task_id = event.fact.scope.task_id or ""
     named = NamedArtifact(changed.artifact_id, task_id, changed.version)
-    return change(state, artifacts=dict([*others, (name, named)]))
+    return change(state, artifacts=_keep(state.artifacts, name, named))
+
+
+def _keep(
+    known: Mapping[str, NamedArtifact], name: str, named: NamedArtifact
+) -> dict[str, NamedArtifact]:
+    others = [one for one in known.items() if one[0] != name][1 - KEPT_NAMES :]
+    return dict([*others, (name, named)])
 
 
 def _end(state: ThreadRecord, turn_id: str, outcome: str) -> ThreadRecord:

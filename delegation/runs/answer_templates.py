@@ -22,13 +22,16 @@ from passerelle.a2a_mapping.identity import (
     relabel_message,
     relabel_places,
 )
-from passerelle.a2a_mapping.members import text_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
+from passerelle.core.ids import ORDINALS
 from passerelle.core.mint_log import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
+from passerelle.core.session.thread import NamedArtifact, ThreadRecord, end_turn
 from passerelle.core.wire.generated import make_picker
+from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import DescribedArtifact, describe
 from passerelle.delegation.runs.completion import is_silent
@@ -40,6 +43,8 @@ from passerelle.delegation.runs.templates import (
     AnswerTemplate,
     ArtifactShape,
     TemplatedAnswer,
+    TurnEnd,
+    split_thread,
 )
 from passerelle.delegation.runs.turn_templates import FREE, TRIES, sample_longer, sample_ms
 from passerelle.runtime.common.clock import StoppedClock
@@ -63,8 +68,10 @@ _MOST_ARTIFACTS: Final = 4
 _MOST_PARTS: Final = 4
 _SHORT: Final = 24
 _MIDDLING: Final = 300
+_FRAME_AND_THREAD: Final = 3
+"""The frame of an answer, and what the thread becomes by it, before and behind a sequence."""
 _TIMES: Final = 2
-"""How many times stand among the values of an answer, behind its frame."""
+"""How many times stand among the values of an answer behind these."""
 _TOUCHED: Final = (EntityKind.TASK, EntityKind.THREAD)
 """What the end of a turn may change."""
 
@@ -84,7 +91,7 @@ def render_answer(
         return None
     now_ms = writes.read_ms(shard)
     minted = mint_together(writes.ids, shard, now_ms, template.numbers)
-    call = template.wire.render(list_values(turn, answer, now_ms, minted))
+    call = template.wire.render(list_values(turn, answer, template.end, now_ms, minted))
     if call is None:
         return None
     touched = template.pick_touched((context.task, context.thread))
@@ -142,12 +149,17 @@ def _read_task(
         return None
     text, message_id = read_said(ours) if "message" in status else (None, None)
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
-    shapes: list[ArtifactShape] = []
+    shapes, versions = list[ArtifactShape](), list[tuple[str | None, int]]()
+    earlier = {} if turn.known is None else turn.known.record.artifacts
     for one in described:
         texts += (one.name_at_peer, one.sha256, f"{len(one.packed)}", one.name or "")
-        shapes.append((one.media_types, one.parts, one.name is not None))
+        standing = earlier.get(one.name) if one.name else None
+        if standing is not None:
+            texts += (f"{standing.version + 1}", standing.artifact_id)
+        versions.append((one.name, standing.version + 1 if standing else 1))
+        shapes.append((one.media_types, one.parts, one.name is not None, standing is not None))
     shape = AnswerShape(True, text is not None, message_id is not None, tuple(shapes))
-    return TemplatedAnswer(shape, frame, packed, tuple(texts))
+    return TemplatedAnswer(shape, frame, packed, tuple(texts), tuple(versions))
 
 
 def _read_message(
@@ -198,11 +210,24 @@ def _are_told_apart(artifacts: Sequence[DescribedArtifact]) -> bool:
 
 
 def list_values(
-    turn: TemplatedTurn, answer: TemplatedAnswer, now_ms: int, minted: Sequence[str]
+    turn: TemplatedTurn, answer: TemplatedAnswer, end: TurnEnd, now_ms: int, minted: Sequence[str]
 ) -> tuple[bytes, ...]:
     """In what answers of a shape differ, as it stands in what is written; what is minted comes last."""
-    texts = (format_ms(now_ms), f"{now_ms}", *answer.texts, *minted)
-    return (*turn.values, answer.packed, *quote(texts))
+    at, known = format_ms(now_ms), turn.known
+    before, behind, version = b"", b"", ""
+    if known is not None:
+        artifacts = zip(end.artifacts, answer.versions, strict=True)
+        named = [
+            (name, NamedArtifact(f"art{minted[0]}{ordinal}", turn.task.id, number))
+            for ordinal, (name, number) in artifacts
+            if name is not None
+        ]
+        ended = end_turn(known.record, turn.turn_id, end.outcome, named)
+        before, behind = split_thread(ended, at)
+        version = f"{known.stamp.version + 1}"
+    numbers = [f"{turn.first + place}" for place in end.sequences]
+    texts = (at, f"{now_ms}", version, *answer.texts, *numbers, *minted)
+    return (*turn.values, answer.packed, before, behind, *quote(texts))
 
 
 def find_template(
@@ -227,26 +252,29 @@ def _make_form(
 ) -> AnswerTemplate | None:
     """Out of an answer to each of the two samples of the turn."""
     for _ in range(TRIES):
+        ids = run.writes.ids
         made = [
-            render_sample_answer(run, turn, one, result, epoch)
+            render_sample_answer(run, turn, name_artifacts(one, shape, result, ids), result, epoch)
             for one in turn.template.samples
-            for result in (sample_result(shape, run.writes.ids, one.remote_context_id),)
+            for result in (sample_result(shape, ids, one.remote_context_id),)
         ]
         one, other = made
-        if one is None or other is None or one.asked != other.asked:
+        if one is None or other is None or one.asked != other.asked or one.end != other.end:
             continue
         if {one.shape, other.shape} != {shape}:
             continue
         frame = len(turn.values)
-        begin = frame + 1 + _TIMES
+        begin = frame + _FRAME_AND_THREAD + _TIMES
         said = range(begin, begin + one.texts)
-        wire = make_wire_template(one.example, other.example, FREE.union((frame,), said))
+        free = FREE.union(range(frame, frame + _FRAME_AND_THREAD), said)
+        wire = make_wire_template(one.example, other.example, free)
         if wire is None:
             continue
         return AnswerTemplate(
             wire=wire,
             numbers=one.asked.numbers,
             pick_touched=make_picker([_TOUCHED.index(kind) for kind in one.kinds]),
+            end=one.end,
             first_event=one.asked.find("ev"),
             feed=one.feed,
             row=one.row,
@@ -262,7 +290,8 @@ class SampleAnswer:
     shape: AnswerShape
     asked: Asked
     texts: int
-    """How many further texts the answer has."""
+    """How many further texts of any length there are."""
+    end: TurnEnd
     example: Example
     kinds: tuple[EntityKind, ...]
     feed: bool
@@ -278,9 +307,13 @@ def render_sample_answer(
     now_ms = sample_ms(chance)
     ids = RecordedIds(chance, place.shard, now_ms)
     before = sample.render(turn.template)
-    settled = sample.decision.settle(sample.op, 1)
-    task = sample.task
+    settled = sample.decision.settle(sample.op, sample.first)
+    task, known = sample.task, sample.known
     held = {ref: settled[ref] for ref in (task, place.thread)}
+    thread = held[place.thread]
+    if known is not None and isinstance(record := thread.record, ThreadRecord):
+        record = change(record, artifacts=known.record.artifacts)
+        held[place.thread] = replace(thread, record=record)
     context = replace(
         run.context,
         task=task,
@@ -316,11 +349,26 @@ def render_sample_answer(
     batch, standing = compose(draft.decision, held, terms, op, epoch)
     call = writes.log.pack(batch).call
     asked, minted = ids.find_in(call)
-    values = list_values(before, answer, now_ms, minted)
+    ended = draft.decision.state(place.thread)
+    end = TurnEnd(
+        artifacts=tuple(
+            ordinal
+            for ordinal, prefix in zip(ORDINALS, asked.prefixes, strict=False)
+            if prefix == "art"
+        ),
+        sequences=tuple(
+            number
+            for number in range(len(sample.decision.events))
+            if f"{sample.first + number}".encode() in call
+        ),
+        outcome=str(ended.last_outcome) if isinstance(ended, ThreadRecord) else "",
+    )
+    values = list_values(before, answer, end, now_ms, minted)
     return SampleAnswer(
         answer.shape,
         asked,
-        len(answer.texts),
+        1 + len(answer.texts) + len(end.sequences),
+        end,
         Example(unpack(call), values),
         tuple(ref.kind for ref in draft.decision.touched),
         standing.feed,
@@ -331,6 +379,24 @@ def render_sample_answer(
 
 def _mint(ids: Ids, shard: Shard, prefix: str) -> str:
     return ids.mint(prefix, shard)
+
+
+def name_artifacts(
+    sample: SampleTurn, shape: AnswerShape, result: JsonObject, ids: Ids
+) -> SampleTurn:
+    """A sample turn in whose context artifacts stand, as far as the shape says so."""
+    artifacts = objects_at(object_at(result, "task"), "artifacts")
+    standing = {
+        describe(artifact, objects_at(artifact, "parts")).name or "": NamedArtifact(
+            sample_longer(ids, _SHORT), sample_longer(ids, _SHORT), sample_ms(ids)
+        )
+        for artifact, (_, _, _, stands) in zip(artifacts, shape.artifacts, strict=True)
+        if stands
+    }
+    if sample.known is None or not standing:
+        return sample
+    record = change(sample.known.record, artifacts=standing)
+    return replace(sample, known=change(sample.known, record=record))
 
 
 def sample_result(shape: AnswerShape, ids: Ids, context: str) -> JsonObject:
@@ -348,7 +414,7 @@ def sample_result(shape: AnswerShape, ids: Ids, context: str) -> JsonObject:
         return {"message": {**said, "contextId": context}}
     status: JsonObject = {"state": COMPLETED, "message": said}
     artifacts: list[Json] = []
-    for types, count, is_named in shape.artifacts:
+    for types, count, is_named, _ in shape.artifacts:
         parts: list[Json] = [{"text": write(_MIDDLING)} for _ in range(count)]
         for place, media_type in enumerate(types):
             parts[place] = {"text": write(_MIDDLING), "mediaType": media_type}

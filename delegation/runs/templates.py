@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from passerelle.core.wire.record import value
+from passerelle.core.machine import write_snapshot
+from passerelle.core.wire.record import change, value
 from passerelle.runtime.records.batch_window import BatchWindow
 from passerelle.runtime.records.shape_memory import ShapeMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from passerelle.core.batch import EntityRef, Incarnation
+    from passerelle.core.batch import EntityRef, Incarnation, Stamp
     from passerelle.core.decision import Decision
     from passerelle.core.mint_log import Asked
     from passerelle.core.ports.projections import IndexRow
+    from passerelle.core.session.thread import ThreadRecord
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.runtime.records.blob_overflow import BlobOverflow
@@ -26,8 +28,11 @@ _ANSWERS: Final = 64
 """Shapes of answers that are remembered for one of turns: agents choose the media types that stand in them."""
 FEW_ANSWERS: Final = 4
 
-ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool]"
-"""Media types, number of parts, whether it has a name."""
+_LAST: Final = 10**15 + 1
+"""In the place of a sequence that the store fills in; no record is that long."""
+
+ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool, bool]"
+"""Media types, number of parts, whether it has a name, and whether one of that name stands in its context."""
 
 
 class AnswerShape(NamedTuple):
@@ -37,6 +42,21 @@ class AnswerShape(NamedTuple):
     says_text: bool = False
     says_id: bool = False
     artifacts: tuple[ArtifactShape, ...] = ()
+
+
+@value
+class KnownThread:
+    """The thread of a context that is known, with the turn begun in it; ``stamp`` is that of before."""
+
+    record: ThreadRecord
+    stamp: Stamp
+
+
+def split_thread(record: ThreadRecord, at: str) -> tuple[bytes, bytes]:
+    """A thread as it is stored at a time, before and behind the sequence of its last event."""
+    written = write_snapshot(change(record, updated_at=at, last=_LAST))
+    before, _, behind = written.partition(b'"last":%d' % _LAST)
+    return before + b'"last":', behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +77,10 @@ class SampleTurn:
     feed: bool
     remote_context_id: str
     """The context that the agent would be told."""
+    first: int
+    """The sequence of its first event."""
+    known: KnownThread | None
+    """None where it would open its context."""
 
     def render(self, template: TurnTemplate) -> TemplatedTurn:
         """The turn as if it had been rendered."""
@@ -69,6 +93,8 @@ class SampleTurn:
             self.task,
             self.turn_id,
             self.remote_context_id,
+            self.known,
+            self.first,
         )
 
 
@@ -117,6 +143,10 @@ class TemplatedTurn:
     turn_id: str
     remote_context_id: str
     """The context that the agent is told."""
+    known: KnownThread | None
+    """None where it has opened its context."""
+    first: int = 0
+    """The sequence of its first event, once it is stored."""
 
 
 @value
@@ -124,12 +154,26 @@ class TemplatedAnswer:
     """A templated answer in our ids.
 
     ``packed`` is its frame as it is stored, ``texts`` are the further texts in which answers of a shape differ.
+    ``versions`` are the names of its artifacts, and which version of that name each is.
     """
 
     shape: AnswerShape
     frame: JsonObject
     packed: bytes
     texts: tuple[str, ...]
+    versions: tuple[tuple[str | None, int], ...] = ()
+
+
+@value
+class TurnEnd:
+    """What the end of a turn depends on beside its answer: the same for all answers of a shape."""
+
+    artifacts: tuple[str, ...]
+    """The ordinals of the ids of its artifacts."""
+    sequences: tuple[int, ...]
+    """Which events of the turn are named, counted from its first one."""
+    outcome: str
+    """How the thread says that it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +185,7 @@ class AnswerTemplate:
     """What has to be drawn (``mint_together``)."""
     pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
     """Out of the task and the thread: what is written, in its order."""
+    end: TurnEnd
     first_event: str
     """The ordinal of its id."""
     feed: bool

@@ -1,7 +1,8 @@
 """Turns that differ in ids, times and words alone: their first append is rendered from a template.
 
-A turn is templated when it opens a new context and nothing is asked for beside the message, but that it is taken once
-under its key. Two such turns at one agent store the same but for ids, times, words and names of callers. So two samples
+A turn is templated when it opens a new context, or goes on with one that rests, and nothing is asked for beside the
+message, but that it is taken once under its key. Two such turns at one agent store the same but for ids, times, words,
+names of callers and what their threads know. What a thread becomes is folded, and filled in whole. So two samples
 of a shape are rendered by the code that decides every other turn, and a wire template is made of what they would
 store; from then on the ids, times, words and names of a turn are filled in. Where there is no template, or a turn is
 not templated, it is decided like any other.
@@ -26,22 +27,39 @@ from passerelle.core.batch import (
     Late,
     PackedBatch,
     StaleEpoch,
+    Stamp,
     Unclaimed,
 )
 from passerelle.core.commands import SubmitTurn
+from passerelle.core.decision import Held
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
-from passerelle.core.ids import CONTEXT_BITS, compose_context
+from passerelle.core.ids import CONTEXT_BITS, compose_context, shard_of
 from passerelle.core.mint_log import RecordedIds, mint_together
+from passerelle.core.session.thread import SCHEMA, ThreadRecord, ThreadStatus, begin_turn
 from passerelle.core.wire.generated import make_picker
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.plan import Delegation
-from passerelle.delegation.runs.templates import Ordinals, SampleTurn, TemplatedTurn, TurnTemplate
+from passerelle.delegation.runs.templates import (
+    KnownThread,
+    Ordinals,
+    SampleTurn,
+    TemplatedTurn,
+    TurnTemplate,
+    split_thread,
+)
 from passerelle.delegation.runs.turns import OpenedTurn, TurnAttempt, TurnRequest, read_task
 from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.blob_overflow import CAP
 from passerelle.runtime.records.message_summary import describe, digest_request
-from passerelle.runtime.records.places import choose_shard, draw_shard, hash_key, place_context
+from passerelle.runtime.records.places import (
+    Place,
+    choose_shard,
+    draw_shard,
+    hash_key,
+    list_places,
+    place_context,
+)
 from passerelle.runtime.records.shape_memory import ShapeMemory
 from passerelle.runtime.records.writes import Unread, compose
 from passerelle.store.connection import unpack
@@ -56,7 +74,6 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.core.wire.trace import Trace
     from passerelle.delegation.runs.turns import Turns
-    from passerelle.runtime.records.places import Place
 
 SHAPES: Final = 512
 """Shapes that are remembered: each agent has its own, with and without a key."""
@@ -71,8 +88,10 @@ _MORE_BITS: Final = 9
 _SHORT: Final = 24
 _FROM_MS: Final = 1_000_000_000_000
 _FROM_BITS: Final = 38
-FREE: Final = frozenset({0, *range(9, 15)})
-"""Where the message, the words and the name of the caller stand among the values, which have any length."""
+FREE: Final = frozenset({0, 1, 2, *range(11, 21)})
+"""Where the message, the thread, the words, the name of the caller and the contexts stand among the values, which have
+any length.
+"""
 _TOUCHED: Final = (EntityKind.SESSION, EntityKind.THREAD, EntityKind.TASK)
 """What a turn may open; no question, and no change of devices, grants or rules."""
 
@@ -92,7 +111,7 @@ class TemplatedTurns:
         Raises:
             StoreUnavailable: nothing is known to be written, and no peer was called.
         """
-        rendered = self._fill(request)
+        rendered = await self._render(request)
         if rendered is None:
             return None
         turn, packed = rendered
@@ -108,7 +127,7 @@ class TemplatedTurns:
         match result:
             case Appended(first=first):
                 unread = Unread(writes.log, packed, first, held)
-                templated = turn if first == 1 else None
+                templated = change(turn, first=first)
                 return OpenedTurn(place, task, turn_id, unread, driver, templated=templated)
             case Again(result=bytes(stored)) if read_task(stored) != task.id:
                 return await self.turns.repeat(stored, request.plan)
@@ -123,27 +142,51 @@ class TemplatedTurns:
             case _:
                 assert_never(result)
 
-    def _fill(self, request: TurnRequest) -> tuple[TemplatedTurn, PackedBatch] | None:
+    async def _render(self, request: TurnRequest) -> tuple[TemplatedTurn, PackedBatch] | None:
         """A turn, and what is stored of it; None where it has to be decided."""
         principal, command, plan = request.principal, request.command, request.plan
         if not is_templated(command, plan):
             return None
-        message = orjson.dumps(command.message)
-        writes = self.turns.writes
-        shard = choose_shard(principal, writes.ids, request.idem)
+        writes, places, held = self.turns.writes, list[Place](), None
+        if command.context_id is None:
+            shard = choose_shard(principal, writes.ids, request.idem)
+        else:
+            places = list_places(principal, command.context_id)
+            shard = places[0].shard
         try:
             driver = plan.drives(shard)
         except StoreUnavailable:
             return None  # whoever decides has the lease extended first
-        template = self._find(request, (driver, writes.log.shard_epoch(shard)))
-        if template is None or len(message) > CAP:
+        if places:
+            thread = places[0].thread
+            held = (await writes.load([thread]))[thread]
+            if not rests(held) or (held.record is None and len(places) > 1):
+                return None
+        under = (driver, writes.log.shard_epoch(shard))
+        knows = held is not None and held.record is not None
+        template = self._find(request, under, knows=knows)
+        return None if template is None else self._fill(request, template, shard, held)
+
+    def _fill(
+        self, request: TurnRequest, template: TurnTemplate, shard: Shard, held: Held | None
+    ) -> tuple[TemplatedTurn, PackedBatch] | None:
+        """``held`` is the thread of a context that was named, which may be new."""
+        principal, command, writes = request.principal, request.command, self.turns.writes
+        message = orjson.dumps(command.message)
+        if len(message) > CAP:
             return None
         now_ms, ordinals = writes.read_ms(shard), template.ordinals
-        remote = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
         minted = mint_together(writes.ids, shard, now_ms, template.numbers)
         stem = minted[0]
-        place = place_context(principal, f"ctx{stem}{ordinals.context}", shard)
-        values = list_values(request, place, message, now_ms, remote, minted)
+        turn_id = f"turn{stem}{ordinals.turn}"
+        fresh = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
+        known = None if held is None else begin_known(held, turn_id, command.agent, fresh)
+        if known is not None:
+            place, remote = locate_thread(known.record, shard), known.record.remotes[command.agent]
+        else:
+            name = command.context_id or f"ctx{stem}{ordinals.context}"
+            place, remote = place_context(principal, name, shard), fresh
+        values = list_values(request, place, message, now_ms, remote, known, minted)
         call = template.wire.render(values)
         if call is None:
             return None
@@ -151,16 +194,20 @@ class TemplatedTurns:
         touched = template.pick_touched((place.session, place.thread, task))
         first_event = f"ev{stem}{ordinals.first_event}"
         packed = PackedBatch(place.session.id, shard, touched, first_event, call)
-        turn_id = f"turn{stem}{ordinals.turn}"
         owner = principal.key
-        return TemplatedTurn(template, values, place, owner, task, turn_id, remote), packed
+        turn = TemplatedTurn(template, values, place, owner, task, turn_id, remote, known)
+        return turn, packed
 
-    def _find(self, request: TurnRequest, under: tuple[Incarnation, int]) -> TurnTemplate | None:
+    def _find(
+        self, request: TurnRequest, under: tuple[Incarnation, int], *, knows: bool
+    ) -> TurnTemplate | None:
         """The template of a shape: what may differ and is no value of ``list_values``."""
         (driver, epoch), trace, templates = under, request.plan.trace, self._templates
         shape = (
             request.plan.ground,
             request.idem is None,
+            request.command.context_id is None,
+            knows,
             request.principal.tenant,
             request.command.source,
             driver.instance,
@@ -173,7 +220,7 @@ class TemplatedTurns:
         except KeyError:
             if not templates.is_worth(shape):
                 return None
-        template = make_template(self.turns, request, under)
+        template = make_template(self.turns, request, under, knows=knows)
         templates.keep(shape, template)
         return template
 
@@ -185,7 +232,15 @@ def _list_rest(kind: type, *said: str) -> tuple[Callable[[object], object], obje
 
 
 _read_command, _NO_COMMAND = _list_rest(
-    SubmitTurn, "agent", "message", "source", "wait", "params", "traceparent", "tracestate"
+    SubmitTurn,
+    "agent",
+    "message",
+    "source",
+    "context_id",
+    "wait",
+    "params",
+    "traceparent",
+    "tracestate",
 )
 _read_plan, _NO_PLAN = _list_rest(
     Delegation, "card", "mechanism", "policy", "judge", "drives", "trace", "demands", "ground"
@@ -197,12 +252,35 @@ def is_templated(command: SubmitTurn, plan: Delegation) -> bool:
     return _read_command(command) == _NO_COMMAND and _read_plan(plan) == _NO_PLAN
 
 
+def rests(held: Held) -> bool:
+    """Whether nothing is under way in a context; nothing is in one that is new."""
+    thread = held.record
+    is_idle = not isinstance(thread, ThreadRecord) or not thread.active_turns
+    return is_idle and not held.fields
+
+
+def begin_known(held: Held, turn_id: str, agent: str, fresh: str) -> KnownThread | None:
+    """The thread with a turn begun in it, None for a new one; ``fresh`` is for an agent that it does not know."""
+    thread = held.record
+    if not isinstance(thread, ThreadRecord):
+        return None
+    remote = thread.remotes.get(agent) or fresh
+    return KnownThread(begin_turn(thread, turn_id, agent, remote), held.stamp)
+
+
+def locate_thread(thread: ThreadRecord, shard: Shard) -> Place:
+    """Where a thread stands."""
+    ref = EntityRef(EntityKind.THREAD, thread.thread_id)
+    return Place(shard, thread.context_id, ref, EntityRef(EntityKind.SESSION, thread.session_id))
+
+
 def list_values(
     request: TurnRequest,
     place: Place,
     message: bytes,
     now_ms: int,
     remote_context_id: str,
+    known: KnownThread | None,
     minted: Sequence[str],
 ) -> tuple[bytes, ...]:
     """In what turns of a shape differ, as it stands in what is written; what is minted comes last."""
@@ -213,11 +291,13 @@ def list_values(
         request.idem,
     )
     words, trace, idle_ms = describe(command), plan.trace, plan.policy.idle_timeout_ms
+    at = format_ms(now_ms)
+    before, behind = (b"", b"") if known is None else split_thread(known.record, at)
     texts = (
         place.thread.id,
         place.session.id,
         f"{{{place.shard.tag}}}",
-        format_ms(now_ms),
+        at,
         f"{now_ms + plan.policy.total_timeout_ms}",
         "" if idle_ms is None else f"{now_ms + idle_ms}",
         trace.trace_id if trace else "",
@@ -228,22 +308,30 @@ def list_values(
         str(command.message["messageId"]),
         (trace.state or "") if trace else "",
         principal.id,
+        remote_context_id,
+        "" if command.context_id is None else place.context_id,
+        "" if known is None else f"{known.stamp.version}",
+        "" if known is None else known.stamp.op,
         principal.key,
         "" if idem is None else hash_key(principal, idem),
         "" if idem is None else digest_request(command),
-        remote_context_id,
         *minted,
     )
-    return (message, *quote(texts))
+    return (message, before, behind, *quote(texts))
 
 
 def make_template(
-    turns: Turns, request: TurnRequest, under: tuple[Incarnation, int]
+    turns: Turns, request: TurnRequest, under: tuple[Incarnation, int], *, knows: bool = False
 ) -> TurnTemplate | None:
-    """The template of a shape, out of two samples; ``under`` which incarnation and shard epoch."""
+    """The template of a shape, out of two samples.
+
+    ``under`` which incarnation and shard epoch; ``knows``: whether the context that is named is known.
+    """
     ids = turns.writes.ids
     for _ in range(TRIES):
-        one, other = (render_sample(turns, sample_request(request, ids), under) for _ in range(2))
+        one, other = (
+            make_sample(turns, sample_request(request, ids), under, knows=knows) for _ in range(2)
+        )
         wire = make_wire_template(one.example, other.example, FREE)
         if wire is None or one.asked != other.asked or one.spill.blobs:
             continue
@@ -251,7 +339,10 @@ def make_template(
         return TurnTemplate(
             wire=wire,
             numbers=one.asked.numbers,
-            ordinals=Ordinals(*map(one.asked.find, ("ctx", "task", "turn", "ev"))),
+            ordinals=Ordinals(
+                one.asked.find("ctx") if request.command.context_id is None else "",
+                *map(one.asked.find, ("task", "turn", "ev")),
+            ),
             pick_touched=make_picker(touched),
             feed=one.feed,
             mechanism=request.plan.mechanism,
@@ -261,13 +352,37 @@ def make_template(
     return None
 
 
-def render_sample(turns: Turns, request: TurnRequest, under: tuple[Incarnation, int]) -> SampleTurn:
-    """Decides a turn by the code that decides every turn, and stores nothing."""
+def make_sample(
+    turns: Turns, request: TurnRequest, under: tuple[Incarnation, int], *, knows: bool
+) -> SampleTurn:
+    """Renders a sample of such a request; ``knows``: in a context that is known."""
+    ids = turns.writes.ids
+    if not knows or request.command.context_id is None:
+        return render_sample(turns, request, under)
+    shard = draw_shard(ids)
+    place = place_context(request.principal, request.command.context_id, shard)
+    return render_sample(turns, request, under, sample_thread(request, place, ids))
+
+
+def render_sample(
+    turns: Turns, request: TurnRequest, under: tuple[Incarnation, int], known: Held | None = None
+) -> SampleTurn:
+    """Decides a turn by the code that decides every turn, and stores nothing; ``known`` is its thread, if there is one.
+
+    The shard of a thread is the one that its id names.
+    """
     chance = turns.writes.ids
-    shard = draw_shard(chance)
+    thread = known.record if known else None
+    shard = shard_of(thread.thread_id) if isinstance(thread, ThreadRecord) else draw_shard(chance)
     now_ms = sample_ms(chance)
     ids = RecordedIds(chance, shard, now_ms)
-    place = place_context(request.principal, ids.mint("ctx", shard), shard)
+    held = dict[EntityRef, Held]()
+    if known is not None and isinstance(thread, ThreadRecord):
+        place = locate_thread(thread, shard)
+        held[place.thread] = known
+    else:
+        name = request.command.context_id or ids.mint("ctx", shard)
+        place = place_context(request.principal, name, shard)
     message = request.command.message
     driver, epoch = under
 
@@ -276,13 +391,15 @@ def render_sample(turns: Turns, request: TurnRequest, under: tuple[Incarnation, 
 
     request = change(request, plan=change(request.plan, drives=drives))
     writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
-    draft = TurnAttempt(replace(turns, writes=writes), request, place, {}).draft()
+    draft = TurnAttempt(replace(turns, writes=writes), request, place, held).draft()
     op = ids.mint("op", shard)
-    batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
+    batch, standing = compose(draft.decision, held, draft.terms, op, epoch)
     call = writes.log.pack(batch).call
     asked, minted = ids.find_in(call)
-    packed, remote_context_id = orjson.dumps(message), ids.contexts[0]
-    values = list_values(request, place, packed, now_ms, remote_context_id, minted)
+    agent, fresh = request.command.agent, next(iter(ids.contexts), "")
+    begun = begin_known(known, draft.turn_id, agent, fresh) if known else None
+    remote = begun.record.remotes[agent] if begun else fresh
+    values = list_values(request, place, orjson.dumps(message), now_ms, remote, begun, minted)
     return SampleTurn(
         place=place,
         owner=request.principal.key,
@@ -296,7 +413,9 @@ def render_sample(turns: Turns, request: TurnRequest, under: tuple[Incarnation, 
         asked=asked,
         example=Example(unpack(call), values),
         feed=standing.feed,
-        remote_context_id=remote_context_id,
+        remote_context_id=remote,
+        first=sample_ms(chance),
+        known=begun,
     )
 
 
@@ -311,6 +430,27 @@ def sample_request(request: TurnRequest, ids: Ids) -> TurnRequest:
     )
 
 
+def sample_thread(request: TurnRequest, place: Place, ids: Ids) -> Held:
+    """A thread that rests, in which every text and number stands for itself."""
+    who, at = request.principal, format_ms(sample_ms(ids))
+    record = ThreadRecord(
+        schema=SCHEMA,
+        thread_id=place.thread.id,
+        session_id=place.session.id,
+        context_id=place.context_id,
+        owner=who.key,
+        tenant=who.tenant,
+        principal=who.id,
+        status=ThreadStatus.IDLE,
+        created_at=at,
+        updated_at=at,
+        last=sample_ms(ids),
+        turns=1,
+        remotes={request.command.agent: sample_text(ids, _SHORT)},
+    )
+    return Held(Stamp(sample_ms(ids), sample_text(ids, _SHORT)), record, {})
+
+
 def sample_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
     """A command of the same shape, in which every text stands for itself."""
     part: JsonObject = {"text": sample_longer(ids, _LONG)}
@@ -319,7 +459,8 @@ def sample_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
         "role": "ROLE_USER",
         "parts": [part],
     }
-    return replace(command, message=message, params=None)
+    context = None if command.context_id is None else sample_text(ids, _SHORT)
+    return replace(command, message=message, context_id=context, params=None)
 
 
 def sample_trace(trace: Trace | None, ids: Ids) -> Trace | None:

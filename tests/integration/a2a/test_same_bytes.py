@@ -1,9 +1,9 @@
 """With every shortcut off, the same is stored and answered, byte for byte.
 
 A message can be stored by a template, be begun in the callback that read it, and come under a head that is known: all
-of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way, some of
-them under an idempotency key; ids, times and names of keys aside, what the store is sent for them and what their
-callers get is compared as bytes.
+of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way, most of
+them in the context of the one before, some of them under an idempotency key; ids, times and names of keys aside, what
+the store is sent for them and what their callers get is compared as bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import orjson
 import pytest
 
 from passerelle.core.batch import Batch, PackedBatch
+from passerelle.delegation.runs import turn_templates
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.gateway.a2a.unary import UnaryCalls
 from passerelle.store.append import pack_append
@@ -31,6 +32,7 @@ from tests.support.scripted_tasks import Frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from types import ModuleType
 
     from passerelle.core.batch import AppendResult
     from passerelle.core.wire.json import JsonObject
@@ -43,6 +45,10 @@ pytestmark = pytest.mark.anyio
 MESSAGES: Final = 2_000
 KEYED_FROM: Final = 1_400
 """From this message on they come under keys: a head that is known has none."""
+FURTHER: Final = 0.6
+"""So many of them go on with the context of the one before."""
+OWN: Final = 0.3
+"""So many of the others come in a new context that their caller names."""
 SEED: Final = 20
 _ROUND: Final = 2_048
 ENDS: Final = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "REJECTED", "CANCELED")
@@ -56,6 +62,8 @@ _VARIES: Final = re.compile(
     rb"|\b1[6-9]\d{11}\b"  # the same in ms
     rb'|"mint":"[0-9a-f]{8}"'  # what ids are minted from
     rb"|(?<=idem:)[0-9a-f]{32}"  # names of keys
+    rb"|own-(?:short|whole)-\d+"
+    rb'|"idem":\[\d+,"[0-9a-f]{32,64}"'  # and digests of requests that name a context
     rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # digests of what has ids in it
 )
 
@@ -110,10 +118,20 @@ async def open_caller(url: str) -> AsyncGenerator[Caller]:
     writer.close()
 
 
-def make_message(number: int) -> JsonObject:
-    """What the caller says; every time the same under one number."""
-    drawer = Drawer(random.Random(f"{SEED} message {number}"))  # noqa: S311  it has to come again
-    return drawer.message(messageId=f"m-{number}", role="ROLE_USER")
+def make_message(number: int, before: bytes, way: str) -> JsonObject:
+    """What the caller says; every time the same under one number.
+
+    ``before`` is the answer to its last message. What it calls a context itself begins with the ``way``.
+    """
+    chance = random.Random(f"{SEED} message {number}")  # noqa: S311  it has to come again
+    drawer = Drawer(chance)
+    ids: JsonObject = {"messageId": f"m-{number}", "role": "ROLE_USER"}
+    if before and chance.random() < FURTHER:
+        (answer,) = orjson.loads(before)["result"].values()
+        ids["contextId"] = answer["contextId"]
+    elif chance.random() < OWN:
+        ids["contextId"] = f"own-{way}-{number}"
+    return drawer.message(**ids)
 
 
 def make_script(peer: ScriptedPeer, number: int) -> Script:
@@ -155,14 +173,17 @@ async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str) -> list[Seen]:
     async with open_caller(rig.url) as caller:
         patch.setattr(RedisEventLog, "append", see)
         for number in range(MESSAGES):
+            before = seen[-1].answer if seen else b""
             seen.append(Seen())
             rig.peer.next(make_script(rig.peer, number))
             key = "" if number < KEYED_FROM else f"{way}-{number}"
-            seen[-1].answer = await caller.send(make_message(number), key)
+            seen[-1].answer = await caller.send(make_message(number, before, way), key)
     return seen
 
 
-def count(patch: pytest.MonkeyPatch, owner: type, name: str, taken: Counter[str]) -> None:
+def count(
+    patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, taken: Counter[str]
+) -> None:
     """Counts how often a shortcut is taken: what it gives is true then."""
     original = getattr(owner, name)
 
@@ -184,12 +205,14 @@ async def test_the_same_is_stored_and_answered_with_every_shortcut_off(
     taken: Counter[str] = Counter()
     with monkeypatch.context() as patch:
         count(patch, TemplatedTurns, "_fill", taken)
+        count(patch, turn_templates, "begin_known", taken)
         count(patch, UnaryCalls, "begin", taken)
         short = await play(rig, patch, "short")
     with monkeypatch.context() as patch:
         patch.setattr(TemplatedTurns, "_fill", _refuse)
         patch.setattr(UnaryCalls, "begin", _refuse)
-        long = await play(rig, patch, "long")
+        long = await play(rig, patch, "whole")
     for number, (one, other) in enumerate(zip(short, long, strict=True)):
         assert one.even_out() == other.even_out(), number
-    assert min(taken["_fill"], taken["begin"]) > MESSAGES / 3, taken
+    assert min(taken.values()) > MESSAGES / 3, taken
+    assert len(taken) == 3

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import random  # noqa: TID251  seeded, so that a failure comes again
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 import pytest
 
-from passerelle.core.batch import AppendResult, Batch, PackedBatch
+from passerelle.a2a_mapping.members import object_at
+from passerelle.cli.verify import verify_store
+from passerelle.core.batch import (
+    AppendResult,
+    Batch,
+    EntityKind,
+    EntityRef,
+    Incarnation,
+    PackedBatch,
+    Stamp,
+)
 from passerelle.core.commands import SubmitTurn, TurnAccepted
+from passerelle.core.decision import Held
 from passerelle.core.errors import IdempotencyConflict
 from passerelle.core.ids import ORDINALS
 from passerelle.core.peer import PeerCard
+from passerelle.core.ports.chance import Ids
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.principal import Principal
+from passerelle.core.session.thread import KEPT_NAMES, NamedArtifact, ThreadRecord, ThreadStatus
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
@@ -40,7 +52,8 @@ from passerelle.delegation.runs.turn_templates import (
 )
 from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest, Turns
 from passerelle.peers.agent import AgentPeer
-from passerelle.runtime.records.places import list_places
+from passerelle.runtime.records.places import draw_shard, list_places, place_context
+from passerelle.runtime.records.writes import Writes
 from passerelle.store.connection import pack, unpack
 from tests.support import drawn
 from tests.support.faults import FaultyLog
@@ -209,9 +222,11 @@ async def test_more_tenants_than_shapes_have_no_form_made_for_each_message(
 ) -> None:
     made: list[str] = []
 
-    def see_make(turns: Turns, request: TurnRequest, *given: Any) -> TurnTemplate | None:  # noqa: ANN401  whatever it takes
+    def see_make(
+        turns: Turns, request: TurnRequest, under: tuple[Incarnation, int], *, knows: bool
+    ) -> TurnTemplate | None:
         made.append(request.principal.tenant)
-        return make_template(turns, request, *given)
+        return make_template(turns, request, under, knows=knows)
 
     monkeypatch.setattr(turn_templates, "make_template", see_make)
     monkeypatch.setattr(turn_templates, "SHAPES", 8)
@@ -378,6 +393,141 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, template, decided, answer)
     assert len(answered) > 5, "many shapes of answers were filled in"
+
+
+def make_thread(chance: random.Random, who: Principal, ids: Ids) -> Held:
+    """A thread as conversations leave it: any texts and names, whichever agents and artifacts."""
+    shard = draw_shard(ids)
+    place = place_context(who, chance.choice(TEXTS) or "c", shard)
+    remotes = {name: chance.choice(TEXTS) or "r" for name in ("other", "echo", 'quote"d')}
+    named = {
+        text: NamedArtifact(ids.mint("art", shard), ids.mint("task", shard), chance.randint(1, 999))
+        for text in chance.sample(TEXTS, chance.randint(0, 8))
+        if text
+    }
+    full = {f"n{number}": NamedArtifact("a", "t", 1) for number in range(KEPT_NAMES)}
+    record = ThreadRecord(
+        schema=1,
+        thread_id=place.thread.id,
+        session_id=place.session.id,
+        context_id=place.context_id,
+        owner=who.key,
+        tenant=who.tenant,
+        principal=who.id,
+        status=ThreadStatus.IDLE,
+        created_at="2026-01-01T00:00:00.000Z",
+        updated_at="2026-01-01T00:00:00.000Z",
+        last=chance.randint(1, 10**6),
+        turns=chance.randint(1, 1_000),
+        last_outcome=chance.choice((None, "completed", "failed")),
+        remotes={name: remotes[name] for name in chance.sample(sorted(remotes), 2)},
+        artifacts=named | (full if chance.random() < 0.3 else {}),
+    )
+    return Held(Stamp(chance.randint(1, 10**4), ids.mint("op", shard)), record, {})
+
+
+@pytest.mark.requirement("I4", "LT-17")
+async def test_filled_further_turns_are_those_that_would_be_decided_whatever_their_threads_know(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (first,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    chance = random.Random(31)  # noqa: S311  a seed that can be repeated
+    turns, under = house.parts.service.messages.turns, (first.samples[0].driver, 0)
+    command = SubmitTurn("echo", house.message("hi"), "a2a", "unary", context_id="c")
+    template = make_template(turns, TurnRequest(ADA, command, plan), under, knows=True)
+    assert template is not None
+    answered, versions = set[AnswerShape](), set[int]()
+    for _ in range(MESSAGES):
+        who = replace(ADA, id=f"{chance.choice(TEXTS)}a")
+        held = make_thread(chance, who, turns.writes.ids)
+        said = replace(command, message=make_message(chance))
+        decided = render_sample(turns, TurnRequest(who, said, plan), under, held)
+        assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
+        answer = make_answer(chance, decided.message, decided.remote_context_id)
+        shapes = compare_answer(run, template, decided, answer)
+        answered |= shapes
+        versions |= {stands for shape in shapes for _, _, _, stands in shape.artifacts}
+    assert len(answered) > 5, "many shapes of answers were filled in"
+    assert versions == {False, True}, "with names that stand in their contexts, and without"
+
+
+@pytest.mark.requirement("LT-17")
+@pytest.mark.parametrize("context", [None, 'a "name" of the caller\'s'])
+async def test_further_messages_of_a_context_are_filled_in_and_their_artifacts_versions_go_on(
+    house: House, monkeypatch: pytest.MonkeyPatch, context: str | None
+) -> None:
+    monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
+    appended, append = list[PackedBatch](), FaultyLog.append
+
+    async def see_append(log: FaultyLog, batch: Batch | PackedBatch) -> AppendResult:
+        if isinstance(batch, PackedBatch):
+            appended.append(batch)
+        return await append(log, batch)
+
+    monkeypatch.setattr(FaultyLog, "append", see_append)
+    first = await house.send("echo hi", context_id=context)
+    assert "task" in await house.hear(first)
+    for number in range(1, 5):
+        accepted = await house.send(f"echo {number}", context_id=first.context_id)
+        answer = await house.hear(accepted)
+        assert object_at(answer, "task")["contextId"] == first.context_id
+        assert len(appended) == 2 * (number + 1)
+    place = list_places(ADA, first.context_id)[0]
+    thread = (await house.parts.writes.load([place.thread]))[place.thread].record
+    assert isinstance(thread, ThreadRecord)
+    assert (thread.turns, thread.active_turns) == (5, ())
+    assert len(set(thread.remotes.values())) == 1
+    assert {name: one.version for name, one in thread.artifacts.items()} == {"result": 5}
+    assert (await verify_store(house.store)).ok
+
+
+@pytest.mark.requirement("LT-14")
+async def test_a_message_into_a_context_where_a_turn_is_under_way_is_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await learn(house, monkeypatch)
+    house.peer.hold()
+    first = await house.send("echo hi")
+    filled, fill = list[bool](), TemplatedTurns.open
+
+    async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
+        opened = await fill(turns, request)
+        filled.append(opened is not None)
+        return opened
+
+    monkeypatch.setattr(TemplatedTurns, "open", see_open)
+    second = await house.send("echo hi", context_id=first.context_id)
+    assert filled == [False]
+    house.peer.release_all()
+    for accepted in (first, second):
+        assert "task" in await house.hear(accepted)
+
+
+@pytest.mark.requirement("I3", "LT-14")
+async def test_a_context_that_others_have_changed_since_it_was_read_is_read_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    context = learnt.turns[0].place.context_id
+    load, between = Writes.load, ["echo between"]
+
+    async def load_and_change(writes: Writes, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
+        wanted = list(refs)
+        held = await load(writes, wanted)
+        if between and [ref.kind for ref in wanted] == [EntityKind.THREAD]:
+            await house.hear(await house.send(between.pop(), context_id=context))
+        return held
+
+    monkeypatch.setattr(Writes, "load", load_and_change)
+    answer = await house.hear(await house.send("echo last", context_id=context))
+    assert "task" in answer
+    assert house.peer.texts == ["echo hi", "echo between", "echo last"]
+    place = list_places(ADA, context)[0]
+    thread = (await house.parts.writes.load([place.thread]))[place.thread].record
+    assert isinstance(thread, ThreadRecord)
+    assert (thread.turns, thread.artifacts["result"].version) == (3, 3)
+    assert (await verify_store(house.store)).ok
 
 
 @pytest.mark.requirement("I4")
