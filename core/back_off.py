@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again: the one rule, for agents, receivers, the store and the engine."""
+"""How long to wait before something is tried again: the one rule, for agents, receivers, links and the store."""
 
 from __future__ import annotations
 
@@ -15,4 +15,5 @@ def find_pause(first: T, longest: T, failures: int) -> T:
 
     The unit is that of the bounds.
     """
-    return min(first * 2 ** min(max(failures - 1, 0), _MOST_DOUBLINGS), longest)
+    doublings = min(max(failures - 1, 0), _MOST_DOUBLINGS)
+    return min(first * (1 << doublings), longest)

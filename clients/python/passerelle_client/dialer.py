@@ -11,6 +11,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from passerelle.client.items import Stopped
 from passerelle.client.link import ABNORMAL, Link, LinkRefused
+from passerelle.core.back_off import find_pause
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import CAPABILITIES, VERSION, Hello, Role, Subscribe
 
@@ -21,7 +22,6 @@ STABLE_S: Final = 30.0
 _SDK: Final = "python/1"
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 20.0
-_MOST_DOUBLINGS: Final = 10
 _BAD_REQUEST: Final = range(400, 500)
 
 
@@ -79,8 +79,8 @@ class Dialer:
 
     def choose_pause_s(self) -> float:
         """Full jitter below a bound that doubles, unless the server named a time."""
-        bound_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failures, _MOST_DOUBLINGS))
         self._failures += 1
+        bound_s = find_pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._failures)
         return self._jitter() * bound_s if self.retry_s is None else self.retry_s
 
     async def _compose_hello(
