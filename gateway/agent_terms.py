@@ -69,6 +69,7 @@ class AgentTerms:
                 agent.task_bytes or self._outputs.task_bytes,
                 agent.events_per_s or self._outputs.events_per_s,
                 agent.bytes_per_s or self._outputs.bytes_per_s,
+                (self._outputs.chunk_delay if agent.chunk_delay is None else agent.chunk_delay).ms,
                 self._held_bytes,
             ),
         )

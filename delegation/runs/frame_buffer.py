@@ -22,6 +22,7 @@ class FrameBuffer:
     def __init__(self) -> None:
         self._frames: deque[tuple[StreamOutcome, int]] = deque()
         self._bytes = 0
+        self._chunks = 0
         self._taken = asyncio.Event()
         self.is_closed = False
         """Whether no more are put: the stream is left once those that are there are taken."""
@@ -35,6 +36,10 @@ class FrameBuffer:
         """Bytes of those that are there."""
         return self._bytes
 
+    def has_only_chunks(self) -> bool:
+        """Whether all of them are pieces of artifacts that go on: who reads along waits for nothing else."""
+        return self._chunks == len(self._frames)
+
     async def put(self, outcome: StreamOutcome, size: int = 0) -> None:
         """Adds one of so many bytes as soon as there is room; never, once they are closed."""
         while self.is_closed or (self._frames and self._is_full(size)):
@@ -42,6 +47,7 @@ class FrameBuffer:
             await self._taken.wait()
         self._frames.append((outcome, size))
         self._bytes += size
+        self._chunks += _is_chunk(outcome)
 
     def _is_full(self, size: int) -> bool:
         return len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
@@ -57,8 +63,16 @@ class FrameBuffer:
             self._frames.popleft()
             batch.append(outcome)
             total += size
+            self._chunks -= _is_chunk(outcome)
             if not isinstance(outcome, Answered):
                 break
         self._bytes -= total
         self._taken.set()
         return batch, total
+
+
+def _is_chunk(outcome: StreamOutcome) -> bool:
+    if not isinstance(outcome, Answered) or "artifactUpdate" not in outcome.result:
+        return False
+    update = outcome.result["artifactUpdate"]
+    return isinstance(update, dict) and not update.get("lastChunk")

@@ -1,13 +1,14 @@
 """Frames of a peer's stream, as they come: several in one append, and never further ahead than the store can take.
 
 A stream that ends says nothing about the task (I6). One that brings more than it may is read slower: the connection
-fills up, and the agent waits. One that brings much takes turns with others that do.
+fills up, and the agent waits. One that brings much takes turns with others that do. Pieces of an artifact that come
+close behind each other wait for a moment and are stored together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.approval.record import ActionRecord
@@ -44,8 +45,11 @@ async def follow_stream(
     frames = FrameBuffer()
     reader = asyncio.create_task(_read(active, outcomes, frames))
     active.is_streaming, active.was_left, began, is_behind = True, False, False, False
+    now_s, stored_s = asyncio.get_running_loop().time, 0.0
     try:
         while await _await_frame(active, frames) and not active.run.has_ended():
+            if not is_behind:
+                await _gather_chunks(active, frames, stored_s)
             batch, size = frames.collect(
                 *(await _await_turn(active, frames, is_behind=is_behind) if began else _AT_ONCE)
             )
@@ -56,6 +60,7 @@ async def follow_stream(
                 _count(active, len(results), size)
                 _tell_stored(batch)
                 await revive_lost(active)
+                stored_s = now_s()
             last, began = batch[-1], began or bool(results)
             if not isinstance(last, Answered):
                 active.was_left = True
@@ -115,6 +120,25 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
                 active.wake()
             else:
                 await _look_around(active)
+
+
+async def _gather_chunks(active: ActiveRun, frames: FrameBuffer, stored_s: float) -> None:
+    """Gives pieces of artifacts a moment in which others come, where they come as close behind those stored last."""
+    delay_s = active.run.context.limits.chunk_delay_ms / 1000
+    is_near = asyncio.get_running_loop().time() - stored_s < 2 * delay_s
+    if not is_near or not frames.has_only_chunks():
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(delay_s):
+            while not active.is_woken and _has_room(frames) and frames.has_only_chunks():
+                active.activity.clear()
+                await active.activity.wait()
+
+
+def _has_room(frames: FrameBuffer) -> bool:
+    """Whether more of them would go into one append."""
+    most, most_bytes = _AT_ONCE
+    return len(frames) < most and frames.size < most_bytes
 
 
 async def _await_turn(

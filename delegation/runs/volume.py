@@ -40,6 +40,8 @@ class OutputLimits:
     task_bytes: int = 1024 * _MIB
     events_per_s: int = 1_000
     bytes_per_s: int = 16 * _MIB
+    chunk_delay_ms: int = 50
+    """For how long a piece of an artifact may wait for others that are stored with it."""
     held_bytes: int = 1024 * _MIB
     """What a process may hold of one task: all of its memory budget."""
 

@@ -353,6 +353,7 @@ class AgentSettings(Section):
     bytes_per_s: int | None = Field(
         default=None, ge=1_024, description="Its own `outputs.bytes_per_s`."
     )
+    chunk_delay: Duration | None = Field(default=None, description="Its own `outputs.chunk_delay`.")
     forward_auth: bool = Field(
         default=False,
         description="Sends the caller's own Authorization header on to the agent, where there is one.",

@@ -264,6 +264,12 @@ class OutputSettings(Section):
         ge=1_024,
         description="The same for the content of its artifacts and messages.",
     )
+    chunk_delay: Duration = Field(
+        default=parse_duration("50ms"),
+        json_schema_extra={"default": "50ms"},
+        description="For how long a piece of an artifact may wait for others, to be stored together with them, where "
+        "pieces come close behind each other; `0s`: none waits. An agent may have its own.",
+    )
     timeout: Duration = Field(
         default=parse_duration("1m"),
         json_schema_extra={"default": "1m"},
