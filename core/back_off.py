@@ -7,13 +7,14 @@ from typing import Final, TypeVar
 T = TypeVar("T", int, float)
 
 _MOST_DOUBLINGS: Final = 40
-"""Twice as long each time is longer than anything lasts by then, and still a small number."""
+"""After so many doublings every pause is at its bound; the shift stays a small number."""
 
 
 def find_pause(first: T, longest: T, failures: int) -> T:
-    """The pause after so many failures in a row: ``first``, then twice as long each time, ``longest`` at most.
+    """The pause before the next try after ``failures`` in a row.
 
-    The unit is that of the bounds.
+    It is ``first`` after one failure, doubles with each further one, and never exceeds ``longest``. The unit is that of
+    ``first`` and ``longest``.
     """
     doublings = min(max(failures - 1, 0), _MOST_DOUBLINGS)
     return min(first * (1 << doublings), longest)

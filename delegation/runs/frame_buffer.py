@@ -1,4 +1,4 @@
-"""Frames of a peer's stream between its reader and the store: so many, and so many bytes, and then the reader waits."""
+"""Frames of a peer's stream that are read and not stored yet, bounded in number and in bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUFFERED_BYTES: Final = 8_388_608
 
 
 class FrameBuffer:
-    """Frames that are read and not stored: so many, and so many bytes, and then their reader waits."""
+    """A bounded queue of frames; when it is full, the reader of the stream waits."""
 
     def __init__(self) -> None:
         self._frames: deque[tuple[StreamOutcome, int]] = deque()
@@ -28,20 +28,20 @@ class FrameBuffer:
         """Whether no more are put: the stream is left once those that are there are taken."""
 
     def __len__(self) -> int:
-        """How many are there."""
+        """The number of frames."""
         return len(self._frames)
 
     @property
     def size(self) -> int:
-        """Bytes of those that are there."""
+        """The bytes of all frames together."""
         return self._bytes
 
     def has_only_chunks(self) -> bool:
-        """Whether all of them are pieces of artifacts that go on: who reads along waits for nothing else."""
+        """Whether every frame is a piece of an artifact that goes on, and so may wait for others."""
         return self._chunks == len(self._frames)
 
     async def put(self, outcome: StreamOutcome, size: int = 0) -> None:
-        """Adds one of so many bytes as soon as there is room; never, once they are closed."""
+        """Adds a frame of ``size`` bytes as soon as there is room; waits for ever once the buffer is closed."""
         while self.is_closed or (self._frames and self._is_full(size)):
             self._taken.clear()
             await self._taken.wait()

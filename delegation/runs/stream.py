@@ -123,7 +123,7 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
 
 
 async def _gather_chunks(active: ActiveRun, frames: FrameBuffer, stored_s: float) -> None:
-    """Gives pieces of artifacts a moment in which others come, where they come as close behind those stored last."""
+    """Waits up to the chunk delay for further pieces, where these came within twice the delay after the last append."""
     delay_s = active.run.context.limits.chunk_delay_ms / 1000
     is_near = asyncio.get_running_loop().time() - stored_s < 2 * delay_s
     if not is_near or not frames.has_only_chunks():
