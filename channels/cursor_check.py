@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
-from passerelle.protocol.cursor import Cursor, GapReason, extend_chain
+from passerelle.core.event_chain import extend_chain
+from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -137,7 +137,7 @@ class Follower:
 
     def take_hint(self, raw: bytes) -> None:
         """Applies one hint, or keeps it while a read is under way."""
-        hint = parse_hint(raw)
+        hint = parse_hint(raw, self.stream.id)
         if hint is not None and not self._closed:
             self._apply_or_keep(hint)
 

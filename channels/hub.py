@@ -24,7 +24,8 @@ from passerelle.channels.pages import Stretches
 from passerelle.channels.position import Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.core.errors import StoreUnavailable
-from passerelle.protocol.cursor import Cursor, GapReason, start_chain
+from passerelle.core.event_chain import start_chain
+from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

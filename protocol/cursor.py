@@ -1,17 +1,15 @@
 """Cursors that are verified, never only compared: no gap is silent (I8).
 
-A cursor reads ``<epoch>.<sequence>.<chain>`` and names a position in one history. The chain is a
-running hash over event ids: ``chain(0) = H(epoch)`` and ``chain(n) = H(chain(n-1) + event id n)``, where
-``H`` is the first 8 hex digits of SHA-1. Entry ``n`` stores ``chain(n-1)``, the head stores the chain of
-the top, so a position is proven by its successor, or by the head when it has none. After a lost tail
-the epoch is the same and sequences are used again: only the chain tells the two histories apart.
+A cursor reads ``<epoch>.<sequence>.<chain>`` and names a position in one history. The chain is a running hash over
+event ids (``core.event_chain``). Event ``n`` has ``chain(n-1)`` with it, the head stores the chain of the top, so a
+position is proven by its successor, or by the head when it has none. After a lost tail the epoch is the same and
+sequences are used again: only the chain tells the two histories apart.
 
 Clients store and return the whole text and never combine parts of two cursors.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -63,17 +61,3 @@ def parse_cursor(text: str, field: str = "cursor") -> Cursor:
     if match is None:
         raise BadCursor(field, "not a cursor of the form epoch.sequence.chain")
     return Cursor(match[1], int(match[2]), match[3])
-
-
-def start_chain(epoch: str) -> str:
-    """The chain before the first entry of a stream."""
-    return _shorten(epoch)
-
-
-def extend_chain(chain: str, event_id: str) -> str:
-    """The chain after an entry, from the chain before it."""
-    return _shorten(chain + event_id)
-
-
-def _shorten(text: str) -> str:
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]

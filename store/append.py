@@ -23,6 +23,7 @@ from passerelle.core.batch import (
     Unclaimed,
 )
 from passerelle.core.errors import TooLarge
+from passerelle.core.packed_events import MOST_EVENTS, pack_events
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import unpack
@@ -32,17 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from passerelle.core.batch import AppendResult, Batch, EntityWrite
-    from passerelle.core.events import EncodedEvent
     from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
 
-MOST_EVENTS: Final = 64
 MOST_BYTES: Final = 256 * 1024
 IDEMPOTENCY: Final = "idempotency"
 """What ``Conflict.entity`` names when a key came with another digest."""
 
-_AFTER_FRAME: Final = 2
-"""The braces of payload and envelope."""
 _KEY_COUNT: Final = 2
 _BEFORE_KEYS: Final = 3
 """The command, the digest of the script, how many keys."""
@@ -74,26 +71,14 @@ class Arguments:
         self.values.append(value)
         return len(self.values) + 1
 
-    def event(self, event: EncodedEvent) -> list[ControlValue]:
-        """An event as the scripts take it.
-
-        Raises:
-            ValueError: its frame is not the last member of its payload.
-        """
-        offset, length = event.frame or (len(event.body) - _AFTER_FRAME, 0)
-        if offset + length + _AFTER_FRAME != len(event.body):
-            message = f"the frame of {event.event_id} is not where readers cut it out"
-            raise ValueError(message)
-        body = self.value(event.body)
-        return [event.event_id, event.type, body, length, event.facade or ""]
-
 
 def pack_append(batch: Batch) -> PackedBatch:
     """The batch as it is sent.
 
     Raises:
         TooLarge: more than 64 events or 256 KiB.
-        ValueError: the batch names another shard, or nothing that tells a repeat from a second call.
+        ValueError: the batch names another shard, or nothing that tells a repeat from a second call; or an event cannot
+            be packed.
     """
     check_batch(batch)
     shard = batch.shard
@@ -111,8 +96,9 @@ def pack_append(batch: Batch) -> PackedBatch:
             keys.stream_hints(stream),
         )
     )
-    # The script relies on these being the first values.
-    events = _events(batch.events, arguments)
+    if batch.events:
+        # The script relies on this being the first value.
+        arguments.value(pack_events(batch.events, batch.session))
     # Dropped and set rows go in one command each: of two changes of a row the later one wins.
     due = {row.member: row.at_ms for row in batch.due}
     control: dict[str, ControlValue] = {
@@ -121,7 +107,8 @@ def pack_append(batch: Batch) -> PackedBatch:
         "shard_epoch": str(batch.shard_epoch),
         "mint": batch.stream_epoch,
         "at": batch.at if batch.events else "",
-        "events": events,
+        "events": [event.event_id for event in batch.events],
+        "facades": [*dict.fromkeys(event.facade for event in batch.events if event.facade)],
         "entities": [_entity(write, arguments) for write in batch.entities],
         "fence": _fence(batch, arguments),
         "runs": [
@@ -242,15 +229,6 @@ def read_append(reply: RespValue, packed: PackedBatch) -> AppendResult:
         case other:
             message = f"append answered {other!r}"
             raise ValueError(message)
-
-
-def _events(events: Sequence[EncodedEvent], arguments: Arguments) -> list[ControlValue]:
-    """Id, type, frame length and facade of each event; the bodies become values."""
-    flat: list[ControlValue] = []
-    for event in events:
-        name, kind, _body, length, facade = arguments.event(event)
-        flat += (name, kind, length, facade)
-    return flat
 
 
 def _entity(write: EntityWrite, arguments: Arguments) -> list[ControlValue]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.ports.projections import IndexPart
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """Number of everything that is stored: it changes with each form, and an instance refuses a store with a newer one."""
 
 _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
@@ -59,7 +59,10 @@ def head(stream: StreamRef) -> str:
 
 
 def entries(stream: StreamRef) -> str:
-    """STREAM with ids ``<sequence>-0``."""
+    """STREAM, an entry for each append: id ``<sequence of its last event>-0``, p (chain before its first), d (events).
+
+    Entries of schema 2 have one event each: i, k, p, d (its envelope), w (its frame), t (its facade id).
+    """
     prefix = "e" if stream.kind is StreamKind.SESSION else "in"
     return _key(stream.shard, prefix, stream.id)
 

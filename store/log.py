@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.batch import (
     Again,
@@ -19,6 +19,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
+from passerelle.core.packed_events import MOST_EVENTS, unpack_events
 from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
@@ -41,6 +42,8 @@ _SEARCH_PAGE: Final = 256
 _TAIL: Final = 32
 """Feed rows that are looked at behind an append: those of about a second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
+EntryRow: TypeAlias = "tuple[bytes, list[bytes]]"
+"""Id and members of a stream entry, as the server says them."""
 _BUMP_EPOCH: Final = Script("bump_epoch", as_int)
 
 
@@ -118,7 +121,20 @@ class RedisFactReader:
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
         """Entries with a sequence above ``after``, in order."""
         [reply] = await self._ask(stream.shard, _ask_page(stream, after, limit))
-        return read_entries(reply)
+        page = read_entries(reply, stream, after, limit)
+        if page:
+            return page
+        # There is nothing more, or what comes next lies further off: a stream begins where it was trimmed.
+        [reply] = await self._ask(stream.shard, _ask_next(stream, after))
+        return read_entries(reply, stream, after, limit)
+
+    async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
+        """One event without the chain before it; None where it is not in the stream any more."""
+        [reply] = await self._ask(stream.shard, _ask_page(stream, sequence - 1, 1))
+        for row in as_entry_rows(reply):
+            for entry in _read_row(row, stream, sequence - 1, 1, is_chained=False):
+                return entry if entry.sequence == sequence else None
+        return None
 
 
 class RedisEventLog(RedisFactReader):
@@ -224,10 +240,14 @@ class RedisEventLog(RedisFactReader):
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
         """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
-        head, page = await self._ask(
+        said, page = await self._ask(
             stream.shard, _ask_head(stream), _ask_page(stream, after, limit)
         )
-        return _head(head), read_entries(page)
+        head, entries = _head(said), read_entries(page, stream, after, limit)
+        if not entries and head is not None and after < head.sequence:
+            [page] = await self._ask(stream.shard, _ask_next(stream, after))
+            entries = read_entries(page, stream, after, limit)
+        return head, entries
 
     async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
         """Facade ids of a session with their last status time in ms, newest first."""
@@ -260,18 +280,34 @@ class RedisEventLog(RedisFactReader):
         upper = "+"
         for _ in range(_SEARCH_PAGES):
             command = pack("XREVRANGE", keys.entries(stream), upper, "-", "COUNT", _SEARCH_PAGE)
-            page = await self._nodes.query(batch.shard, command, read_entries)
-            if any(entry.event_id == wanted for entry in page):
+            rows = await self._nodes.query(batch.shard, command, as_entry_rows)
+            if any(
+                e.event_id == wanted for row in rows for e in _read_row(row, stream, 0, MOST_EVENTS)
+            ):
                 return True
-            if len(page) < _SEARCH_PAGE:
+            if len(rows) < _SEARCH_PAGE:
                 return False
-            upper = f"({page[-1].sequence}-0"
+            upper = f"({rows[-1][0].decode()}"
         return False
 
 
-def read_entries(reply: RespValue) -> list[Entry]:
-    """Stream entries as XRANGE returns them."""
-    return [_entry(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
+def read_entries(reply: RespValue, stream: StreamRef, after: int, limit: int) -> list[Entry]:
+    """At most so many events above a sequence, of stream entries as XRANGE returns them.
+
+    Raises:
+        ValueError: what is stored are no events.
+    """
+    entries = list[Entry]()
+    for row in as_entry_rows(reply):
+        entries += _read_row(row, stream, after, limit - len(entries))
+        if len(entries) == limit:
+            break
+    return entries
+
+
+def as_entry_rows(reply: RespValue) -> list[EntryRow]:
+    """Ids and members, as XRANGE returns them."""
+    return cast("list[EntryRow]", reply)
 
 
 def read_feed_rows(reply: RespValue) -> list[FeedRow]:
@@ -312,7 +348,13 @@ def _ask_head(stream: StreamRef) -> bytes:
 
 
 def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
-    return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", "+", "COUNT", limit)
+    """An entry has the events of one append, and its id is the sequence of the last of them."""
+    upto = after + limit + MOST_EVENTS - 1
+    return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", f"{upto}-0", "COUNT", limit)
+
+
+def _ask_next(stream: StreamRef, after: int) -> bytes:
+    return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", "+", "COUNT", 1)
 
 
 def _head(reply: RespValue) -> Head | None:
@@ -322,13 +364,30 @@ def _head(reply: RespValue) -> Head | None:
     return Head(epoch.decode(), int(sequence or 0), chain.decode(), int(first or 1))
 
 
-def _entry(identifier: bytes, flat: list[bytes]) -> Entry:
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+def _read_row(
+    row: EntryRow, stream: StreamRef, after: int, limit: int, *, is_chained: bool = True
+) -> list[Entry]:
+    identifier, members = row
+    last = int(identifier.partition(b"-")[0])
+    if members[0] == b"i":
+        return [_read_single(last, members)] if last > after else []
+    _, previous, _, packed = members
+    chain = previous.decode() if is_chained else ""
+    try:
+        return unpack_events(packed, stream.id, last, chain, after, limit)
+    except ValueError:
+        # Damaged: it continues no chain, so followers tell it as a gap and the verification names it.
+        return [Entry(last, "", "", "", packed)] if last > after else []
+
+
+def _read_single(sequence: int, members: list[bytes]) -> Entry:
+    """An entry of one event with its whole envelope, as schemas up to 2 have it."""
+    fields = dict(zip(members[::2], members[1::2], strict=True))
     frame = fields.get(b"w")
     facade = fields.get(b"t")
     offset, _, length = (frame or b"").partition(b",")
     return Entry(
-        sequence=int(identifier.partition(b"-")[0]),
+        sequence=sequence,
         event_id=fields[b"i"].decode(),
         type=fields[b"k"].decode(),
         previous=fields[b"p"].decode(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, shard_of
+from passerelle.core.packed_events import MOST_EVENTS, pack_copy
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import (
     NONE_TAKEN,
@@ -245,6 +246,7 @@ class RedisProjections:
                     inboxes.setdefault(row.owner, []).append(row)
         control: dict[str, ControlValue] = {
             "source": source.tag,
+            "batch": MOST_EVENTS,
             "source_epoch": str(self._log.shard_epoch(source)),
             "feed": feed_id,
             "epoch": str(epoch),
@@ -290,7 +292,7 @@ def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> Contro
     return {
         "keys": [arguments.key(name) for name in names],
         "mint": secrets.token_hex(4),
-        "events": [arguments.event(row.event) for row in rows],
+        "events": [[row.event.event_id, arguments.value(pack_copy(row.event))] for row in rows],
         "pending": [
             _entry(inbox.shard, owner, row.action, row, arguments)
             for row in rows

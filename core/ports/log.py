@@ -47,7 +47,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored event. ``data`` is the whole envelope; ``frame`` = offset, length cuts the A2A frame out of it."""
+    """One event as it is read.
+
+    ``data`` is the whole envelope; ``frame`` = offset, length cuts the A2A frame out of it.
+    """
 
     sequence: int
     event_id: str
@@ -74,7 +77,11 @@ class FactReader(Protocol):
         ...
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
-        """Entries with a sequence above ``after``, in order."""
+        """At most ``limit`` events with a sequence above ``after``, in order; none where there are no more."""
+        ...
+
+    async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
+        """One event without the chain before it; None where it is not in the stream any more."""
         ...
 
 

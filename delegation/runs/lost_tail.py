@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.event_chain import extend_chain
 from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import UNDRIVEN
-from passerelle.protocol.cursor import extend_chain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,6 +9,7 @@ import orjson
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
+from passerelle.core.event_chain import extend_chain, start_chain
 from passerelle.core.events import OpaquePayload, VendorPayload, check_scope, decode_event
 from passerelle.core.machine import read_schema, replay, write_snapshot
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -16,7 +17,6 @@ from passerelle.core.task.edges import KEPT_EDGES, cut, join
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_bytes
 from passerelle.delegation.verification.report import Problem
-from passerelle.protocol.cursor import extend_chain, start_chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

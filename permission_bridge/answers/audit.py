@@ -20,6 +20,7 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.audience import may_read
 from passerelle.core.approval.requests import Audit, AuditedFact, AuditProof
 from passerelle.core.errors import NotFound
+from passerelle.core.event_chain import extend_chain, start_chain
 from passerelle.core.events import Event, decode_event, show_payload
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
@@ -27,7 +28,6 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.permission_bridge.views import render_view
-from passerelle.protocol.cursor import extend_chain, start_chain
 from passerelle.runtime.records.places import name_home
 
 if TYPE_CHECKING:

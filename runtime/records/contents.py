@@ -81,8 +81,8 @@ class Contents:
         if kept is None:
             return (await self.fold_task(record)).task
         if kept == IN_ENTRY:
-            entries = await self.log.read_page(_stream(record), record.shown_to - 1, 1)
-            frame = await self.read_frame(entries[0], place_of(record)) if entries else None
+            entry = await self.log.read_event(_stream(record), record.shown_to)
+            frame = await self.read_frame(entry, place_of(record)) if entry else None
             return cast("JsonObject", frame["task"]) if frame else None
         if kept.startswith(IN_PIECES):
             long = self._find_long(record, kept)

@@ -4,6 +4,7 @@
 -- KEYS  1 marks   2 meta (of the destination shard)   3 due   4.. keys of the rows, by index
 -- ARGV  1 control, JSON:
 --         source       tag of the source shard
+--         batch        how many events one entry of a stream has at most
 --         source_epoch its shard epoch, decimal text
 --         feed         feed id of the rows, "<ms>-<n>"; "": rows made anew from the streams, beside the order of the
 --                      feed: no mark is compared and none is moved
@@ -12,7 +13,7 @@
 --         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
 --                      key 0: the member leaves only
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
---                      events as in append: [id, type, body, length, facade];
+--                      events: [id, index into ARGV of its fields as they are stored];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text,
 --                      key of those that ended so or 0, milliseconds of the end as text]
 --       2.. byte strings
@@ -72,6 +73,25 @@ for _, row in ipairs(control.index) do
   end
 end
 
+-- Notes the ids of the events of stored entries: the first of each six fields behind the first three. An entry of an older
+-- version is one event, its id first.
+local function note_ids(known, entries)
+  for _, entry in ipairs(entries) do
+    local members = entry[2]
+    if members[1] == 'i' then
+      known[members[2]] = true
+    else
+      local place = 0
+      for text in string.gmatch(members[4], '([^\31]*)\31?') do
+        place = place + 1
+        if place % 6 == 4 then
+          known[text] = true
+        end
+      end
+    end
+  end
+end
+
 local now = int_text(server_ms())
 for _, inbox in ipairs(control.inbox) do
   local head_index, stream_index, open_index, targets_index, hints_index, order_index = unpack(inbox.keys)
@@ -82,25 +102,25 @@ for _, inbox in ipairs(control.inbox) do
   local is_ordered = (found[5] or '0') == (found[2] or '0')
   local known = {}
   if repeats then
-    for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', REPEAT_WINDOW)) do
-      known[entry[2][2]] = true
-    end
+    note_ids(known, redis.call('XREVRANGE', stream, '+', '-', 'COUNT', REPEAT_WINDOW))
   end
-  local events, bodies = {}, {}
+  local ids, packed = {}, {}
   for _, event in ipairs(inbox.events) do
-    local id, kind, body, length, facade = unpack(event)
+    local id, index = unpack(event)
     if not known[id] then
       known[id] = true
-      local n = #events
-      events[n + 1], events[n + 2], events[n + 3], events[n + 4] = id, kind, length, facade
-      bodies[#bodies + 1] = ARGV[body]
+      ids[#ids + 1], packed[#packed + 1] = id, ARGV[index]
     end
   end
-  local last, hint = found[2] or '0', nil
-  if #bodies > 0 then
-    local sequences, _
-    sequences, _, _, _, _, hint = write_events(head, stream, hints, found, inbox.mint, events, bodies, 0)
-    last = sequences[#sequences]
+  local last, published = found[2] or '0', {}
+  for first = 1, #ids, control.batch do
+    local upto = math.min(first + control.batch - 1, #ids)
+    local batch = {unpack(ids, first, upto)}
+    -- What has a head of its own shares nothing: that of the entry is empty.
+    local entry = '\31\31\31' .. table.concat(packed, '\31', first, upto)
+    local sequences, epoch, _, _, chain, hint = write_events(head, stream, hints, found, inbox.mint, batch, entry)
+    last, published[#published + 1] = sequences[#sequences], hint
+    found = {epoch, last, chain, redis.call('HGET', head, 'bytes')}
   end
   if is_ordered then
     redis.call('HSET', head, 'ordered', last)
@@ -118,9 +138,11 @@ for _, inbox in ipairs(control.inbox) do
       end
     end
   end
-  if hint then
+  if #published > 0 then
     -- Receivers of an inbox want everything.
-    wake_targets(KEYS[targets_index], due, now, events)
+    wake_targets(KEYS[targets_index], due, now, {})
+  end
+  for _, hint in ipairs(published) do
     redis.call('SPUBLISH', hints, hint)
   end
 end

@@ -11,8 +11,8 @@
 --         mint         epoch for the stream if it has to be made, 8 hex digits
 --         session      id of the session, for the feed
 --         at           time of the events, RFC 3339 in milliseconds
---         events       id, type, length, facade of each, one behind the other: length of its A2A frame, which ends two
---                      braces before the envelope, 0: none; facade "": none
+--         events       ids of the events
+--         facades      facade ids of those that have one
 --         entities     list of [key, version, op, parts, fields]: expected version (text) and operation;
 --                      parts of the snapshot, each an index into ARGV, or minus the index of the event whose
 --                      sequence stands there; fields = name, index into ARGV or 0 to remove, of each.
@@ -30,7 +30,7 @@
 --         targets      list of [target, filter or false to end it, whether it gets the whole state first]; the first
 --                      one needs stuck, the index of the shard's stuck targets
 --         idem         [key, digest, index into ARGV of the result, lifetime in ms as text]
---       2.. the envelopes of the events in their order, each without its opening brace; then byte strings
+--       2.. the packed events, where there are any; then byte strings
 -- USES  server_ms int_text wake_lease TARGET LIVE_TARGET_FORMAT wake_targets write_events
 -- RETURNS  ok first last chain now woken | again has_result result | conflict which version op
 --          | fenced | unclaimed | late now | epoch current | early at
@@ -121,7 +121,7 @@ local epoch, before, previous, chain = found[1], tonumber(found[2] or '0'), foun
 local sequences, hint = NONE, nil
 if #events > 0 then
   sequences, epoch, before, previous, chain, hint =
-    write_events(head, stream, hints, found, control.mint, events, ARGV, 1, control.at)
+    write_events(head, stream, hints, found, control.mint, events, ARGV[2], control.at)
 end
 
 -- 4. Snapshots, with the sequences that nobody knew before.
@@ -217,6 +217,6 @@ if control.feed then
   redis.call('XADD', feed, '*', 's', control.session, 'f', first, 't', last, 'e', shard_epoch,
     'l', look and '1' or '0', 'x', rows)
 end
-woken = woken + wake_targets(targets, due, now_text, events)
+woken = woken + wake_targets(targets, due, now_text, control.facades or NONE)
 redis.call('SPUBLISH', hints, hint)
 return {'ok', first, last, chain, now_text, woken}

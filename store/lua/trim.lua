@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- trim: removes the archived prefix of a session's stream, after checking again that nothing needs it.
+-- trim: removes the archived prefix of a session's stream, after checking again that nothing needs it. What one append
+-- has stored goes as a whole: where `upto` stands inside, what is before it goes.
 --
 -- KEYS  1 head (of the session)   2 stream (of the session)   3 open_set   4 acks   5 targets
 -- ARGV  1 control, JSON: upto (last sequence to remove, text), address and hash of the archive object,
@@ -15,7 +16,12 @@ if control.address == '' or control.hash == '' then
 end
 local found = redis.call('HMGET', head, 'seq', 'first', 'bytes')
 local upto, top, first = tonumber(control.upto), tonumber(found[1] or '0'), tonumber(found[2] or '1')
-if upto < first or upto > top then
+if upto > top then
+  return {'nothing'}
+end
+local whole = redis.call('XREVRANGE', stream, int_text(upto) .. '-0', '-', 'COUNT', 1)[1]
+upto = whole and tonumber(string.match(whole[1], '^%d+')) or 0
+if upto < first then
   return {'nothing'}
 end
 

@@ -12,8 +12,10 @@ import pytest
 import redis
 from redis.client import PubSub
 
+from passerelle.channels.hints import parse_hint
 from passerelle.core.batch import Batch, EntityWrite, Stamp
 from passerelle.core.events import EncodedEvent
+from passerelle.core.packed_events import SEPARATOR, pack_events
 from passerelle.store import keys
 from passerelle.store.hints import RedisHints
 from passerelle.store.nodes import Node
@@ -70,13 +72,11 @@ async def test_hint_carries_what_was_stored_byte_for_byte(store: Store) -> None:
     one, two = await store.log.read_page(at.stream, 0)
     assert head is not None
     assert two.frame is not None
-    lines = [
-        f"e 1-2.{one.previous}.{head.chain}\n".encode(),
-        f"ev_plain task.progress - - {len(one.data)}\n".encode() + one.data,
-        f"ev_shown task.progress {two.frame[0]},{two.frame[1]} {at.task} {len(two.data)}\n".encode()
-        + two.data,
-    ]
-    assert hint == b"".join(lines)
+    packed = pack_events([plain, shown], at.session)
+    assert hint == f"e 1-2.{one.previous}.{head.chain}\n".encode() + packed + SEPARATOR
+    told = parse_hint(hint, at.session)
+    assert told is not None
+    assert told.entries == (one, two)
 
 
 async def test_hint_of_many_bytes_is_its_first_line_alone(store: Store) -> None:

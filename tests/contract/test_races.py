@@ -137,7 +137,7 @@ async def test_argument_that_cannot_be_encoded_fails_its_own_caller_only(store: 
         return_exceptions=True,
     )
     failed = results.pop(10)
-    assert isinstance(failed, TypeError)
+    assert isinstance(failed, UnicodeEncodeError)
     assert all(isinstance(result, Appended) and result.last == 1 for result in results)
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.batch import Batch, OpenChange, Stamp, TargetChange
+from passerelle.core.batch import (
+    ABSENT,
+    Appended,
+    Batch,
+    EntityKind,
+    EntityRef,
+    OpenChange,
+    Stamp,
+    TargetChange,
+)
 from passerelle.store.retention import Archived, NotTrimmed, PrefixHeld, Trimmed
 from passerelle.store.store import Store
 from passerelle.store.targets import Target
@@ -16,20 +25,26 @@ ARCHIVE = Archived("blob:1", "ab" * 32, 500)
 LONG_AGO_MS = 1
 
 
-async def begin(store: Store, count: int = 20, *, open_from: int | None = None) -> Place:
-    at = make_place()
-    opens = () if open_from is None else (OpenChange(at.task, open_from - 1),)
-    await store.log.append(
-        Batch(
+async def begin(
+    store: Store, count: int = 20, *, open_from: int | None = None, at_once: int = 1
+) -> Place:
+    """A session with so many events, ``at_once`` of them in each append."""
+    at, stamp = make_place(), ABSENT
+    for first in range(1, count + 1, at_once):
+        events = tuple(event() for _ in range(first, min(first + at_once, count + 1)))
+        opens = open_from is not None and first <= open_from < first + at_once
+        change = OpenChange(at.task, (open_from or 0) - first)
+        one = Batch(
             at.session,
             operation(),
             0,
             EPOCH,
-            entities=(at.write(),),
-            events=tuple(event() for _ in range(count)),
-            open=opens,
+            entities=(at.write(stamp),),
+            events=events,
+            open=(change,) if opens else (),
         )
-    )
+        assert isinstance(await store.log.append(one), Appended)
+        stamp = Stamp(stamp.version + 1, one.op)
     return at
 
 
@@ -50,8 +65,36 @@ async def test_trimmed_prefix_is_gone_and_its_last_cursor_still_verifies(store: 
         [type(at.task_ref)(type(at.task_ref.kind).SESSION, at.session)]
     )
     assert session.fields["archive"] == f"blob:1 {'ab' * 32}".encode()
-    stored = sum(len(entry.data) for entry in before)
-    assert int(session.fields["bytes"]) == stored - 500
+
+
+@pytest.mark.parametrize(("upto", "first"), [(11, 9), (12, 13), (15, 13), (16, 17), (20, 21)])
+async def test_what_one_append_stored_goes_as_a_whole(store: Store, upto: int, first: int) -> None:
+    at = await begin(store, at_once=4)
+    before = await store.log.read_page(at.stream, 0)
+    (session,) = await store.log.load([EntityRef(EntityKind.SESSION, at.session)])
+    assert await store.retention.trim(at.session, upto, ARCHIVE) == Trimmed(first)
+    head, page = await store.log.read_resume(at.stream, first - 1)
+    assert head is not None
+    assert (head.first, page) == (first, before[first - 1 :])
+    assert await store.log.read_page(at.stream, 0) == page
+    (after,) = await store.log.load([session.ref])
+    assert int(after.fields["bytes"]) == int(session.fields["bytes"]) - ARCHIVE.bytes
+
+
+async def test_a_line_inside_the_first_append_trims_nothing(store: Store) -> None:
+    at = await begin(store, at_once=4)
+    assert await store.retention.trim(at.session, 3, ARCHIVE) == NotTrimmed("nothing")
+    assert len(await store.log.read_page(at.stream, 0)) == 20
+
+
+async def test_a_reader_from_far_before_the_line_gets_what_is_left(store: Store) -> None:
+    at = await begin(store, 200, at_once=20)
+    assert await store.retention.trim(at.session, 180, ARCHIVE) == Trimmed(181)
+    page = await store.log.read_page(at.stream, 0, 4)
+    assert [entry.sequence for entry in page] == [181, 182, 183, 184]
+    head, page = await store.log.read_resume(at.stream, 5, 4)
+    assert head is not None
+    assert (head.first, [entry.sequence for entry in page]) == (181, [181, 182, 183, 184])
 
 
 async def test_nothing_is_trimmed_without_an_archive(store: Store) -> None:

@@ -27,6 +27,7 @@ from tests.support.processes import (
     start_together,
 )
 from tests.support.scripted_peer import ScriptedPeer
+from tests.support.stored_events import find_streams, list_stored
 from tests.support.waiting import wait_until
 
 SKEW_S: Final = 600.0
@@ -56,11 +57,8 @@ def read_due(server: Server, kind: str) -> list[int]:
 
 def read_events(server: Server, session: str) -> list[Answer]:
     """The stored events of a session."""
-    (name,) = cast("list[bytes]", ask(server.url, "KEYS", f"{{*}}:e:{session}"))
-    rows = cast(
-        "list[tuple[bytes, dict[bytes, bytes]]]", ask(server.url, "XRANGE", name.decode(), "-", "+")
-    )
-    return [orjson.loads(fields[b"d"]) for _, fields in rows]
+    (stream,) = find_streams(server.url, session)
+    return [orjson.loads(entry.data) for entry in list_stored(server.url, stream)]
 
 
 async def look_at_clocks(caller: Caller) -> float:

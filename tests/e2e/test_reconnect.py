@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import httpx
 import orjson
@@ -14,7 +14,7 @@ import pytest
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.protocol.cursor import parse_cursor
 from passerelle.store.engine_binary import find_engine
-from tests.support.engine import ask, run_server
+from tests.support.engine import run_server
 from tests.support.processes import (
     AGENT,
     open_caller,
@@ -23,6 +23,7 @@ from tests.support.processes import (
     start_together,
 )
 from tests.support.scripted_peer import ScriptedPeer
+from tests.support.stored_events import find_streams, list_stored
 
 CHUNKS: Final = 6
 BEFORE: Final = 4
@@ -45,14 +46,8 @@ async def read(response: httpx.Response) -> AsyncGenerator[tuple[str, dict[str, 
 
 def read_shown(url: str) -> list[tuple[int, bytes]]:
     """Sequence and frame of every event that callers are shown, straight from the server."""
-    (name,) = cast("list[bytes]", ask(url, "KEYS", "{*}:e:se_*"))
-    rows = cast("list[tuple[bytes, dict[bytes, bytes]]]", ask(url, "XRANGE", name.decode(), "-", "+"))  # fmt: skip
-    shown: list[tuple[int, bytes]] = []
-    for entry_id, fields in rows:
-        if b"w" in fields:
-            offset, length = map(int, fields[b"w"].split(b","))
-            shown.append((int(entry_id.split(b"-")[0]), fields[b"d"][offset : offset + length]))
-    return shown
+    (stream,) = find_streams(url)
+    return [(one.sequence, one.cut_frame()) for one in list_stored(url, stream) if one.frame]
 
 
 @pytest.mark.requirement("CHN-3", "I3", "I8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +26,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.leases import LeaseWish
-from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.log import Entry, StreamKind, StreamRef
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.verification.rebuild import find_difference
@@ -39,6 +40,7 @@ from passerelle.store.engine_process import EngineSettings
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.duties.story import Story, make_writes
 from tests.support.engine import Server, ask, run_server
+from tests.support.stored_events import list_stored, rewrite_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -70,25 +72,28 @@ async def tell_story(store: Store) -> Story:
     return story
 
 
-def read_entry(server: Server, story: Story, sequence: int) -> dict[bytes, bytes]:
-    """The fields of a stored entry."""
-    key = keys.entries(StreamRef(StreamKind.SESSION, story.session.id))
-    [(_, fields)] = cast(
-        "list[tuple[bytes, dict[bytes, bytes]]]", ask(server.url, "XRANGE", key, sequence, sequence)
-    )
-    return fields
+def find_stream(story: Story) -> StreamRef:
+    return StreamRef(StreamKind.SESSION, story.session.id)
 
 
-def replace_entry(server: Server, story: Story, sequence: int, **changes: bytes) -> None:
-    """Writes a stream anew with one entry changed: no command edits an entry."""
-    key = keys.entries(StreamRef(StreamKind.SESSION, story.session.id))
-    rows = cast("list[tuple[bytes, dict[bytes, bytes]]]", ask(server.url, "XRANGE", key, "-", "+"))
-    ask(server.url, "DEL", key)
-    for identifier, fields in rows:
-        changed = {name.encode(): value for name, value in changes.items()}
-        written = fields | changed if identifier == b"%d-0" % sequence else fields
-        flat = [part.decode() for pair in written.items() for part in pair]
-        ask(server.url, "XADD", key, identifier.decode(), *flat)
+def replace_entry(
+    server: Server,
+    story: Story,
+    sequence: int,
+    *,
+    event_id: str | None = None,
+    data: bytes | None = None,
+) -> None:
+    """Writes a stream anew with one event changed."""
+
+    def change(entry: Entry) -> Entry:
+        if entry.sequence != sequence:
+            return entry
+        if data is not None:
+            return replace(entry, data=data, frame=None)
+        return replace(entry, event_id=event_id or entry.event_id)
+
+    rewrite_stream(server.url, find_stream(story), change)
 
 
 def kinds(report: VerifyReport) -> list[str]:
@@ -221,8 +226,9 @@ async def test_snapshot_of_another_schema_is_counted_and_not_compared(
 @pytest.mark.requirement("I3", "VAL-1")
 async def test_removed_entry_is_a_gap(store: Store, server: Server) -> None:
     story = await tell_story(store)
-    key = keys.entries(StreamRef(StreamKind.SESSION, story.session.id))
-    assert ask(server.url, "XDEL", key, "4-0") == 1
+    rewrite_stream(
+        server.url, find_stream(story), lambda entry: None if entry.sequence == 4 else entry
+    )
     report = await verify_store(store)
     gap = next(problem for problem in report.problems if problem.kind == "gap")
     assert gap.detail == "4 to 4 are missing"
@@ -245,7 +251,7 @@ async def test_replaced_event_id_breaks_the_chain_where_it_stands(
 ) -> None:
     story = await tell_story(store)
     forged = SystemIds().mint("ev", SHARD)
-    replace_entry(server, story, 3, i=forged.encode())
+    replace_entry(server, story, 3, event_id=forged)
     report = await verify_store(store)
     assert sorted(kinds(report)) == ["chain", "entry"]
     by_kind = {problem.kind: problem for problem in report.problems}
@@ -256,8 +262,8 @@ async def test_replaced_event_id_breaks_the_chain_where_it_stands(
 @pytest.mark.requirement("VAL-1")
 async def test_event_id_that_stands_twice_is_named(store: Store, server: Server) -> None:
     story = await tell_story(store)
-    double = read_entry(server, story, 2)[b"i"]
-    replace_entry(server, story, 3, i=double)
+    double = list_stored(server.url, find_stream(story))[1].event_id
+    replace_entry(server, story, 3, event_id=double)
     assert "repeated" in kinds(await verify_store(store))
 
 
@@ -276,14 +282,14 @@ async def test_event_id_of_two_operations_is_named(store: Store) -> None:
 @pytest.mark.requirement("ENV-6")
 async def test_event_without_an_id_of_its_class_is_named(store: Store, server: Server) -> None:
     story = await tell_story(store)
-    fields = read_entry(server, story, 1)
-    for sequence in range(1, 40):
-        fields = read_entry(server, story, sequence)
-        if fields[b"k"] == b"permission.requested":
-            break
-    envelope = orjson.loads(fields[b"d"])
+    entry = next(
+        one
+        for one in list_stored(server.url, find_stream(story))
+        if one.type == "permission.requested"
+    )
+    envelope = orjson.loads(entry.data)
     del envelope["turnId"]
-    replace_entry(server, story, envelope["sequence"], d=orjson.dumps(envelope))
+    replace_entry(server, story, entry.sequence, data=orjson.dumps(envelope))
     report = await verify_store(store)
     assert kinds(report) == ["missing_id"]
     assert report.problems[0].subject == envelope["eventId"]
@@ -292,9 +298,22 @@ async def test_event_without_an_id_of_its_class_is_named(store: Store, server: S
 
 async def test_damaged_event_is_named_and_the_rest_is_read(store: Store, server: Server) -> None:
     story = await tell_story(store)
-    replace_entry(server, story, 2, d=b"{}")
+    replace_entry(server, story, 2, data=b"{}")
     report = await verify_store(store)
     assert "unreadable" in kinds(report)
+    assert report.events > 2
+
+
+async def test_damaged_append_is_named_and_the_rest_is_read(store: Store, server: Server) -> None:
+    story = await tell_story(store)
+    key = keys.entries(find_stream(story))
+    rows = cast("list[tuple[bytes, dict[bytes, bytes]]]", ask(server.url, "XRANGE", key, "-", "+"))
+    ask(server.url, "DEL", key)
+    for number, (place, members) in enumerate(rows):
+        packed = b"\x00" if number == 1 else members[b"d"]
+        ask(server.url, "XADD", key, place, "p", members[b"p"], "d", packed)
+    report = await verify_store(store)
+    assert {"unreadable", "chain"} <= set(kinds(report))
     assert report.events > 2
 
 
@@ -356,7 +375,8 @@ async def test_trimmed_session_has_its_chain_checked_and_no_more(
     store: Store, server: Server
 ) -> None:
     story = await tell_story(store)
-    stream = StreamRef(StreamKind.SESSION, story.session.id)
+    stream = find_stream(story)
+    rewrite_stream(server.url, stream)
     ask(server.url, "XTRIM", keys.entries(stream), "MINID", "4-0")
     ask(server.url, "HSET", keys.head(stream), "first", "4")
     report = await verify_store(store)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from passerelle.channels.cursor_check import CursorHeld, verify
 from passerelle.cli.verify import verify_store
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.json import JsonObject
+from passerelle.protocol.cursor import Cursor
 from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import Instance, Rig, open_rig
@@ -97,6 +101,30 @@ async def test_everything_in_a_store_is_read(rig: Rig) -> None:
         assert (await read(at, f"/v1/approvals/{name}"))["digest"] == one["digest"]
         assert (await read(at, f"/v1/audit?actionId={name}"))["proof"]["state"] == "whole"
     assert len((await read(at, "/v1/devices"))["devices"]) == 1
+
+
+async def test_a_session_of_an_earlier_number_goes_on(rig: Rig) -> None:
+    """Its stream has entries of both forms then, and is read from every place in it."""
+    at = await rig.start(clients=[ADA, BOB])
+    listed = await call(at, "ada", "ListTasks", {"status": "TASK_STATE_COMPLETED"})
+    before = cast("JsonObject", listed["tasks"][0])
+    params = at.message("and now")
+    cast("JsonObject", params["message"])["contextId"] = before["contextId"]
+    said = await call(at, "ada", "SendMessage", params)
+    session = (await read(at, f"/v1/tasks/{said['task']['id']}"))["sessionId"]
+    log, stream = at.gateway.store.log, StreamRef(StreamKind.SESSION, session)
+    head, entries = await log.read_resume(stream, 0, 1_000)
+    assert head is not None
+    assert [entry.sequence for entry in entries] == [*range(1, head.sequence + 1)]
+    for after in range(head.sequence):
+        cursor = Cursor(head.epoch, after, entries[after].previous)
+        _, page = await log.read_resume(stream, after, 5)
+        assert page == entries[after : after + 5]
+        assert isinstance(verify(head, page, cursor), CursorHeld)
+        event = await log.read_event(stream, after + 1)
+        assert event == replace(entries[after], previous=event.previous if event else "")
+    async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
+        assert (await verify_store(store)).lines == []
 
 
 async def call(at: Instance, who: str, method: str, params: JsonObject) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any, cast
 import orjson
 
 from passerelle.core.batch import Batch, Fence, Incarnation, PackedBatch, RunMove
-from passerelle.core.events import EncodedEvent
+from passerelle.core.packed_events import unpack_events
+from passerelle.delegation.projections import copy_event
 from passerelle.store.connection import unpack
 
 _BEFORE_KEYS = 3
@@ -23,22 +24,16 @@ def read_packed(batch: Batch | PackedBatch) -> Batch:
     values = list(arguments[_BEFORE_KEYS + count :])
     control = cast("dict[str, Any]", orjson.loads(values[0]))
     fence = cast("tuple[int, str] | None", control.get("fence"))
-    rows = zip(*[iter(control.get("events", ()))] * 4, strict=True)
+    stored = unpack_events(values[1], batch.session, 0, "") if control.get("events") else []
     return Batch(
         session=batch.session,
         op=control["op"],
         shard_epoch=int(control["shard_epoch"]),
         stream_epoch=control["mint"],
-        events=tuple(map(_read_event, rows, values[1:])),
+        events=tuple(map(copy_event, stored)),
         runs=tuple(_read_run(row, keys) for row in control.get("runs", ())),
         fence=Fence(keys[fence[0] - 1], _read_driver(fence[1])) if fence else None,
     )
-
-
-def _read_event(row: tuple[str, str, int, str], body: bytes) -> EncodedEvent:
-    name, kind, length, facade = row
-    frame = (len(body) - 2 - length, length) if length else None
-    return EncodedEvent(name, kind, body, frame, facade or None)
 
 
 def _read_run(row: tuple[int, str, str, str, bool], keys: list[str]) -> RunMove:

@@ -17,6 +17,7 @@ import httpx
 import orjson
 import yaml
 
+from passerelle.core.ports.log import StreamRef
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.auth.keys import mint_token
@@ -24,6 +25,7 @@ from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.runtime.common.clock import SystemIds
 from tests.support.engine import ask
 from tests.support.ports import find_free_port
+from tests.support.stored_events import find_streams, list_stored
 from tests.support.waiting import wait_until
 
 # A whole answer, as a test reads it: members that are missing fail the test by themselves.
@@ -207,27 +209,21 @@ def read_stored(gateway: GatewayProcess, session: str) -> list[Answer]:
 def read_entries(gateway: GatewayProcess, session: str) -> list[bytes]:
     """The stored bytes of every event of a session."""
     url = find_engine_url(gateway)
-    (name,) = cast("list[bytes]", ask(url, "KEYS", f"{{*}}:e:{session}"))
-    rows = cast(
-        "list[tuple[bytes, dict[bytes, bytes]]]", ask(url, "XRANGE", name.decode(), "-", "+")
-    )
-    return [fields[b"d"] for _, fields in rows]
+    (stream,) = find_streams(url, session)
+    return [entry.data for entry in list_stored(url, stream)]
 
 
 def count_stored(gateway: GatewayProcess) -> tuple[int, int, int]:
     """How many sessions, tasks and events the store has; home sessions hold what concerns no work, and are left out."""
     url = find_engine_url(gateway)
-    names = cast("list[bytes]", ask(url, "KEYS", "{*}:e:se_*"))
     tasks = cast("list[bytes]", ask(url, "KEYS", "{*}:t:task_*"))
-    counts = [count for name in names if (count := _count_events(url, name.decode()))]
+    counts = [count for stream in find_streams(url) if (count := _count_events(url, stream))]
     return len(counts), len(tasks), sum(counts)
 
 
-def _count_events(url: str, stream: str) -> int:
-    first = ask(url, "XRANGE", stream, "-", "+", "COUNT", "1")
-    [(_, entry)] = cast("list[tuple[bytes, dict[bytes, bytes]]]", first)
-    is_home = any(_HOME in value for value in entry.values())
-    return 0 if is_home else cast("int", ask(url, "XLEN", stream))
+def _count_events(url: str, stream: StreamRef) -> int:
+    entries = list_stored(url, stream)
+    return 0 if _HOME in entries[0].data else len(entries)
 
 
 def _compose(method: str, params: JsonObject) -> JsonObject:

@@ -38,20 +38,21 @@ local TARGET_FORMAT = '%s|%s|%s|%s|%s|%s|%s'
 -- A target whose deliveries succeed: filter, cursor.
 local LIVE_TARGET_FORMAT = 'live|%s|0|%s|0|0|'
 
--- Makes the live targets of a stream due that want one of these events, flat as in append; returns how many were not due
--- before.
-local function wake_targets(targets, due, now, events)
+-- Makes the live targets of a stream due that want everything, or events with one of these facade ids; returns how many
+-- were not due before.
+local function wake_targets(targets, due, now, facades)
   local woken = 0
   local rows = redis.call('HGETALL', targets)
   for n = 1, #rows, 2 do
     local state, filter = string.match(rows[n + 1], TARGET)
-    if state == 'live' then
-      for facade = 4, #events, 4 do
-        if filter == '*' or filter == events[facade] then
-          woken = woken + redis.call('ZADD', due, 'NX', now, 'target:' .. rows[n])
-          break
-        end
+    local wants = state == 'live' and filter == '*'
+    if state == 'live' and not wants then
+      for _, facade in ipairs(facades) do
+        wants = wants or filter == facade
       end
+    end
+    if wants then
+      woken = woken + redis.call('ZADD', due, 'NX', now, 'target:' .. rows[n])
     end
   end
   return woken
@@ -59,64 +60,35 @@ end
 
 local HINT_LIMIT = 8192
 
--- Adds events, at least one, to a stream, with dense ids and the chain, and writes its head; nothing is published yet.
--- found: epoch, seq, chain and bytes of the head; mint: epoch of a stream that is made; events: id, type, length of the
--- A2A frame and facade of each, flat; bodies: their envelopes without the opening brace, behind `skip` others; at: their
--- time, or nil. A frame ends two braces before the envelope; 0: none; facade "": none.
--- Returns the sequences as text, epoch, the sequence and chain before, the chain, and the hint: with the bytes while they
--- are few and somebody listens: most streams have no followers, and those at a former primary are not known here.
-local function write_events(head, stream, hints, found, mint, events, bodies, skip, at)
+-- Adds events, at least one, to a stream as one entry under the last sequence, extends the chain by each, and writes the
+-- head; nothing is published yet. found: epoch, seq, chain and bytes of the head; mint: epoch of a stream that is made;
+-- ids: those of the events; packed: all of them as they are stored, separated by \31 (core/packed_events.py); at: their
+-- time, or nil.
+-- Returns the sequences as text, epoch, the sequence and chain before, the chain, and the hint: with the events while they
+-- are few bytes and somebody listens: most streams have no followers, and those at a former primary are not known here.
+local function write_events(head, stream, hints, found, mint, ids, packed, at)
   local epoch, top, chain, bytes = found[1], tonumber(found[2] or '0'), found[3], tonumber(found[4] or '0')
   if not epoch then
     epoch, chain = mint, string.sub(redis.sha1hex(mint), 1, 8)
   end
-  local before, previous = top, chain
+  local before, previous, sequences = top, chain, {}
+  -- Asked before anything is written: a server that does not allow it refuses the whole append.
   local is_followed = redis.call('PUBSUB', 'SHARDNUMSUB', hints)[2] > 0
-  -- The first piece of the hint is its own line, which is known last.
-  local sequences, hint, hint_size = {}, {''}, 0
-  for n = 1, #events, 4 do
-    local id, kind, length, facade = events[n], events[n + 1], events[n + 2], events[n + 3]
-    local place = #sequences + 1
+  for place, id in ipairs(ids) do
     top = top + 1
-    local sequence = int_text(top)
-    local data = '{"sequence":' .. sequence .. ',' .. bodies[place + skip]
-    local frame = '-'
-    if length == 0 and facade == '' then
-      redis.call('XADD', stream, sequence .. '-0', 'i', id, 'k', kind, 'p', chain, 'd', data)
-    else
-      local row = {'i', id, 'k', kind, 'p', chain, 'd', data}
-      if length > 0 then
-        frame = int_text(#data - 2 - length) .. ',' .. int_text(length)
-        row[#row + 1] = 'w'
-        row[#row + 1] = frame
-      end
-      if facade ~= '' then
-        row[#row + 1] = 't'
-        row[#row + 1] = facade
-      end
-      redis.call('XADD', stream, sequence .. '-0', unpack(row))
-    end
+    sequences[place] = int_text(top)
     chain = string.sub(redis.sha1hex(chain .. id), 1, 8)
-    bytes = bytes + #data
-    sequences[place] = sequence
-    if is_followed and hint_size <= HINT_LIMIT then
-      local shown = facade == '' and '-' or facade
-      local line = id .. ' ' .. kind .. ' ' .. frame .. ' ' .. shown .. ' ' .. #data .. '\n'
-      hint[#hint + 1] = line
-      hint[#hint + 1] = data
-      hint_size = hint_size + #line + #data
-    end
   end
-  local last, size, time = sequences[#sequences], int_text(bytes), at and {'at', at} or {}
+  local last, size, time = sequences[#sequences], int_text(bytes + #packed), at and {'at', at} or {}
+  redis.call('XADD', stream, last .. '-0', 'p', previous, 'd', packed)
   if not found[1] then
     redis.call('HSET', head, 'epoch', epoch, 'first', '1', 'seq', last, 'chain', chain, 'bytes', size, unpack(time))
   else
     redis.call('HSET', head, 'seq', last, 'chain', chain, 'bytes', size, unpack(time))
   end
-  local line = 'e ' .. sequences[1] .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
-  if is_followed and #line + hint_size <= HINT_LIMIT then
-    hint[1] = line
-    line = table.concat(hint)
+  local hint = 'e ' .. sequences[1] .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
+  if is_followed and #hint + #packed < HINT_LIMIT then
+    hint = hint .. packed .. '\31'
   end
-  return sequences, epoch, before, previous, chain, line
+  return sequences, epoch, before, previous, chain, hint
 end

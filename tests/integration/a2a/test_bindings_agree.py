@@ -18,7 +18,7 @@ from passerelle.gateway.grpc.face import GrpcFace
 from passerelle.gateway.grpc.server import start_grpc
 from tests.integration.a2a.rig import OWNER, Rig
 from tests.integration.a2a.speakers import Answer, GrpcSpeaker, HttpSpeaker, RpcSpeaker, Speaker
-from tests.support.engine import ask as ask_engine
+from tests.support.stored_events import find_streams, list_stored
 
 pytestmark = pytest.mark.anyio
 LOOPBACK = "127.0.0.1"
@@ -151,11 +151,8 @@ async def speakers(rig: Rig) -> AsyncGenerator[dict[str, Speaker]]:
 def count_facts(rig: Rig) -> Counter[str]:
     """The types of all stored events."""
     facts: Counter[str] = Counter()
-    for key in rig.list_keys():
-        if b":e:" in key:
-            stored = ask_engine(rig.engine.url, "XRANGE", key.decode(), "-", "+")
-            entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", stored)
-            facts.update(fields[b"k"].decode() for _, fields in entries)
+    for stream in find_streams(rig.engine.url):
+        facts.update(entry.type for entry in list_stored(rig.engine.url, stream))
     return facts
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.core.commands import GetRecord
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import OWNER
 from passerelle.gateway.a2a.face import FaceSettings
 from passerelle.protocol.cursor import parse_cursor
@@ -22,6 +23,7 @@ from passerelle.store.store import Store, StoreSettings
 from tests.integration.a2a.rig import Event, Rig, read_events, run_rig
 from tests.integration.a2a.test_streaming import begin
 from tests.support.engine import Server
+from tests.support.stored_events import rewrite_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -240,6 +242,7 @@ async def test_r7_archived_events_are_a_gap_and_never_what_is_left_of_them(
     async with await Store.open(StoreSettings(rig.engine.url, tmp_path / "blobs")) as store:
         upto = parse_cursor(seen[2].id).sequence
         archived = Archived("blob", "0" * 64, 100)
+        rewrite_stream(rig.engine.url, StreamRef(StreamKind.SESSION, str(record["sessionId"])))
         assert isinstance(await store.retention.trim(record["sessionId"], upto, archived), Trimmed)
     headers = with_cursor(seen[0].id)
     async with subscribe(rig, task_id, "rpc", headers=headers) as answered:

@@ -17,10 +17,12 @@ from passerelle.client.cursor_stores import FileCursors, MemoryCursors
 from passerelle.client.items import Connected, Event, Gap, Item, Live
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.protocol.cursor import GapReason
+from passerelle.store import keys
 from passerelle.store.retention import Archived, PrefixHeld, Trimmed
 from passerelle.store.store import Store
 from tests.integration.channels.rig import BOB, OVER_BOTH, Application, Rig, serve
 from tests.support.engine import Server, ask
+from tests.support.stored_events import rewrite_stream
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
 from tests.support.waiting import wait_until
 
@@ -202,7 +204,7 @@ async def test_every_broken_cursor_is_a_gap_and_a_snapshot_then_live(
 
 @pytest.mark.requirement("CHN-4", "CHN-5", "I8")
 async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_gap_then(
-    rig: Rig,
+    rig: Rig, engine_server: Server
 ) -> None:
     session, app, ready = rig.make_session(), Application(), asyncio.Event()
     ids = await rig.append(session, 10)
@@ -219,6 +221,7 @@ async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_g
 
     held = await wait_until(read_ack, 15, "the ack is stored")
     trim = rig.store.retention.trim
+    rewrite_stream(engine_server.url, log)
     assert await trim(session, 5, archived) == PrefixHeld("ack", 4)
     assert await trim(session, 5, archived, cap_entries=9) == Trimmed(6)
     # It brings no cursor of its own: the stored ack is what cannot be honoured.
@@ -231,13 +234,14 @@ async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_g
 
 async def damage(rig: Rig, engine: Server, session: str, why: str) -> None:
     """Makes the cursor of a client untrue in one way, in the real store."""
-    head, entries = f"{{{session[3:5]}}}:s:{session}", f"{{{session[3:5]}}}:e:{session}"
+    stream = StreamRef(StreamKind.SESSION, session)
     match why:
         case "trimmed":
             archived = Archived("blob", "0" * 64, 100)
+            rewrite_stream(engine.url, stream)
             assert isinstance(await rig.store.retention.trim(session, 6, archived), Trimmed)
         case "epoch":
-            ask(engine.url, "DEL", head, entries)
+            ask(engine.url, "DEL", keys.head(stream), keys.entries(stream))
             await rig.append(session, 8, epoch="00c0ffee")
         case "ahead":
             await lose_tail(rig, engine, session, 2)
@@ -245,7 +249,7 @@ async def damage(rig: Rig, engine: Server, session: str, why: str) -> None:
             await lose_tail(rig, engine, session, 2)
             await rig.append(session, 3)
         case _:
-            ask(engine.url, "XDEL", entries, "5-0")
+            rewrite_stream(engine.url, stream, lambda entry: entry if entry.sequence != 5 else None)
 
 
 async def lose_tail(rig: Rig, engine: Server, session: str, count: int) -> None:
@@ -253,20 +257,11 @@ async def lose_tail(rig: Rig, engine: Server, session: str, count: int) -> None:
     stream = StreamRef(StreamKind.SESSION, session)
     current = await rig.store.log.read_head(stream)
     assert current is not None
-    tail = await rig.store.log.read_page(stream, current.sequence - count)
-    tag = f"{{{session[3:5]}}}"
+    last = current.sequence - count
+    tail = await rig.store.log.read_page(stream, last)
     # XTRIM cannot cut a tail, and XDEL keeps the last id: the rest is written anew, as a replica has it.
-    kept = await rig.store.log.read_page(stream, 0, 10_000)
-    ask(engine.url, "DEL", f"{tag}:e:{session}")
-    for entry in kept[:-count]:
-        ask(
-            engine.url, "XADD", f"{tag}:e:{session}", f"{entry.sequence}-0", "i", entry.event_id,
-            "k", entry.type, "p", entry.previous, "d", entry.data.decode(),
-        )  # fmt: skip
-    ask(
-        engine.url, "HSET", f"{tag}:s:{session}",
-        "seq", current.sequence - count, "chain", tail[0].previous,
-    )  # fmt: skip
+    rewrite_stream(engine.url, stream, lambda entry: entry if entry.sequence <= last else None)
+    ask(engine.url, "HSET", keys.head(stream), "seq", last, "chain", tail[0].previous)
 
 
 @pytest.mark.requirement("CHN-4", "I8")

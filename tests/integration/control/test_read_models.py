@@ -19,6 +19,7 @@ from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.payloads.task import TaskProgress
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.task import QUIET_MS
 from passerelle.core.read_models.thread import show_thread
 from passerelle.core.session.thread import ThreadRecord
@@ -289,9 +290,10 @@ async def test_models_answer_when_the_events_are_gone_and_say_so(desk: Desk) -> 
     task_id = await start(desk, session_id, "chunks 3", Status.COMPLETED)
     before = {model: await look(desk, task_id, model) for model in get_args(TaskModel)}
     assert all("facts" not in model.get("marks", {}) for model in before.values())
-    record = await desk.record(task_id)
-    trimmed = await desk.house.store.retention.trim(session_id, record.last, ARCHIVE)
-    assert trimmed == Trimmed(record.last + 1)
+    head = await desk.house.log.read_head(StreamRef(StreamKind.SESSION, session_id))
+    assert head is not None
+    trimmed = await desk.house.store.retention.trim(session_id, head.sequence, ARCHIVE)
+    assert trimmed == Trimmed(head.sequence + 1)
     after = {model: await look(desk, task_id, model) for model in get_args(TaskModel)}
     for model in ("summary", "attempts", "graph", "delivery", "subagents", "context"):
         assert after[model] == before[model]

@@ -6,11 +6,12 @@ from typing import cast
 import pytest
 
 from passerelle.cli.verify import verify_store
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.json import JsonObject
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
-from tests.support.engine import ask as command
 from tests.support.paired_device import PairedDevice, sign_decision
+from tests.support.stored_events import rewrite_stream
 from tests.support.waiting import wait_until
 
 EYE: dict[str, object] = {"name": "eye", "kind": "person", "scopes": ["approvals:read"]}
@@ -83,9 +84,9 @@ async def test_a_decision_that_somebody_takes_out_of_the_record_is_missed(rig: R
         for one in list_facts(await audit(at, view["actionId"]))
         if one["type"] == "action.resolved"
     ]
-    session = str(view["sessionId"])
-    key = f"{{{session.partition('_')[2][:2]}}}:e:{session}"
-    assert command(rig.url, "XDEL", key, f"{resolved['sequence']}-0") == 1
+    stream = StreamRef(StreamKind.SESSION, str(view["sessionId"]))
+    place = resolved["sequence"]
+    rewrite_stream(rig.url, stream, lambda entry: None if entry.sequence == place else entry)
     told = await audit(at, view["actionId"])
     assert cast("JsonObject", told["proof"])["state"] == "broken"
     kinds = {problem.kind for problem in (await verify_store(at.gateway.store)).problems}

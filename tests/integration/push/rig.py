@@ -172,10 +172,15 @@ class Rig:
         page = await self.gateway.store.log.read_page(await self.session_of(task), 0)
         return [entry.type for entry in page]
 
+    @property
+    def engine_url(self) -> str:
+        """Where its engine is."""
+        assert self.settings.redis_url is not None
+        return self.settings.redis_url.get_secret_value()
+
     def come_due(self) -> None:
         """Ends the claims that a gateway has left behind, as if their time had passed."""
-        assert self.settings.redis_url is not None
-        url = self.settings.redis_url.get_secret_value()
+        url = self.engine_url
         for shard in ALL_SHARDS:
             for member in cast("list[bytes]", ask(url, "ZRANGE", keys.due(shard), 0, -1)):
                 if member.startswith(b"target:"):

@@ -25,6 +25,7 @@ from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
 from tests.support.names import Inside
 from tests.support.scripted_tasks import Turn
+from tests.support.stored_events import rewrite_stream
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import Notice, WebhookReceiver
 
@@ -404,6 +405,7 @@ async def test_stream_trimmed_below_a_target_gives_it_a_task_and_then_what_follo
     stream = await rig.session_of(task)
     head = await rig.gateway.store.log.read_head(stream)
     assert head is not None
+    rewrite_stream(rig.engine_url, stream)
     trimmed = await rig.gateway.store.retention.trim(
         stream.id, head.sequence // 2, Archived("blob:1", "ab" * 32, 1), cap_entries=1
     )

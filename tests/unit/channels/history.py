@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from passerelle.core.event_chain import extend_chain, start_chain
+from passerelle.core.packed_events import NO_HEAD, SEPARATOR, pack_copy
 from passerelle.core.ports.log import Entry, Head
-from passerelle.protocol.cursor import Cursor, extend_chain, start_chain
+from passerelle.delegation.projections import copy_event
+from passerelle.protocol.cursor import Cursor
 
 
 def envelope(sequence: int, event_id: str, kind: str, task: str | None) -> bytes:
@@ -50,9 +53,8 @@ class History:
             self.chain = extend_chain(self.chain, event_id)
         self.entries.extend(added)
         first_line = f"e {added[0].sequence}-{self.top}.{previous}.{self.chain}\n".encode()
-        return first_line + b"".join(
-            f"{entry.event_id} {entry.type} - - {len(entry.data)}\n".encode() + entry.data
-            for entry in added
+        return first_line + SEPARATOR.join(
+            (*NO_HEAD, *(pack_copy(copy_event(entry)) for entry in added), b"")
         )
 
     def page(self, after: int, limit: int = 256) -> list[Entry]:

@@ -18,8 +18,9 @@ from passerelle.channels.cursor_check import (
     verify_again,
 )
 from passerelle.core.errors import BadCursor
+from passerelle.core.event_chain import extend_chain, start_chain
 from passerelle.core.ports.log import Head
-from passerelle.protocol.cursor import Cursor, GapReason, extend_chain, parse_cursor, start_chain
+from passerelle.protocol.cursor import Cursor, GapReason, parse_cursor
 from tests.unit.channels.history import History, renamed
 
 EPOCHS = st.from_regex(r"[0-9a-f]{8}", fullmatch=True)

@@ -1,0 +1,183 @@
+"""The events of one append as they are stored and published: what they share is written once.
+
+Fields, with ``SEPARATOR`` between them, which stands in no JSON text:
+
+    time, schema version, runtime id, then of each event: event id, type, facade id, scope, rest, frame
+
+The envelope of an event is made of them again, byte for byte: ``sequence`` and ``eventId`` to ``runtimeId``, the id
+of the session whose stream it is, the scope, the rest, and the A2A frame with two braces behind it where there is
+one. The scope has the other ids that an event belongs to, each with a comma behind it; ``=`` stands for that of the
+event before. Where it is ``*`` the event shares nothing, and the rest begins behind the sequence: a copy from another
+stream.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.event_chain import extend_chain
+from passerelle.core.ports.log import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.events import EncodedEvent
+
+MOST_EVENTS: Final = 64
+"""Of one append."""
+SEPARATOR: Final = b"\x1f"
+NO_HEAD: Final = (b"", b"", b"")
+"""Time, schema version and runtime of events that share nothing."""
+_SAME: Final = b"="
+_NO_SCOPE: Final = b"-"
+"""That of no event: before the first one there is none to be the same as."""
+_WHOLE: Final = b"*"
+_MARKS: Final = (_SAME, _WHOLE)
+_HEAD_FIELDS: Final = len(NO_HEAD)
+_EVENT_FIELDS: Final = 6
+_SCOPE_FIELD: Final = 3
+_AFTER_FRAME: Final = b"}}"
+"""The braces of payload and envelope."""
+_HEAD: Final = re.compile(
+    rb'"eventId":"[^"]*","type":"[^"]*"'
+    rb',"timestamp":"([^"\\]*)","schemaVersion":"([^"\\]*)","runtimeId":"([^"\\]*)"'
+)
+_SCOPE: Final = re.compile(rb'(?:"[A-Za-z]+Id":"[^"\\]*",)*')
+_BEHIND_IDS: Final = (b'"generation":', b'"refs":', b'"payload":')
+"""The members of an envelope that can stand behind its ids."""
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the events of an append have shared so far; ``text`` is that of ``head`` and the session in an envelope."""
+
+    head: tuple[bytes, ...]
+    text: bytes
+    scope: bytes = _NO_SCOPE
+
+
+def _find_shared(body: bytes, session: str) -> _Shared | None:
+    found = _HEAD.match(body)
+    return _Shared(found.groups(), _write_shared(found.groups(), session)) if found else None
+
+
+def _write_shared(head: Sequence[bytes], session: str) -> bytes:
+    text = b'","timestamp":"%b","schemaVersion":"%b","runtimeId":"%b","sessionId":"%b",'
+    return text % (*head, session.encode())
+
+
+def pack_events(events: Sequence[EncodedEvent], session: str) -> bytes:
+    """The stored form of events, at least one, of a session's stream.
+
+    Raises:
+        ValueError: a frame is not the last member of its payload, or a field has a control character in it.
+    """
+    shared: _Shared | None = None
+    fields = list[bytes]()
+    for event in events:
+        begin, frame = _cut(event)
+        name, kind = event.event_id.encode(), event.type.encode()
+        fields += (name, kind, (event.facade or "").encode())
+        shared = shared or _find_shared(begin, session)
+        opening = (
+            b"" if shared is None else b'"eventId":"%b","type":"%b%b' % (name, kind, shared.text)
+        )
+        if shared is None or not begin.startswith(opening):
+            fields += (_WHOLE, begin, frame)
+            continue
+        after = len(opening) + len(shared.scope)
+        if begin.startswith(shared.scope, len(opening)) and begin.startswith(_BEHIND_IDS, after):
+            fields += (_SAME, begin[after:], frame)
+        else:
+            found = _SCOPE.match(begin, len(opening))
+            shared.scope = found[0] if found else b""
+            fields += (shared.scope, begin[len(opening) + len(shared.scope) :], frame)
+    return _join([*(shared.head if shared else NO_HEAD), *fields])
+
+
+def pack_copy(event: EncodedEvent) -> bytes:
+    """The fields of one event that shares nothing with its neighbours. Raises as ``pack_events`` does."""
+    begin, frame = _cut(event)
+    facade = (event.facade or "").encode()
+    return _join([event.event_id.encode(), event.type.encode(), facade, _WHOLE, begin, frame])
+
+
+def unpack_events(
+    packed: bytes, session: str, last: int, chain: str, after: int = 0, limit: int = MOST_EVENTS
+) -> list[Entry]:
+    """Events of one append to a stream, at most ``limit`` of those with a sequence above ``after``.
+
+    The last event of the append is at sequence ``last``; ``chain`` is that before its first. Where it is empty nobody
+    asks for the chain, and ``previous`` is empty as well.
+
+    Raises:
+        ValueError: these are not such fields.
+    """
+    fields = packed.split(SEPARATOR)
+    count, odd = divmod(len(fields) - _HEAD_FIELDS, _EVENT_FIELDS)
+    if odd or count < 1:
+        message = f"what is stored at {last} of {session} are no events of an append"
+        raise ValueError(message)
+    shared = _write_shared(fields[:_HEAD_FIELDS], session)
+    skipped = min(count, max(0, after - (last - count)))
+    begin = _HEAD_FIELDS + _EVENT_FIELDS * skipped
+    if chain:
+        for name in fields[_HEAD_FIELDS:begin:_EVENT_FIELDS]:
+            chain = extend_chain(chain, name.decode())
+    entries = list[Entry]()
+    scope = _find_scope(fields, begin)
+    for place in range(begin, len(fields), _EVENT_FIELDS)[:limit]:
+        told = fields[place + _SCOPE_FIELD]
+        scope = scope if told in _MARKS else told
+        event_id, known = fields[place].decode(), shared + scope if told != _WHOLE else None
+        sequence = last - count + skipped + len(entries) + 1
+        entries.append(_read_event(sequence, event_id, chain, known, fields, place))
+        if chain:
+            chain = extend_chain(chain, event_id)
+    return entries
+
+
+def _find_scope(fields: list[bytes], before: int) -> bytes:
+    """The last scope that was told before a place; empty where none was."""
+    for place in range(before - _EVENT_FIELDS, 0, -_EVENT_FIELDS):
+        told = fields[place + _SCOPE_FIELD]
+        if told not in _MARKS:
+            return told
+    return b""
+
+
+def _read_event(
+    sequence: int, event_id: str, chain: str, shared: bytes | None, fields: list[bytes], place: int
+) -> Entry:
+    name, kind, facade, _, rest, frame = fields[place : place + _EVENT_FIELDS]
+    if shared is None:
+        data = b'{"sequence":%d,%b' % (sequence, rest)
+    else:
+        head = (sequence, name, kind, shared, rest)
+        data = b'{"sequence":%d,"eventId":"%b","type":"%b%b%b' % head
+    cut = None
+    if frame:
+        cut = (len(data), len(frame))
+        data += frame + _AFTER_FRAME
+    return Entry(sequence, event_id, kind.decode(), chain, data, cut, facade.decode() or None)
+
+
+def _cut(event: EncodedEvent) -> tuple[bytes, bytes]:
+    """The body before its frame, and the frame; an empty one and the whole body where there is none."""
+    if event.frame is None:
+        return event.body, b""
+    offset, length = event.frame
+    if offset + length + len(_AFTER_FRAME) != len(event.body):
+        message = f"the frame of {event.event_id} is not where readers cut it out"
+        raise ValueError(message)
+    return event.body[:offset], event.body[offset : offset + length]
+
+
+def _join(fields: Sequence[bytes]) -> bytes:
+    packed = SEPARATOR.join(fields)
+    if packed.count(SEPARATOR) != len(fields) - 1:
+        message = "a control character stands in what is to be stored"
+        raise ValueError(message)
+    return packed
