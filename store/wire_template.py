@@ -11,9 +11,8 @@ which all but the lengths of variable-length values are known beforehand.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import orjson
 
@@ -23,9 +22,6 @@ from passerelle.store.connection import pack
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-
-_LONGEST_FRAGMENT: Final = 16
-"""Pieces of a repeated fragment."""
 
 _Sum: TypeAlias = tuple[int, tuple[int, ...]]
 """The length of an argument: its known part, and the placeholders whose lengths are added."""
@@ -85,44 +81,43 @@ def _make_renderer(
 ) -> Callable[[Sequence[bytes]], bytes | None]:
     """A function that writes the call; ``lengths`` are those of the fixed-length values.
 
-    A call is picked from one list: the texts, the lengths, the repeated fragment, and the values behind them.
+    The call is one format. What it asks for is picked from one list: the values, and the lengths behind them.
     """
-    fragment = _find_fragment(pieces)
-    texts = list(dict.fromkeys(piece for piece in pieces if isinstance(piece, bytes)))
     sums = list(dict.fromkeys(piece for piece in pieces if isinstance(piece, tuple)))
-    first: list[_Piece] = [*texts, *sums]
-    at = {piece: index for index, piece in enumerate(first)}
-    values_at = len(at) + 1
-
-    def find(piece: _Piece) -> int:
-        return values_at + piece if isinstance(piece, int) else at[piece]
-
-    picked, index = list[int](), 0
-    while index < len(pieces):
-        recurs = tuple(pieces[index : index + len(fragment)]) == fragment
-        picked.append(len(at) if recurs else find(pieces[index]))
-        index += len(fragment) if recurs else 1
-    pick_fragment, pick_call = _make_picker([*map(find, fragment)]), _make_picker(picked)
+    places = {piece: place - len(sums) for place, piece in enumerate(sums)}
+    text, picked = b"", list[int]()
+    for piece in pieces:
+        match piece:
+            case bytes():
+                text += piece.replace(b"%", b"%%")
+            case int():
+                text += b"%b"
+                picked.append(piece)
+            case _:
+                text += b"%d"
+                picked.append(places[piece])
+    pick = _make_picker(picked)
     pick_fixed, fixed = _make_picker([*lengths]), tuple(lengths.values())
 
     def render(values: Sequence[bytes]) -> bytes | None:
-        if tuple(map(len, pick_fixed(values))) != fixed:
+        measured = [*map(len, values)]
+        if pick_fixed(measured) != fixed:
             return None
-        pool = texts.copy()
+        pool: list[bytes | int] = [*values]
         for known, variable in sums:
             length = known
             for place in variable:
-                length += len(values[place])
-            pool.append(b"%d" % length)
-        pool.append(b"")
-        pool += values
-        pool[values_at - 1] = b"".join(pick_fragment(pool))
-        return b"".join(pick_call(pool))
+                length += measured[place]
+            pool.append(length)
+        return text % pick(pool)
 
     return render
 
 
-def _make_picker(places: Sequence[int]) -> Callable[[Sequence[bytes]], tuple[bytes, ...]]:
+_Item = TypeVar("_Item")
+
+
+def _make_picker(places: Sequence[int]) -> Callable[[Sequence[_Item]], tuple[_Item, ...]]:
     if len(places) > 1:
         return itemgetter(*places)
     # For a single place, itemgetter returns no tuple.
@@ -156,16 +151,6 @@ def _lay_out(
                 text = b""
         text += b"\r\n"
     return [*laid, text]
-
-
-def _find_fragment(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
-    """The run of pieces that saves most, such as the times and ids at the head of each event: it is joined once."""
-    found = Counter(
-        tuple(pieces[begin : begin + length])
-        for length in range(1, _LONGEST_FRAGMENT)
-        for begin in range(len(pieces) - length + 1)
-    )
-    return max(found, key=lambda run: (found[run] - 1) * (len(run) - 1))
 
 
 def quote(texts: Sequence[str]) -> list[bytes]:

@@ -7,6 +7,7 @@ reads in an exchange that it shares with the others. What this process stores wa
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -22,14 +23,15 @@ LOOK_S: Final = 1.0
 
 @dataclass(slots=True)
 class ShardWatch:
-    """Wakes ``on_due(shard)`` for a new first due row, ``on_feed(shard)`` for new rows of the feed; both if it fails.
+    """Tells ``on_due(shard, within_s)`` of a first due row that is new or due, ``on_feed(shard)`` of new feed rows.
 
-    A failure is told like news, for those duties to meet the outage and to know when it is over.
+    A failure is told as both, at once, for those duties to meet the outage and to know when it is over. The row of a
+    lease is moved on all the time while its instance has work, and nobody has to visit a shard for that.
     """
 
     poll: ShardPoll
     duties: Callable[[], frozenset[Shard]]
-    on_due: Callable[[Shard], None]
+    on_due: Callable[[Shard, float], None]
     on_feed: Callable[[Shard], None]
     read_ms: Callable[[Shard], int]
     """The clock of a shard's primary, in ms: where it jumps, a row is due before the visit that was planned for it."""
@@ -47,13 +49,15 @@ class ShardWatch:
         before, self._seen = self._seen, {}
         for shard, found in zip(shards, await self.poll.read_heads(shards), strict=True):
             if isinstance(found, StoreUnavailable):
-                self.on_due(shard)
+                self.on_due(shard, 0.0)
                 self.on_feed(shard)
                 continue
             self._seen[shard] = found
             seen = before.get(shard)
-            is_due = found.due_ms is not None and found.due_ms <= self.read_ms(shard)
-            if seen is None or seen.due != found.due or is_due:
-                self.on_due(shard)
+            wait_ms = math.inf if found.due_ms is None else found.due_ms - self.read_ms(shard)
+            if seen is None or wait_ms <= 0:
+                self.on_due(shard, 0.0)
+            elif seen.due != found.due:
+                self.on_due(shard, wait_ms / 1000)
             if seen is None or seen.feed != found.feed:
                 self.on_feed(shard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ class Shards:
 @dataclass
 class Duties:
     shards: Shards
-    due: set[Shard] = field(default_factory=set[Shard])
+    due: dict[Shard, float] = field(default_factory=dict[Shard, float])
     feed: set[Shard] = field(default_factory=set[Shard])
     now_ms: int = 0
 
@@ -40,7 +41,7 @@ class Duties:
         self.watch = ShardWatch(
             self.shards,
             lambda: self.shards.mine,
-            self.due.add,
+            self.due.__setitem__,
             self.feed.add,
             lambda _shard: self.now_ms,
         )
@@ -84,6 +85,28 @@ async def test_shard_whose_duty_comes_back_is_looked_at_anew() -> None:
     assert await duties.look() == (set(), set())
     shards.mine = frozenset({ONE, TWO})
     assert await duties.look() == ({ONE}, {ONE})
+
+
+async def test_shard_is_visited_when_its_first_row_is_due_and_not_before() -> None:
+    shards = Shards()
+    duties = Duties(shards)
+    await duties.look()
+    shards.heads[ONE] = ShardHeads((b"lease:in_1", b"5000"), b"")
+    assert await duties.look() == ({ONE}, set())
+    assert duties.due == {ONE: 5.0}
+    duties.now_ms = 1_000
+    shards.heads[ONE] = ShardHeads((b"lease:in_1", b"5600"), b"")
+    await duties.look()
+    assert duties.due == {ONE: 4.6}, "moved on: no sooner than that"
+    shards.heads[ONE] = ShardHeads((b"k:x", b"1250"), b"")
+    await duties.look()
+    assert duties.due == {ONE: 0.25}
+    duties.now_ms = 2_000
+    await duties.look()
+    assert duties.due == {ONE: 0.0}
+    shards.heads[ONE] = NOTHING
+    await duties.look()
+    assert duties.due == {ONE: math.inf}, "no row, no visit"
 
 
 async def test_row_that_a_jump_of_the_clock_makes_due_wakes_its_shard() -> None:
