@@ -119,7 +119,9 @@ class RedisFactReader:
         return [found[ref] for ref in refs]
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
-        """Entries with a sequence above ``after``, in order."""
+        """At most ``limit`` events with a sequence above ``after``, in order; none where there are no more."""
+        if limit < 1:
+            return []
         [reply] = await self._ask(stream.shard, _ask_page(stream, after, limit))
         page = read_entries(reply, stream, after, limit)
         if page:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from passerelle.a2a_mapping.members import read_object
+from passerelle.a2a_mapping.members import objects_at, read_object
 from passerelle.core.commands import Authenticator, CommandService
 from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.core.ids import Shard
@@ -67,13 +67,14 @@ class RouteOperation:
         return tuple(step[1:-1] for step in steps if step.startswith("{"))
 
     def list_params(self, kind: Literal["integer", "array"]) -> frozenset[str]:
-        """The parameters of a kind; a query has nothing but texts."""
+        """The parameters of a kind, those that may be absent among them; a query has nothing but texts."""
         properties = wire_schema(self.call.params).get("properties")
         members = properties.items() if isinstance(properties, dict) else ()
         return frozenset(
             name
             for name, schema in members
-            if isinstance(schema, dict) and schema.get("type") == kind
+            if isinstance(schema, dict)
+            and any(form.get("type") == kind for form in (schema, *objects_at(schema, "anyOf")))
         )
 
     @property

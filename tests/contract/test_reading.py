@@ -74,3 +74,4 @@ async def test_page_begins_after_the_position_and_ends_at_the_limit(store: Store
     assert head.sequence == 30
     assert [entry.event_id for entry in rest] == [fact.event_id for fact in batch.events[28:]]
     assert await store.log.read_page(at.stream, 30) == []
+    assert await store.log.read_page(at.stream, 0, 0) == []
