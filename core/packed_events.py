@@ -6,15 +6,14 @@ Fields, with ``SEPARATOR`` between them, which stands in no JSON text:
 
 The envelope of an event is made of them again, byte for byte: ``sequence`` and ``eventId`` to ``runtimeId``, the id
 of the session whose stream it is, the scope, the rest, and the A2A frame with two braces behind it where there is
-one. The scope has the other ids that an event belongs to, each with a comma behind it; ``=`` stands for that of the
-event before. Where it is ``*`` the event shares nothing, and the rest begins behind the sequence: a copy from another
-stream.
+one. The scope has the other ids that an event belongs to, each with a comma behind it; a number ``n`` stands for the
+scope that was written ``n`` others after the first one. Where it is ``*`` the event shares nothing, and the rest begins
+behind the sequence: a copy from another stream.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.event_chain import extend_chain
@@ -30,11 +29,8 @@ MOST_EVENTS: Final = 64
 SEPARATOR: Final = b"\x1f"
 NO_HEAD: Final = (b"", b"", b"")
 """Time, schema version and runtime of events that share nothing."""
-_SAME: Final = b"="
-_NO_SCOPE: Final = b"-"
-"""That of no event: before the first one there is none to be the same as."""
 _WHOLE: Final = b"*"
-_MARKS: Final = (_SAME, _WHOLE)
+_NUMBERS: Final = {b"%d" % number: number for number in range(MOST_EVENTS)}
 _HEAD_FIELDS: Final = len(NO_HEAD)
 _EVENT_FIELDS: Final = 6
 _SCOPE_FIELD: Final = 3
@@ -44,26 +40,12 @@ _HEAD: Final = re.compile(
     rb'"eventId":"[^"]*","type":"[^"]*"'
     rb',"timestamp":"([^"\\]*)","schemaVersion":"([^"\\]*)","runtimeId":"([^"\\]*)"'
 )
-_SCOPE: Final = re.compile(rb'(?:"[A-Za-z]+Id":"[^"\\]*",)*')
-_BEHIND_IDS: Final = (b'"generation":', b'"refs":', b'"payload":')
-"""The members of an envelope that can stand behind its ids."""
-
-
-@dataclass(slots=True)
-class _Shared:
-    """What the events of an append have shared so far; ``text`` is that of ``head`` and the session in an envelope."""
-
-    head: tuple[bytes, ...]
-    text: bytes
-    scope: bytes = _NO_SCOPE
-
-
-def _find_shared(body: bytes, session: str) -> _Shared | None:
-    found = _HEAD.match(body)
-    return _Shared(found.groups(), _write_shared(found.groups(), session)) if found else None
+_BEHIND_SCOPE: Final = (b'"payload":', b'"refs":', b'"generation":')
+"""What may stand behind the scope, the last first."""
 
 
 def _write_shared(head: Sequence[bytes], session: str) -> bytes:
+    """What an envelope says between its type and its scope."""
     text = b'","timestamp":"%b","schemaVersion":"%b","runtimeId":"%b","sessionId":"%b",'
     return text % (*head, session.encode())
 
@@ -74,27 +56,31 @@ def pack_events(events: Sequence[EncodedEvent], session: str) -> bytes:
     Raises:
         ValueError: a frame is not the last member of its payload, or a field has a control character in it.
     """
-    shared: _Shared | None = None
-    fields = list[bytes]()
+    head: Sequence[bytes] = NO_HEAD
+    shared = b""
+    fields, scopes = list[bytes](), dict[bytes, int]()
     for event in events:
         begin, frame = _cut(event)
         name, kind = event.event_id.encode(), event.type.encode()
         fields += (name, kind, (event.facade or "").encode())
-        shared = shared or _find_shared(begin, session)
-        opening = (
-            b"" if shared is None else b'"eventId":"%b","type":"%b%b' % (name, kind, shared.text)
-        )
-        if shared is None or not begin.startswith(opening):
+        if not shared and (found := _HEAD.match(begin)):
+            head = found.group(1, 2, 3)
+            shared = _write_shared(head, session)
+        opening = b'"eventId":"%b","type":"%b%b' % (name, kind, shared)
+        if not shared or not begin.startswith(opening):
             fields += (_WHOLE, begin, frame)
             continue
-        after = len(opening) + len(shared.scope)
-        if begin.startswith(shared.scope, len(opening)) and begin.startswith(_BEHIND_IDS, after):
-            fields += (_SAME, begin[after:], frame)
+        end = len(begin)
+        for member in _BEHIND_SCOPE:
+            place = begin.find(member, len(opening), end)
+            end = place if place >= 0 else end
+        scope = begin[len(opening) : end]
+        if scope in scopes:
+            told = b"%d" % scopes[scope]
         else:
-            found = _SCOPE.match(begin, len(opening))
-            shared.scope = found[0] if found else b""
-            fields += (shared.scope, begin[len(opening) + len(shared.scope) :], frame)
-    return _join([*(shared.head if shared else NO_HEAD), *fields])
+            told, scopes[scope] = scope, len(scopes)
+        fields += (told, begin[end:], frame)
+    return _join([*head, *fields])
 
 
 def pack_copy(event: EncodedEvent) -> bytes:
@@ -126,26 +112,36 @@ def unpack_events(
     if chain:
         for name in fields[_HEAD_FIELDS:begin:_EVENT_FIELDS]:
             chain = extend_chain(chain, name.decode())
+    places = range(begin, len(fields), _EVENT_FIELDS)[:limit]
+    scopes = _list_scopes(fields[_HEAD_FIELDS + _SCOPE_FIELD : places.stop : _EVENT_FIELDS])
     entries = list[Entry]()
-    scope = _find_scope(fields, begin)
-    for place in range(begin, len(fields), _EVENT_FIELDS)[:limit]:
-        told = fields[place + _SCOPE_FIELD]
-        scope = scope if told in _MARKS else told
-        event_id, known = fields[place].decode(), shared + scope if told != _WHOLE else None
-        sequence = last - count + skipped + len(entries) + 1
+    for place in places:
+        number, event_id = skipped + len(entries), fields[place].decode()
+        scope = scopes[number]
+        known = None if scope is None else shared + scope
+        sequence = last - count + number + 1
         entries.append(_read_event(sequence, event_id, chain, known, fields, place))
         if chain:
             chain = extend_chain(chain, event_id)
     return entries
 
 
-def _find_scope(fields: list[bytes], before: int) -> bytes:
-    """The last scope that was told before a place; empty where none was."""
-    for place in range(before - _EVENT_FIELDS, 0, -_EVENT_FIELDS):
-        told = fields[place + _SCOPE_FIELD]
-        if told not in _MARKS:
-            return told
-    return b""
+def _list_scopes(told: Sequence[bytes]) -> list[bytes | None]:
+    """The scope of each event; None of one that shares nothing."""
+    written, scopes = list[bytes](), list[bytes | None]()
+    for one in told:
+        number = _NUMBERS.get(one)
+        if number is not None:
+            if number >= len(written):
+                message = f"no scope {number} was written before"
+                raise ValueError(message)
+            scopes.append(written[number])
+        elif one == _WHOLE:
+            scopes.append(None)
+        else:
+            written.append(one)
+            scopes.append(one)
+    return scopes
 
 
 def _read_event(

@@ -11,11 +11,11 @@ which all but the lengths of variable-length values are known beforehand.
 from __future__ import annotations
 
 import re
-from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
+from passerelle.core.wire.generated import make_picker
 from passerelle.core.wire.record import value
 from passerelle.store.connection import pack
 
@@ -96,8 +96,8 @@ def _make_renderer(
             case _:
                 text += b"%d"
                 picked.append(places[piece])
-    pick = _make_picker(picked)
-    pick_fixed, fixed = _make_picker([*lengths]), tuple(lengths.values())
+    pick = make_picker(picked)
+    pick_fixed, fixed = make_picker([*lengths]), tuple(lengths.values())
 
     def render(values: Sequence[bytes]) -> bytes | None:
         measured = [*map(len, values)]
@@ -112,16 +112,6 @@ def _make_renderer(
         return text % pick(pool)
 
     return render
-
-
-_Item = TypeVar("_Item")
-
-
-def _make_picker(places: Sequence[int]) -> Callable[[Sequence[_Item]], tuple[_Item, ...]]:
-    if len(places) > 1:
-        return itemgetter(*places)
-    # For a single place, itemgetter returns no tuple.
-    return lambda values: tuple([values[place] for place in places])
 
 
 def _lay_out(

@@ -122,6 +122,20 @@ def test_what_events_of_an_append_share_is_written_once() -> None:
     assert len(packed) < sum(len(event.body) for event in events) / 4
 
 
+def test_a_scope_that_comes_back_is_named_by_its_number() -> None:
+    def belong(number: int, **ids: str) -> EncodedEvent:
+        fact = Fact(Scope(session_id=SESSION, thread_id="th_1", **ids), VendorPayload("x.a", {}))
+        return encode_event(Event(f"ev_{number}", TIMES[0], "rt_1", fact))
+
+    events = [belong(1), belong(2, task_id="t_1"), belong(3), belong(4, task_id="t_1")]
+    packed = pack_events(events, SESSION)
+    told = packed.split(SEPARATOR)[6::6]
+    assert told == [b'"threadId":"th_1",', b'"threadId":"th_1","taskId":"t_1",', b"0", b"1"]
+    assert unpack_events(packed, SESSION, 4, "0000000a") == list_entries(events, 1, "0000000a")
+    with pytest.raises(ValueError, match="no scope 2 was written before"):
+        unpack_events(packed.replace(b"\x1f1\x1f", b"\x1f2\x1f"), SESSION, 4, "0000000a")
+
+
 def test_a_control_character_outside_of_json_is_refused() -> None:
     with pytest.raises(ValueError, match="a control character"):
         pack_events([EncodedEvent("ev_\x1f", "x.a", b'"x":1}')], SESSION)
