@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from tests.support.stored_events import mark_type
+
 if TYPE_CHECKING:
     from random import Random
 
@@ -58,38 +60,38 @@ class Place:
     anybodys: bool = False
 
 
-_RESOLVE: Final = (b'"action.resolved"', b'"answer"')
-_CONSUME: Final = (b'"permission.evaluated"', b'"consumes":true')
-_MINT: Final = (b'"policy.changed"', b'"created"')
+_RESOLVE: Final = (mark_type("action.resolved"), b'"answer"')
+_CONSUME: Final = (mark_type("permission.evaluated"), b'"consumes":true')
+_MINT: Final = (mark_type("policy.changed"), b'"created"')
 
 PLACES: Final[dict[Death, Place]] = {
-    Death.BEFORE_OPEN: Place("write", (b'"action.required"',)),
-    Death.AFTER_OPEN: Place("reply", (b'"action.required"',)),
+    Death.BEFORE_OPEN: Place("write", (mark_type("action.required"),)),
+    Death.AFTER_OPEN: Place("reply", (mark_type("action.required"),)),
     Death.BEFORE_INBOX: Place("write", (b'"inbox":[{',)),
     Death.AFTER_INBOX: Place("reply", (b'"inbox":[{',)),
     Death.AFTER_NOTIFY: Place("read", (b"notify:",)),
     Death.AFTER_PUSH: Place(
-        "write", (b'"channel.permission_forwarded"', b'"webpush"', b'"outcome":"sent"')
+        "write", (mark_type("channel.permission_forwarded"), b'"webpush"', b'"outcome":"sent"')
     ),
     Death.IN_WELCOME: Place("reply", (b"ZRANGE", b":inz:", b"REV"), anybodys=True),
     Death.IN_ESCALATION: Place("write", (b'"outcome":"escalated"',)),
     Death.BEFORE_RESOLVE: Place("write", _RESOLVE),
     Death.AFTER_RESOLVE: Place("reply", _RESOLVE),
     Death.AFTER_REPLY: Place("person"),
-    Death.AFTER_CLAIM: Place("reply", (b'"channel.permission_returned"', b'"returning"')),
+    Death.AFTER_CLAIM: Place("reply", (mark_type("channel.permission_returned"), b'"returning"')),
     Death.BEFORE_ARRIVAL: Place("call"),
     Death.AFTER_ARRIVAL: Place("answer"),
     Death.BEFORE_RETURNED: Place(
-        "write", (b'"channel.permission_returned"', b'"outcome":"returned"')
+        "write", (mark_type("channel.permission_returned"), b'"outcome":"returned"')
     ),
-    Death.IN_EXPIRY: Place("write", (b'"action.resolved"', b'"expired"')),
-    Death.IN_LAST_OF_GROUP: Place("write", (b'"action.resolved"', b'"owed"')),
-    Death.IN_SUPERSEDE: Place("write", (b'"action.required"', b'"superseded"')),
+    Death.IN_EXPIRY: Place("write", (mark_type("action.resolved"), b'"expired"')),
+    Death.IN_LAST_OF_GROUP: Place("write", (mark_type("action.resolved"), b'"owed"')),
+    Death.IN_SUPERSEDE: Place("write", (mark_type("action.required"), b'"superseded"')),
     Death.BEFORE_CONSUME: Place("write", _CONSUME),
     Death.AFTER_CONSUME: Place("reply", _CONSUME),
     Death.BEFORE_MINT: Place("write", _MINT),
     Death.AFTER_MINT: Place("reply", _MINT),
-    Death.IN_GRANT_USE: Place("reply", (b'"policy.changed"', b'"used"')),
+    Death.IN_GRANT_USE: Place("reply", (mark_type("policy.changed"), b'"used"')),
     Death.STORE: Place("reply", _RESOLVE),
 }
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tests.chaos.approvals_plan import PLACES, Place
+from tests.support.stored_events import mark_type
 
 if TYPE_CHECKING:
     from tests.chaos.approvals_plan import Errand, Where
 
 GATEWAYS: Final = 2
+_REQUIRED: Final = mark_type("action.required")
 _ACTION: Final = re.compile(rb'"actionId":"(act_[0-9a-z]+)"')
 
 
@@ -41,7 +43,7 @@ class Snare:
 
     def learn(self, data: bytes) -> None:
         """Takes the ids of questions from what opens them."""
-        if b'"action.required"' in data and self.errand.label.encode() in data:
+        if _REQUIRED in data and self.errand.label.encode() in data:
             self.names.update(_ACTION.findall(data))
 
     def fits(self, where: Where, data: bytes) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tests.chaos.plan import AT_STORE, Action, Point
+from tests.support.stored_events import mark_type
 from tests.support.tcp_proxy import Cut
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ LATE_S: Final = 10.0
 _AT_WORK_S: Final = 0.6
 """Into the work of a task, for a kill that meets no particular byte."""
 _CHUNKS_BEFORE: Final = 3
+_COMPLETED: Final = mark_type("task.completed")
 _SENDS: Final = frozenset({"SendMessage", "SendStreamingMessage"})
 _STREAMS: Final = frozenset({*_SENDS, "SubscribeToTask"})
 
@@ -140,7 +142,7 @@ class Traps:
                     waiting = trap
                 case Point.UNSTORED if trap.seen == 2:
                     await self._spring(trap, gateway)
-                case Point.BEFORE_COMPLETION if b'"task.completed"' in data:
+                case Point.BEFORE_COMPLETION if _COMPLETED in data:
                     await self._spring(trap, gateway)
                 case _:
                     pass

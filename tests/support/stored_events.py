@@ -12,6 +12,11 @@ from passerelle.store import keys
 from tests.support.engine import ask
 
 
+def mark_type(kind: str) -> bytes:
+    """How an event of a type is told in the bytes of an append on its way to the store."""
+    return SEPARATOR + kind.encode() + SEPARATOR
+
+
 def list_stored(url: str, stream: StreamRef) -> list[Entry]:
     """The events of a stream as they are stored."""
     rows = cast(
