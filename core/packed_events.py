@@ -6,9 +6,9 @@ Fields, with ``SEPARATOR`` between them, which stands in no JSON text:
 
 The envelope of an event is made of them again, byte for byte: ``sequence`` and ``eventId`` to ``runtimeId``, the id
 of the session whose stream it is, the scope, the rest, and the A2A frame with two braces behind it where there is
-one. The scope has the other ids that an event belongs to, each with a comma behind it; a number ``n`` stands for the
-scope that was written ``n`` others after the first one. Where it is ``*`` the event shares nothing, and the rest begins
-behind the sequence: a copy from another stream.
+one. The scope has the other ids that an event belongs to, each with a comma behind it. A scope that was written before
+is named by its number, from 0. Where it is ``*`` the event shares nothing, and the rest begins behind the sequence: it
+is a copy from another stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.core.events import EncodedEvent
 
 MOST_EVENTS: Final = 64
-"""Of one append."""
+"""How many events one append has at most."""
 SEPARATOR: Final = b"\x1f"
 NO_HEAD: Final = (b"", b"", b"")
 """Time, schema version and runtime of events that share nothing."""

@@ -283,10 +283,10 @@ class RedisEventLog(RedisFactReader):
         for _ in range(_SEARCH_PAGES):
             command = pack("XREVRANGE", keys.entries(stream), upper, "-", "COUNT", _SEARCH_PAGE)
             rows = await self._nodes.query(batch.shard, command, as_entry_rows)
-            if any(
-                e.event_id == wanted for row in rows for e in _read_row(row, stream, 0, MOST_EVENTS)
-            ):
-                return True
+            for row in rows:
+                stored = _read_row(row, stream, 0, MOST_EVENTS, is_chained=False)
+                if any(entry.event_id == wanted for entry in stored):
+                    return True
             if len(rows) < _SEARCH_PAGE:
                 return False
             upper = f"({rows[-1][0].decode()}"
@@ -294,11 +294,7 @@ class RedisEventLog(RedisFactReader):
 
 
 def read_entries(reply: RespValue, stream: StreamRef, after: int, limit: int) -> list[Entry]:
-    """At most so many events above a sequence, of stream entries as XRANGE returns them.
-
-    Raises:
-        ValueError: what is stored are no events.
-    """
+    """Reads the events above a sequence, at most ``limit``, out of stream entries as XRANGE returns them."""
     entries = list[Entry]()
     for row in as_entry_rows(reply):
         entries += _read_row(row, stream, after, limit - len(entries))

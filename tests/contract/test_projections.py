@@ -89,6 +89,30 @@ async def test_new_epoch_of_the_source_repeats_rows_without_doubling_entries(sto
     assert after[-1].event_id == "ev_fresh"
 
 
+@pytest.mark.requirement("I10")
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_repeats_are_known_in_either_form_of_an_entry(store: Store, *, is_old: bool) -> None:
+    """More events than an entry has come at once; those of schema 2 have an entry each."""
+    shard, owner = make_owner()
+    inbox = StreamRef(StreamKind.INBOX, owner)
+    rows = [InboxRow(owner, event(), None, None) for _ in range(70)]
+    await store.projections.advance(SOURCE, shard, "1-0", rows)
+    before = await store.log.read_page(inbox, 0)
+    assert [entry.event_id for entry in before] == [row.event.event_id for row in rows]
+    if is_old:
+        await store.nodes.write(shard, pack("DEL", keys.entries(inbox)))
+        for one in before:
+            members = ("i", one.event_id, "k", one.type, "p", one.previous, "d", one.data)
+            place = f"{one.sequence}-0"
+            await store.nodes.write(shard, pack("XADD", keys.entries(inbox), place, *members))
+    await store.log.bump_epoch(SOURCE, 0)
+    fresh = InboxRow(owner, event("ev_fresh"), None, None)
+    await store.projections.advance(SOURCE, shard, "1-0", [*rows, fresh])
+    after = await store.log.read_page(inbox, 0)
+    assert after[:-1] == before
+    assert (after[-1].event_id, after[-1].sequence) == ("ev_fresh", 71)
+
+
 async def test_inbox_lists_what_is_open_and_drops_what_closed(store: Store) -> None:
     shard, owner = make_owner()
     other = mint("pr", shard)

@@ -28,7 +28,7 @@ LONG_AGO_MS = 1
 async def begin(
     store: Store, count: int = 20, *, open_from: int | None = None, at_once: int = 1
 ) -> Place:
-    """A session with so many events, ``at_once`` of them in each append."""
+    """Makes a session with ``count`` events, ``at_once`` of them in each append."""
     at, stamp = make_place(), ABSENT
     for first in range(1, count + 1, at_once):
         events = tuple(event() for _ in range(first, min(first + at_once, count + 1)))
