@@ -18,7 +18,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
-import watchfiles
 
 from passerelle.core.errors import ConfigInvalid, PasserelleError
 from passerelle.core.payloads.governance import PolicyChanged
@@ -33,6 +32,7 @@ from passerelle.gateway.settings.values import (
     list_quotas,
     make_peer_configs,
 )
+from passerelle.runtime.common.beat import sleep_until_beat
 from passerelle.runtime.observability.logs import configure_logs
 from passerelle.runtime.records.places import Home
 
@@ -100,7 +100,7 @@ async def _tell(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, 
         )
 
 
-_QUIET_MS: Final = 200
+_QUIET_S: Final = 0.2
 """An editor writes a file in several steps."""
 
 
@@ -180,23 +180,25 @@ class Reloading:
         self._log.error("config.refused", fault=fault, kept="the configuration before")
 
     async def _watch(self) -> None:
-        """Looks at the folder: a file that is replaced, or is behind a link that is, has no events of its own."""
+        """Looks at the file behind all links: one that is replaced, or is behind a link that is, has no events.
+
+        One call of the system in each beat is cheaper than a thread that waits for events.
+        """
         path = find_config(self._sources)
         if path is None:
             return
-        known = _digest(path)
-        try:
-            async for _ in watchfiles.awatch(  # pyright: ignore[reportUnknownMemberType]  # a parameter that is not used
-                path.absolute().parent,
-                debounce=_QUIET_MS,
-                recursive=False,
-            ):
-                found = _digest(path)
-                if found != known:
-                    known = found
-                    self._wanted.set()
-        except OSError as error:
-            self._log.warning("config.unwatched", file=str(path), reason=str(error))
+        seen, known = _stat(path), _digest(path)
+        while True:
+            await sleep_until_beat()
+            before, seen = seen, _stat(path)
+            if seen == before:
+                continue
+            while (again := await _stat_later(path)) != seen:
+                seen = again
+            found = _digest(path)
+            if found != known:
+                known = found
+                self._wanted.set()
 
 
 def _explain(reading: LoadResult) -> str | None:
@@ -212,3 +214,17 @@ def _digest(path: Path) -> bytes | None:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError:
         return None
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    """What differs once a file is written or replaced; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+async def _stat_later(path: Path) -> tuple[int, int, int] | None:
+    await asyncio.sleep(_QUIET_S)
+    return _stat(path)

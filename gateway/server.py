@@ -30,12 +30,12 @@ from starlette.types import ASGIApp
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.connections import ConnectionTable
 from passerelle.gateway.request_path import settle_protocol
+from passerelle.runtime.common.beat import until_beat
 from passerelle.runtime.common.version import SERVER
 
 if TYPE_CHECKING:
     from uvicorn.server import Protocols
 
-_TICK_S: Final = 1.0
 _HANDSHAKE_S: Final = 15.0
 """For TLS, as for the head of a request."""
 _LOOK_S: Final = 0.005
@@ -85,7 +85,8 @@ class PromptServer(uvicorn.Server):
         # Each tick draws the Date header anew, which has whole seconds.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), _TICK_S)
+                async with asyncio.timeout(until_beat(asyncio.get_running_loop().time())):
+                    await self._ending.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

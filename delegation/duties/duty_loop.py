@@ -213,6 +213,11 @@ def make_duties(
     keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
     keeper.on_epoch = settings.note_epoch or repair.note_epoch
     watch = ShardWatch(
-        store.shard_poll, lambda: keeper.duties, due.wake, relay.wake, writes.read_ms
+        store.shard_poll,
+        lambda: keeper.duties,
+        due.wake,
+        relay.wake,
+        writes.read_ms,
+        is_alone=lambda: keeper.is_alone,
     )
     return Duties(keeper, due, relay, factless_writes, taking, repair, view_rebuild, watch, log)

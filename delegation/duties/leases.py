@@ -15,7 +15,9 @@ An instance that stood still (a machine that slept, a process that got no CPU) f
 unseen. Who opens a run then has them extended at once, and does not wait for the next round.
 
 A shard in which we drive nothing and have written nothing lately costs no writes: our lease rests there, and is woken
-by whatever enters our set (``store/lua/lease.lua``). It is looked at as often, so nothing here knows the difference.
+by whatever enters our set (``store/lua/lease.lua``). Nobody takes it over for minutes, so it is asked for seldom and
+believed for longer: until our incarnation is asked for, without which nothing enters our set. From then on it is a
+lease like any other, and no longer than one.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.leases import Lease, LeaseLost, LeaseWish
+from passerelle.runtime.common.beat import until_beat
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -40,8 +43,14 @@ if TYPE_CHECKING:
 
 LEASE_MS: Final = 5_000
 _EXTENSIONS_PER_LEASE: Final = 8
-_REST_ROUNDS: Final = 4
+_REST_ROUNDS: Final = 8
 """A lease that rests, in a shard where nothing was written lately, is extended once in so many rounds."""
+_EXTENSIONS_AT_REST: Final = 5
+"""Rounds in each lease while every one rests: at the moments at which other loops look too."""
+_REST_LEASES: Final = 4
+"""A lease that rests is believed for so many leases from its last extension; the store keeps it for sixty and more."""
+_ASKED_S: Final = 90.0
+"""Nothing that was made for our incarnation so long ago is still on its way to the store: its lease may rest again."""
 _HASTE: Final = 4
 """So many times as often while somebody may have died."""
 _QUIET: Final = 3
@@ -73,8 +82,12 @@ class LeaseHold:
     """Of the shard, as the store told it last."""
     seen: int = 0
     """The epoch since which what is driven here was compared with our set."""
+    extended_s: float = -math.inf
+    """When the last extension that was answered began."""
     rests: bool = False
-    """Whether the last extension wrote nothing."""
+    """Whether the last extension wrote nothing, and nobody has asked for ``driver`` since."""
+    asked_s: float = -math.inf
+    """When somebody asked for ``driver`` last: its run may be on its way into our set."""
 
 
 @dataclass(slots=True)
@@ -116,6 +129,12 @@ class LeaseKeeper:
     """Until then ``_duties`` are what a look at every lease would find, unless one of them changes."""
     _refused: set[Shard] = field(default_factory=set["Shard"])
     _round: int = 0
+    _extended_s: float = math.inf
+    """When the last round began."""
+    _said_s: float = -math.inf
+    """When we last said that we live."""
+    _is_at_rest: bool = False
+    """Whether every lease rested in the last round."""
     _extending: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One at a time: an answer that is older than a lease opened since would read as its loss."""
     _regain_failed_s: float = -math.inf
@@ -134,10 +153,14 @@ class LeaseKeeper:
         Raises:
             StoreUnavailable: we hold no lease there; nothing may be opened.
         """
-        hold = self._holds[shard.number]
-        if not self._is_held(hold):
+        hold, now_s = self._holds[shard.number], self.clock()
+        if not hold.held or now_s >= hold.until_s:
             reason = "the lease of this instance is lost"
             raise StoreUnavailable(reason, "no")
+        hold.asked_s = now_s
+        if hold.rests:
+            # The store counts a lease from when the run enters our set, which is after this.
+            hold.rests, hold.until_s = False, min(hold.until_s, now_s + self.lease_ms / 1000)
         return hold.driver
 
     def find_sender(self, shard: Shard) -> Incarnation | None:
@@ -164,10 +187,14 @@ class LeaseKeeper:
         return self._duties
 
     def _look_at_duties(self, now_s: float) -> None:
+        lease_s = self.lease_ms / 1000
         mine = {
-            shard: hold.until_s
+            shard: until_s
             for shard, hold in zip(ALL_SHARDS, self._holds, strict=True)
-            if hold.duty and hold.held and now_s < hold.until_s
+            if hold.duty
+            and hold.held
+            # A lease that rests is believed for longer; others go by our word that we live.
+            and now_s < (until_s := min(hold.until_s, max(hold.extended_s, self._said_s) + lease_s))
         }
         self._duties_until_s = min(mine.values(), default=math.inf)
         if mine.keys() != self._duties:
@@ -177,11 +204,22 @@ class LeaseKeeper:
     def pause_s(self) -> float:
         """Until the next extension: shorter while another instance is silent, or has a duty that should be ours.
 
-        Its lease runs out at a time of its own, and its runs wait for the first instance that sees it.
+        Its lease runs out at a time of its own, and its runs wait for the first instance that sees it. Longer while
+        every lease rests.
         """
         pause_s = self.lease_ms / 1000 / _EXTENSIONS_PER_LEASE
-        waits = self._is_one_silent or not self._wanted <= self.duties
-        return pause_s / _HASTE if waits and not self._is_away else pause_s
+        if self._is_away:
+            return pause_s
+        if self._is_one_silent or not self._wanted <= self.duties:
+            return pause_s / _HASTE
+        if self._is_at_rest:
+            return until_beat(self.clock(), self.lease_ms / 1000 / _EXTENSIONS_AT_REST)
+        return pause_s
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other instance has said lately that it lives."""
+        return len(self._awake) <= 1 and not self._is_one_silent
 
     async def start(self) -> None:
         """Opens every lease.
@@ -246,7 +284,8 @@ class LeaseKeeper:
         try:
             await self._announce()
         except StoreUnavailable as error:
-            # Not known who lives: the last view holds. Leases are tried all the same.
+            # Not known who lives: the last view holds. Leases are tried all the same, also those that rest.
+            self._extended_s = -math.inf
             self.log.info("lease.view_old", reason=error.reason)
         async with self._extending:
             failures = await self._extend_all(self._list_urgent())
@@ -274,8 +313,10 @@ class LeaseKeeper:
             self.log.warning("lease.not_released", shards=len(failures), reason=failures[0].reason)
 
     async def _announce(self) -> None:
+        before_s = self.clock()
         seen = await self.leases.announce(self.instance)
-        now_s, longest_ms = self.clock(), self.lease_ms / _EXTENSIONS_PER_LEASE * _QUIET
+        self._said_s, self._duties_until_s = before_s, -math.inf
+        now_s, longest_ms = self.clock(), self._quiet_s * 1000
         awake = {name for name, silent_ms in seen.items() if silent_ms <= longest_ms}
         self._is_one_silent = len(awake) < len(seen)
         self._silent = {
@@ -300,7 +341,7 @@ class LeaseKeeper:
             if isinstance(answer, StoreUnavailable):
                 failed[wish.shard] = answer
             else:
-                self._note(wish.shard, answer, before_s)
+                self._note(wish, answer, before_s)
         results = [*failed.values()]
         if self.clock() - before_s < _SILENT_S:
             results = await asyncio.gather(*map(self._extend, failed), return_exceptions=True)
@@ -309,18 +350,27 @@ class LeaseKeeper:
         return self._sort_failures(results)
 
     def _list_urgent(self) -> list[Shard]:
-        """All, but for most of those that rest: half of such a lease is left when its turn comes."""
+        """All, but for most of those that rest; after a standstill all, since others may have taken our duties."""
+        last_s, self._extended_s = self._extended_s, self.clock()
         self._round += 1
-        if self._is_away or self._is_one_silent:
+        if self._is_away or self._is_one_silent or self._extended_s - last_s > self._quiet_s:
+            self._is_at_rest = False
             return [*ALL_SHARDS]
-        return [
+        awake = {
             shard
             for shard, hold in zip(ALL_SHARDS, self._holds, strict=True)
-            if (shard.number - self._round) % _REST_ROUNDS == 0
-            or not (hold.held and hold.rests)
+            if not (hold.held and hold.rests)
             or hold.duty != (shard in self._wanted)
             or not self.is_quiet(shard)
-        ]
+        }
+        self._is_at_rest = not awake
+        turn = self._round % _REST_ROUNDS
+        return [one for one in ALL_SHARDS if one in awake or one.number % _REST_ROUNDS == turn]
+
+    @property
+    def _quiet_s(self) -> float:
+        """An instance that was silent for longer may have died."""
+        return self.lease_ms / 1000 / _EXTENSIONS_PER_LEASE * _QUIET
 
     async def _empty_sets(self) -> list[StoreUnavailable]:
         refused, self._refused = self._refused, set()
@@ -331,7 +381,7 @@ class LeaseKeeper:
 
     async def _extend(self, shard: Shard) -> None:
         before_s, wish = self.clock(), self._wish(shard, self._list_living())
-        self._note(shard, await self.leases.extend(wish, self.lease_ms), before_s)
+        self._note(wish, await self.leases.extend(wish, self.lease_ms), before_s)
 
     def _list_living(self) -> tuple[str, ...]:
         return tuple(sorted({*self._awake, *self._silent, self.instance}))
@@ -344,7 +394,7 @@ class LeaseKeeper:
             opens=not hold.held,
             wants_duty=wants_duty,
             seen=hold.seen,
-            may_rest=self.is_quiet(shard),
+            may_rest=self.clock() - hold.asked_s > _ASKED_S and self.is_quiet(shard),
             living=living if wants_duty else (),
         )
 
@@ -352,14 +402,18 @@ class LeaseKeeper:
         """What is driven in a shard was compared with our set under this epoch; the next extension says so."""
         self._holds[shard.number].seen = epoch
 
-    def _note(self, shard: Shard, answer: Lease | LeaseLost, before_s: float) -> None:
+    def _note(self, wish: LeaseWish, answer: Lease | LeaseLost, before_s: float) -> None:
+        shard = wish.shard
         hold = self._holds[shard.number]
         self._duties_until_s = -math.inf
         match answer:
             case Lease(duty=duty):
                 self._compare(shard, hold, answer)
-                hold.held, hold.duty = True, duty
-                hold.until_s = before_s + self.lease_ms / 1000
+                is_unchanged = answer.found_ms == answer.until_ms
+                hold.rests = wish.may_rest and is_unchanged and hold.asked_s < before_s
+                hold.held, hold.duty, hold.extended_s = True, duty, before_s
+                leases = _REST_LEASES if hold.rests else 1
+                hold.until_s = before_s + self.lease_ms / 1000 * leases
             case LeaseLost():
                 was_held, hold.held, hold.duty = hold.held, False, False
                 if was_held:
@@ -377,7 +431,6 @@ class LeaseKeeper:
             hold.seen = answer.epoch
         if hold.held and answer.found_ms is not None and answer.found_ms < hold.until_ms:
             self.on_loss(shard, known)
-        hold.rests = answer.found_ms == answer.until_ms
         hold.until_ms, hold.epoch = answer.until_ms, answer.epoch
         if answer.epoch != known:
             self.on_epoch(shard, answer.epoch)

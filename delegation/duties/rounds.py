@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.runtime.common.beat import BEAT_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 LONGEST_S: Final = 15.0
 """A visit is never further away than this. What other instances write into our shards is seen by ``ShardWatch``."""
-_BEAT_S: Final = 0.25
-"""Visits that nothing hurries fall on the same moments, and share an exchange with the store."""
 AFTER_FAILURE_S: Final = 0.25
 _AT_ONCE: Final = 64
 
@@ -117,7 +116,8 @@ class Rounds:
         now_s = asyncio.get_running_loop().time()
         if pause_s < self.longest_s:
             return now_s + max(pause_s, 0.0)
-        return math.ceil((now_s + self.longest_s) / _BEAT_S) * _BEAT_S
+        # Visits that nothing hurries share an exchange with the store.
+        return math.ceil((now_s + self.longest_s) / BEAT_S) * BEAT_S
 
     def _hold(self, shard: Shard, reason: str) -> None:
         """An outage hits every shard again and again; it is told once."""

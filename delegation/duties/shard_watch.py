@@ -1,4 +1,4 @@
-"""A look, once a second, at all shards whose duties are ours: other instances store there without telling.
+"""A look at all shards whose duties are ours, once a second while others live: they store there without telling.
 
 Where nothing is found that was not there before, nobody is woken: a shard in which nothing happens costs two short
 reads in an exchange that it shares with the others. What this process stores wakes the duties by itself.
@@ -6,19 +6,21 @@ reads in an exchange that it shares with the others. What this process stores wa
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.runtime.common.beat import sleep_until_beat
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.shard_poll import ShardHeads, ShardPoll
 
-LOOK_S: Final = 1.0
+_ALONE_S: Final = 5.0
+"""While no other instance lives: what a command of an operator stores is seen so soon."""
 
 
 @dataclass(slots=True)
@@ -35,13 +37,19 @@ class ShardWatch:
     on_feed: Callable[[Shard], None]
     read_ms: Callable[[Shard], int]
     """The clock of a shard's primary, in ms: where it jumps, a row is due before the visit that was planned for it."""
+    is_alone: Callable[[], bool] = lambda: False
+    """Whether no other instance lives."""
     _seen: dict[Shard, ShardHeads] = field(default_factory=dict["Shard", "ShardHeads"])
 
     async def run(self) -> None:
         """Looks until cancelled."""
+        looked_s = -math.inf
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
+            await sleep_until_beat()
+            now_s = monotonic()
+            if now_s - looked_s >= _ALONE_S or not self.is_alone():
+                looked_s = now_s
+                await self.look()
 
     async def look(self) -> None:
         """One look at every shard."""

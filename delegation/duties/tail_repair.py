@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.delegation.runs.lost_tail import has_event
+from passerelle.runtime.common.beat import sleep_until_beat
 from passerelle.runtime.common.concurrency import join_all
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from passerelle.store.log import RedisEventLog
     from passerelle.store.maintenance import DriverSet
 
-_TICK_S: Final = 0.5
 _TRY_AGAIN_S: Final = 0.5
 _RECENT_S: Final = 90.0
 _AT_ONCE: Final = 64
@@ -119,7 +119,7 @@ class TailRepair:
         """Looks for losses that nobody else would notice, and for runs that nobody drives, until cancelled."""
         opened, looked_s = self.count_opened(), monotonic()
         while True:
-            await asyncio.sleep(_TICK_S)
+            await sleep_until_beat()
             now, now_s = self.count_opened(), monotonic()
             if now == opened and now_s - looked_s < self.look_s:
                 continue

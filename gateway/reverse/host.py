@@ -29,6 +29,7 @@ from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegi
 from passerelle.peers.reverse.cards import BroughtCards
 from passerelle.peers.reverse.local import Served
 from passerelle.protocol.reverse_frames import Registered
+from passerelle.runtime.common.beat import sleep_until_beat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine
@@ -133,7 +134,7 @@ class Host:
         try:
             while True:
                 await self._guard(self._look_around())
-                await asyncio.sleep(self.round_s)
+                await sleep_until_beat(self.round_s)
         finally:
             for task in tuple(self._work):
                 task.cancel()

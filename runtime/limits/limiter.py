@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
+from passerelle.runtime.common.beat import sleep_until_beat
 from passerelle.runtime.limits.account import Account
 from passerelle.runtime.limits.limit import Limit
 
@@ -78,7 +79,7 @@ class Limiter:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._round_s)
+            await sleep_until_beat(self._round_s)
             await self._renew()
 
     async def _renew(self) -> None:

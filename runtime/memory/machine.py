@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from passerelle.runtime.common.beat import sleep_until_beat
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -50,7 +52,6 @@ def choose_budget(memory_bytes: int) -> int:
     return max(LEAST, min(_MOST, memory_bytes // _PART))
 
 
-_EVERY_S: Final = 1.0
 _REST: Final = 50
 """Giving back takes so small a part of the time, at most: 20 ms for 280 MB, and less than one where little is free."""
 _SLACK_BYTES: Final = 33_554_432
@@ -92,16 +93,16 @@ async def give_back() -> None:
         return
     least = read_resident()
     large = least + _SLACK_BYTES
-    pause_s = _EVERY_S
     while True:
-        await asyncio.sleep(pause_s)
-        pause_s = _EVERY_S
-        if read_resident() > large:
+        await sleep_until_beat()
+        resident = read_resident()
+        if resident > large:
             began_s = time.monotonic()
             trim(0)
-            if read_resident() > least + _SLACK_BYTES and gc.isenabled():
+            resident = read_resident()
+            if resident > least + _SLACK_BYTES and gc.isenabled():
                 gc.collect()
                 trim(0)
-                least = read_resident()
-            pause_s = max(_EVERY_S, _REST * (time.monotonic() - began_s))
-        least = min(least, read_resident())
+                least = resident = read_resident()
+            await asyncio.sleep(_REST * (time.monotonic() - began_s))
+        least = min(least, resident)

@@ -87,3 +87,49 @@ async def test_edit_takes_hold_and_a_bad_one_is_named_and_changes_nothing(tmp_pa
                 return 'passerelle_config_reloads_total{outcome="ok"} 6.0' in metrics
 
             assert await wait_until(reread, 10, "the hang-up makes it read again")
+
+
+async def test_file_that_is_replaced_or_behind_a_link_that_is_turned_takes_hold(
+    tmp_path: Path,
+) -> None:
+    async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
+        config = tmp_path / "passerelle.yaml"
+        settings = yaml.safe_load(config.read_text())
+
+        def write(where: Path, key: str) -> Path:
+            client = {"name": key, "key_hash": hash_key(Secret(key)), "may_call": ["*"]}
+            where.write_text(yaml.safe_dump({**settings, "clients": [client]}))
+            return where
+
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as http:
+
+            async def knows(key: str) -> bool:
+                headers = {"Authorization": f"Bearer {key}", "A2A-Version": "1.0"}
+                answer = await http.get(f"/agents/{AGENT}/tasks", headers=headers)
+                return answer.status_code == 200
+
+            write(tmp_path / "next.yaml", "key-one").replace(config)
+            assert await wait_until(partial(knows, "key-one"), 10, "another file has its name")
+            for turn in ("two", "three"):
+                (tmp_path / turn).mkdir()
+                write(tmp_path / turn / "passerelle.yaml", f"key-{turn}")
+            data = tmp_path / "current"
+            data.symlink_to("two")
+            link = tmp_path / "link"
+            link.symlink_to("current/passerelle.yaml")
+            link.replace(config)
+            assert await wait_until(partial(knows, "key-two"), 10, "it is a link now")
+            turned = tmp_path / "turned"
+            turned.symlink_to("three")
+            turned.replace(data)
+            assert await wait_until(partial(knows, "key-three"), 10, "a link on its way is turned")
+            config.unlink()
+            faulty = "passerelle_config_faulty 1.0"
+
+            async def is_missed() -> bool:
+                return faulty in (await http.get("/metrics")).text
+
+            assert await wait_until(is_missed, 10, "the file is gone, and that is said")
+            assert await knows("key-three")
+            write(config, "key-one")
+            assert await wait_until(partial(knows, "key-one"), 10, "it is there again")

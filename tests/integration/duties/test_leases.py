@@ -187,6 +187,100 @@ async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
     await one.duties.stop()
 
 
+async def test_lease_that_rests_is_believed_until_its_instance_is_asked_for(
+    instances: Instances,
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", clock=clock, runs=False)
+    keeper, other = one.duties.keeper, Shard(8)
+    await keeper.start()
+    await keeper.extend()
+    assert keeper.held == len(ALL_SHARDS)
+    clock.now_s += 12
+    assert keeper.held == len(ALL_SHARDS), "nobody takes over a lease that rests"
+    assert keeper.duties == frozenset(), "others go by our word that we live"
+    driver = keeper.drives(SHARD)
+    clock.now_s += 3
+    assert keeper.find_sender(SHARD) is driver
+    clock.now_s += 2.1
+    assert keeper.find_sender(SHARD) is None
+    with pytest.raises(StoreUnavailable):
+        keeper.drives(SHARD)
+    assert keeper.drives(other) == Incarnation("in_one", 1)
+    clock.now_s += 3
+    assert keeper.held == 0, "each ends at last"
+    await one.duties.stop()
+
+
+async def test_lease_that_was_asked_for_does_not_rest_while_its_run_may_be_on_its_way(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", clock=clock, runs=False)
+    keeper = one.duties.keeper
+    await keeper.start()
+    await keeper.extend()
+    extend_each = keeper.leases.extend_each
+    wished: list[LeaseWish] = []
+    late = [SHARD]
+
+    async def ask_meanwhile(
+        wishes: Sequence[LeaseWish], lease_ms: int
+    ) -> list[Lease | LeaseLost | StoreUnavailable]:
+        wished[:] = wishes
+        answers = [*await extend_each(wishes, lease_ms)]
+        while late:
+            keeper.drives(late.pop())
+        return answers
+
+    monkeypatch.setattr(keeper.leases, "extend_each", ask_meanwhile)
+    clock.now_s += 10
+    await keeper.extend()
+    assert {wish.shard for wish in wished} == ALL, "after a standstill all are asked for"
+    clock.now_s += 5.1
+    assert keeper.held == len(ALL_SHARDS) - 1, "the answer was older than whoever asked"
+    for _ in range(8):
+        clock.now_s += 1
+        await keeper.extend()
+        assert SHARD in {wish.shard for wish in wished if not wish.may_rest}
+    monkeypatch.setattr(keeper.leases, "extend_each", extend_each)
+    for _ in range(100):
+        clock.now_s += 1
+        await keeper.extend()
+    clock.now_s += 8
+    assert keeper.held == len(ALL_SHARDS), "it rests again"
+    await one.duties.stop()
+
+
+async def test_rounds_at_rest_ask_for_each_lease_in_its_turn_and_for_what_is_awake_each_time(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", clock=clock, runs=False)
+    keeper = one.duties.keeper
+    await keeper.start()
+    await keeper.extend()
+    asked: list[Shard] = []
+    extend_each = keeper.leases.extend_each
+
+    async def note(
+        wishes: Sequence[LeaseWish], lease_ms: int
+    ) -> list[Lease | LeaseLost | StoreUnavailable]:
+        asked.extend(wish.shard for wish in wishes)
+        return [*await extend_each(wishes, lease_ms)]
+
+    monkeypatch.setattr(keeper.leases, "extend_each", note)
+    for _ in range(8):
+        clock.now_s += keeper.pause_s
+        await keeper.extend()
+    assert sorted(asked) == [*ALL_SHARDS]
+    assert keeper.pause_s == pytest.approx(1.0)  # pyright: ignore[reportUnknownMemberType]  # not typed there
+    keeper.drives(SHARD)
+    await keeper.extend()
+    assert keeper.pause_s == 0.625, "eight times in a lease"
+    await one.duties.stop()
+
+
 async def test_lease_that_has_run_out_unseen_is_regained_by_one_extension_for_all_that_wait(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from asyncio import Event, create_task
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ import pytest
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.ports.shard_poll import ShardHeads
+from passerelle.delegation.duties import shard_watch
 from passerelle.delegation.duties.shard_watch import ShardWatch
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +53,36 @@ class Duties:
         self.feed.clear()
         await self.watch.look()
         return set(self.due), set(self.feed)
+
+
+async def test_who_is_alone_looks_seldom_and_at_once_when_another_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shards = Shards()
+    duties = Duties(shards)
+    watch, now_s, looked_s, end = duties.watch, 100.0, list[float](), Event()
+
+    async def pass_time() -> None:
+        nonlocal now_s
+        now_s += 1
+        if now_s == 112:
+            watch.is_alone = lambda: False
+        if now_s > 115:
+            end.set()
+            await Event().wait()
+
+    async def read_heads(shards: Sequence[Shard]) -> list[ShardHeads | StoreUnavailable]:
+        looked_s.append(now_s)
+        return [NOTHING for _ in shards]
+
+    monkeypatch.setattr(shard_watch, "sleep_until_beat", pass_time)
+    monkeypatch.setattr(shard_watch, "monotonic", lambda: now_s)
+    monkeypatch.setattr(shards, "read_heads", read_heads)
+    watch.is_alone = lambda: True
+    looking = create_task(watch.run())
+    await end.wait()
+    looking.cancel()
+    assert looked_s == [101, 106, 111, 112, 113, 114, 115]
 
 
 async def test_shard_is_woken_once_for_what_is_new() -> None:
