@@ -58,7 +58,7 @@ Section = Callable[[Asked], AsyncGenerator[Row]]
 
 async def measure_a2a(asked: Asked) -> AsyncGenerator[Row]:
     """What a caller over A2A gets, and what it costs."""
-    async for row in measure_work(Length(2, 1.0) if asked.short else Length(5, 1.5), asked.base):
+    async for row in measure_work(Length(2, 1.0) if asked.short else Length(12, 0.7), asked.base):
         yield row
     async for row in measure_idle():
         yield row
