@@ -1,10 +1,10 @@
 """Work of all kinds: an agent called directly, and through the gateway that keeps every task.
 
 The kinds take turns at one gateway, and rounds alternate: directly, then through the gateway and that of another tree,
-in either order. So a neighbour's noise meets all sides, and each ratio is made of rounds that followed each other. Rounds
-are short and many: of five rounds of four seconds each, the medians of one tree beside itself lay a tenth apart. CPU
-of the gateway is measured by that of the agent **called directly**: behind the gateway the agent is dearer, which would
-flatter.
+in either order. So a neighbour's noise meets all sides, and each ratio is made of rounds that followed each other.
+Rounds are short and many: of five rounds of four seconds each, the medians of one tree beside itself lay a tenth apart.
+CPU of the gateway is measured by that of the agent **called directly**: behind the gateway the agent is dearer, which
+would flatter.
 """
 
 from __future__ import annotations
