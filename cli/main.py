@@ -58,6 +58,14 @@ owner_token: Final = typer.Typer(
     rich_markup_mode=None,
 )
 
+store_verbs: Final = typer.Typer(
+    name="store",
+    help="The store: what is in it.",
+    epilog="Example: passerelle store stats",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
 tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
@@ -72,6 +80,7 @@ app.add_typer(devices, name="devices")
 app.add_typer(deliveries, name="deliveries")
 app.add_typer(agents)
 app.add_typer(owner_token)
+app.add_typer(store_verbs)
 
 ConfigFlag = Annotated[
     Path | None,
@@ -331,6 +340,32 @@ def rotate(
 @owner_token.callback()
 def _group_token() -> None:
     """The token of the owner: rotate."""
+
+
+@store_verbs.command(epilog="Example: passerelle store stats --config passerelle.yaml")
+def stats(
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, sizes in bytes.")] = False,
+) -> None:
+    """Measure what the store has in it, also beside a gateway that runs."""
+    import json
+
+    from passerelle.cli.store_stats import run_stats
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    found = run(run_stats(settings))
+    for line in (json.dumps(found.to_json(), indent=2),) if as_json else found.lines:
+        print(line)
+
+
+@store_verbs.callback()
+def _group_store() -> None:
+    """The store: what is in it."""
 
 
 def _name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:

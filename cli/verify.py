@@ -10,13 +10,12 @@ gateway works: what moved meanwhile is looked at again. Facts and records are ne
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
+from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import read_shard
 from passerelle.core.machine import read_loaded
 from passerelle.core.policy.edited_rules import EditedRules
@@ -38,16 +37,14 @@ from passerelle.delegation.verification.stream import (
     count_events,
     look_at,
 )
-from passerelle.store.data_directory import read_stamp
-from passerelle.store.engine import EmbeddedEngine
-from passerelle.store.engine_process import EngineSettings
-from passerelle.store.store import Store, StoreSettings
+from passerelle.gateway.store_setup import reach_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from passerelle.core.batch import Loaded
     from passerelle.gateway.settings.model import Settings
+    from passerelle.store.store import Store
 
 _AT_ONCE: Final = 256
 _LOOKS: Final = 8
@@ -56,27 +53,14 @@ _LOOKS: Final = 8
 async def run_verify(
     settings: Settings, session: str | None = None, *, rebuild: bool = False, repair: bool = False
 ) -> VerifyReport:
-    """Opens the store of the settings, verifies it, and closes it. With ``repair`` it is repaired on the way.
+    """Verifies the store of the settings, also beside a gateway. With ``repair`` it is repaired on the way.
 
     Raises:
-        DirectoryInUse: a gateway has the data directory open.
         ConfigInvalid: there is no store in the data directory.
         NotFound: there is no such session.
         EngineFailed, StoreUnavailable: the store cannot be opened or read.
     """
-    data_dir = settings.data_dir
-    async with AsyncExitStack() as stack:
-        if settings.redis_url is not None:
-            url = settings.redis_url.get_secret_value()
-        else:
-            if not data_dir.is_dir() or read_stamp(data_dir) is None:
-                raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
-            wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
-            url = (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url
-        opened = await Store.open(
-            StoreSettings(url, settings.blob_place, durability=settings.store.durability)
-        )
-        store = await stack.enter_async_context(opened)
+    async with reach_store(settings) as store:
         return await verify_store(store, session, rebuild=rebuild, repair=repair)
 
 

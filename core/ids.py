@@ -82,6 +82,10 @@ class Shard:
 ALL_SHARDS: Final = tuple(Shard(number) for number in range(SHARDS))
 
 
+_DIGITS: Final = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
+"""To the digits that ``int`` reads."""
+_TIME_END: Final = 12
+"""Behind shard and time of an id, counted from its prefix."""
 _SPELLING: Final = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
 
 
@@ -147,6 +151,17 @@ def derive_id(prefix: str, shard: Shard, *parts: str) -> str:
 def derive_shard(*parts: str) -> Shard:
     """The shard of something that has a name and no id of ours."""
     return ALL_SHARDS[_digest(parts)[0] % SHARDS]
+
+
+def read_minted_ms(identifier: str) -> int:
+    """When an id of ours was minted, in ms; of a derived one this says nothing.
+
+    Raises:
+        ValueError: the text is not an id of ours.
+    """
+    shard_of(identifier)
+    time = identifier.partition("_")[2][2:_TIME_END].translate(_DIGITS)
+    return int(time[:-2], 32) << 10 | int(time[-2:], 32)
 
 
 def read_shard(identifier: str) -> Shard | None:

@@ -1,17 +1,22 @@
-"""Opening the store of the settings: waited for while it comes up, and what it can lose is said."""
+"""Opens the store of the settings: for a gateway, which waits while it comes up, and for one command."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.back_off import find_pause
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.store.data_directory import read_stamp
+from passerelle.store.engine import EmbeddedEngine, find_running
+from passerelle.store.engine_process import EngineSettings
 from passerelle.store.failures import REASONS
 from passerelle.store.store import Store, StoreSettings
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import AsyncGenerator
 
     from structlog.typing import FilteringBoundLogger
 
@@ -32,6 +37,36 @@ LOSSES: Final[dict[StoreDurability, str]] = {
     "service": "what the service says; nothing of it is checked here",
 }
 """What each kind of store can lose of what it has acknowledged."""
+
+
+@asynccontextmanager
+async def reach_store(settings: Settings) -> AsyncGenerator[Store]:
+    """The store of the settings for one command: that of a gateway that runs, or opened for the command.
+
+    Raises:
+        ConfigInvalid: there is no store in the data directory, or the server cannot be used.
+        DirectoryInUse: a gateway that has the data directory is starting or going away.
+        EngineFailed, StoreUnavailable: the store cannot be opened.
+    """
+    async with AsyncExitStack() as stack:
+        url = await _find_url(stack, settings)
+        opened = await Store.open(
+            StoreSettings(url, settings.blob_place, durability=settings.store.durability)
+        )
+        yield await stack.enter_async_context(opened)
+
+
+async def _find_url(stack: AsyncExitStack, settings: Settings) -> str:
+    if settings.redis_url is not None:
+        return settings.redis_url.get_secret_value()
+    data_dir = settings.data_dir
+    if not data_dir.is_dir() or read_stamp(data_dir) is None:
+        raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
+    running = find_running(data_dir)
+    if running is not None:
+        return running
+    wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
+    return (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url
 
 
 async def open_store(

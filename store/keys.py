@@ -320,6 +320,36 @@ def links(shard: Shard, principal: str) -> str:
     return _key(shard, "lk", principal)
 
 
+KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "history": ("e",),
+    "sessions": ("s", "ts", "open"),
+    "threads": ("th",),
+    "tasks": ("t",),
+    "approvals": ("a",),
+    "inboxes": ("in", "inh", "ino", "inz", "inc"),
+    "lists of tasks": ("idx",),
+    "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
+    "grants and rules": ("g", "ru"),
+    "webhooks": ("tg", "stuck", "cb"),
+    "idempotency": ("idem",),
+    "limits": ("lim",),
+    "agents": ("ag", "agw", "agb", "hab"),
+    "tasks that agents share": ("kt", "ke", "ki"),
+    "instances and duties": (
+        *("own", "les", "duty", "due", "feed", "meta", "hw", "inst"),
+        *("probe", "runtime", "owner"),
+    ),
+}
+"""What an operator calls that which keys are for, and how the keys of each begin behind their tag."""
+_PARTS: Final = re.compile(r"\{[0-3][0-9a-f]\}:([a-z]+)(?::(.+))?", re.DOTALL)
+
+
+def read_parts(key: str) -> tuple[str, str]:
+    """How a key begins behind its tag, and what comes then; empty texts where it is none of ours."""
+    match = _PARTS.fullmatch(key)
+    return ("", "") if match is None else (match[1], match[2] or "")
+
+
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"

@@ -24,6 +24,7 @@ from passerelle.store.connection import pack
 from passerelle.store.due import RedisDueRows, RedisShardPoll
 from passerelle.store.failures import retry
 from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
+from passerelle.store.inventory import RedisInventory
 from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
 from passerelle.store.log import RedisEventLog, RedisFactReader
@@ -108,6 +109,7 @@ class Store:
         self.replicas = RedisReplicas(nodes)
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
+        self.inventory = RedisInventory(nodes)
         self.views = RedisViews(nodes)
         self.blobs = blobs
         self.copies = copies

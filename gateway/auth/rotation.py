@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.auth.access import find_place
 from passerelle.gateway.auth.owner import rotate_owner_token
+from passerelle.gateway.store_setup import reach_store
 from passerelle.runtime.common.sealer import SETTING
-from passerelle.store.data_directory import read_stamp
-from passerelle.store.engine import EmbeddedEngine, find_running
-from passerelle.store.engine_process import EngineSettings
-from passerelle.store.store import Store, StoreSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,12 +27,8 @@ async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[S
         Conflict: somebody else made another one at the same moment.
         EngineFailed, StoreUnavailable: the store cannot be opened, read or written.
     """
-    async with AsyncExitStack() as stack:
-        url = await _find_store(stack, settings)
-        opened = await Store.open(
-            StoreSettings(url, settings.blob_place, durability=settings.store.durability)
-        )
-        place = find_place(settings, await stack.enter_async_context(opened))
+    async with reach_store(settings) as store:
+        place = find_place(settings, store)
         if place is None:
             raise ConfigInvalid(
                 SETTING,
@@ -44,16 +36,3 @@ async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[S
                 "delete the file there and start again",
             )
         return await rotate_owner_token(place, key_lost=key_lost), place.path
-
-
-async def _find_store(stack: AsyncExitStack, settings: Settings) -> str:
-    if settings.redis_url is not None:
-        return settings.redis_url.get_secret_value()
-    data_dir = settings.data_dir
-    if not data_dir.is_dir() or read_stamp(data_dir) is None:
-        raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
-    running = find_running(data_dir)
-    if running is not None:
-        return running
-    wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
-    return (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url

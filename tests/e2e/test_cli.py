@@ -21,10 +21,10 @@ from passerelle.runtime.common.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
-    *("init", "serve", "demo", "check", "verify", "key", "signing-key", "token"),
+    *("init", "serve", "demo", "check", "verify", "key", "signing-key", "token", "store"),
     *("agents", "approvals", "deliveries", "devices", "tasks", "sessions"),
 )
-BESIDE_GATEWAYS: Final = {"token"}
+BESIDE_GATEWAYS: Final = {"token", "store"}
 """Groups whose verbs open the store themselves, as ``verify`` does."""
 
 

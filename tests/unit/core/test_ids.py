@@ -20,6 +20,7 @@ from passerelle.core.ids import (
     expose,
     is_own_context,
     parse_facade,
+    read_minted_ms,
     read_shard,
     shard_of,
 )
@@ -38,6 +39,7 @@ def test_a_minted_id_carries_its_shard_and_is_known_as_ours(
     prefix: str, shard: Shard, now_ms: int, entropy: int
 ) -> None:
     minted = compose_id(prefix, shard, now_ms, entropy)
+    assert read_minted_ms(minted) == now_ms
     assert minted.startswith(f"{prefix}_{shard.tag}")
     assert read_shard(minted) == shard_of(minted) == shard
 

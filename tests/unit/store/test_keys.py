@@ -76,6 +76,17 @@ def test_leak_check_knows_what_lives_for_good_and_nothing_else(shard: Shard, num
     assert not any(keys.PERMANENT.fullmatch(key) for key in expiring_keys(shard, number))
 
 
+@given(shards, st.integers(0, 2**80 - 1))
+def test_every_key_is_of_one_kind_that_an_operator_knows(shard: Shard, number: int) -> None:
+    kinds = [prefix for prefixes in keys.KINDS.values() for prefix in prefixes]
+    assert len(set(kinds)) == len(kinds)
+    for key in (*permanent_keys(shard, number), *expiring_keys(shard, number)):
+        prefix, rest = keys.read_parts(key)
+        assert prefix in kinds
+        assert key == f"{{{shard.tag}}}:{prefix}{':' if rest else ''}{rest}"
+    assert keys.read_parts("somebody:else") == keys.read_parts("{zz}:e:x") == ("", "")
+
+
 def test_session_is_the_head_of_its_stream() -> None:
     session = compose_id("se", Shard(3), 1, 1)
     assert keys.entity(EntityRef(EntityKind.SESSION, session)) == keys.head(
