@@ -88,6 +88,8 @@ class Creating:
     projections: Projections
     find_peer: Callable[[str], Peer]
     conditions: Conditions
+    check_room: Callable[[], None] = lambda: None
+    """Raises StoreUnavailable where no new task is taken."""
 
     async def create(
         self, principal: Principal, command: CreateTask, idem: str | None
@@ -107,6 +109,7 @@ class Creating:
                 f"a hidden task takes the scope {AccessScope.OPERATE}", scope=AccessScope.OPERATE
             )
         self.find_peer(command.agent)
+        self.check_room()
         check_content(command)
         _check_scope(command.scope)
         parent = await self._find_parent(principal, command)

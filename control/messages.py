@@ -49,6 +49,8 @@ class Messages:
     find_peer: Callable[[str], Peer]
     ids: Ids
     bounds: MessageBounds = field(default_factory=MessageBounds)
+    check_room: Callable[[], None] = lambda: None
+    """Raises StoreUnavailable where no new task is taken."""
 
     async def submit(
         self, principal: Principal, command: SubmitTurn, idem: str | None
@@ -115,6 +117,7 @@ class Messages:
         referred: Referred,
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and makes its driver."""
+        self.check_room()
         plan = await self.planning.plan(command, peer)
         if referred.tasks:
             plan = replace(

@@ -40,7 +40,7 @@ from passerelle.gateway.settings.values import (
     make_peer_configs,
 )
 from passerelle.gateway.span_export import open_spans
-from passerelle.gateway.store_setup import open_store
+from passerelle.gateway.store_setup import fit_engine, open_store
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.reverse.cards import Dialling
 from passerelle.peers.reverse.local import LocalLinks
@@ -54,6 +54,7 @@ from passerelle.permission_bridge.devices.web_push import Pushing
 from passerelle.permission_bridge.governing.rulebook import RuleFollowing
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import SkewWatch
+from passerelle.runtime.common.memory_watch import MemoryWatch
 from passerelle.runtime.common.replica_watch import ReplicaWatch
 from passerelle.runtime.common.signatures import Signer
 from passerelle.runtime.limits.costs import Spending
@@ -70,6 +71,7 @@ from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
+from passerelle.store.fullness import Fullness
 from passerelle.webhooks.deliveries import Deliveries
 from passerelle.webhooks.job import DeliveryDeps
 from passerelle.webhooks.sender import WebhookSender
@@ -209,6 +211,7 @@ async def _start_engine(
     wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
     engine = await EmbeddedEngine.start(wanted)
     stack.push_async_callback(engine.stop)
+    await fit_engine(engine, settings, structlog.get_logger("passerelle"))
     return engine
 
 
@@ -224,8 +227,16 @@ async def _open_store(
 
 
 def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[None]:
-    skew = SkewWatch(store.clock, outages.log)
-    return ReplicaWatch(store.replicas, outages.log, skew.look).watch()
+    skew, memory = SkewWatch(store.clock, outages.log), MemoryWatch(store.memory, outages.log)
+
+    def after() -> None:
+        skew.look()
+        memory.look()
+
+    def hurries() -> bool:
+        return store.memory.fullness is not Fullness.ROOMY
+
+    return ReplicaWatch(store.replicas, outages.log, after, hurries).watch()
 
 
 def _make_hub(store: Store, outages: Outages) -> Hub:

@@ -42,6 +42,7 @@ from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import describe_skew
+from passerelle.runtime.common.memory_watch import describe_memory
 from passerelle.runtime.common.replica_watch import describe_replicas
 from passerelle.runtime.common.signatures import make_jwks_route
 from passerelle.runtime.limits.gate import StreamSeats
@@ -237,6 +238,7 @@ def _make_routes(
             policy=gateway.terms.rulebook.warning,
             replicas=describe_replicas(gateway.store.replicas),
             clock=describe_skew(gateway.store.clock),
+            memory=describe_memory(gateway.store.memory),
         )
 
     return [

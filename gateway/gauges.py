@@ -31,6 +31,8 @@ def watch(gateway: Gateway) -> None:
     gateway.metrics.store.replicas_missing.set_function(lambda: replicas.are_missing)
     clock = gateway.store.clock
     gateway.metrics.store.clock_skew.set_function(lambda: clock.skew_ms / 1000)
+    memory = gateway.store.memory
+    gateway.metrics.store.memory_share.set_function(lambda: memory.fullest.share)
     gateway.metrics.store.primaries_alone.set_function(lambda: len(replicas.alone))
     gateway.metrics.look(watch_agents(gateway.peers))
 

@@ -181,6 +181,7 @@ def _make_messages(
         find_peer=deps.find_peer,
         ids=deps.ids,
         bounds=deps.message_bounds,
+        check_room=services.store.memory.check_room,
     )
 
 
@@ -261,7 +262,14 @@ def _make_task_handlers(
         records=records,
         models=models,
         outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, deps.outputs),
-        creating=Creating(turns, ownership, store.projections, deps.find_peer, working.conditions),
+        creating=Creating(
+            turns,
+            ownership,
+            store.projections,
+            deps.find_peer,
+            working.conditions,
+            store.memory.check_room,
+        ),
         starting=Starting(
             turns,
             ownership,

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_LAST_S: Final = 2.0
+_GROWN: Final = 0.9
+"""What fills so much of a limit is older than the limit, or the machine has become smaller."""
+_GROWN_TO: Final = 0.75
+"""How much it fills of the larger one."""
 _TELL_EVERY_S: Final = 10.0
 _LASTING: Final = (REASONS["NOAUTH"], REASONS["WRONGPASS"], REASONS["NOPERM"])
 """Reasons that no waiting ends: somebody has to change a setting."""
@@ -37,6 +41,24 @@ LOSSES: Final[dict[StoreDurability, str]] = {
     "service": "what the service says; nothing of it is checked here",
 }
 """What each kind of store can lose of what it has acknowledged."""
+
+
+async def fit_engine(engine: EmbeddedEngine, settings: Settings, log: FilteringBoundLogger) -> None:
+    """Gives the engine its memory limit, before anything is written. What has outgrown a default gets more.
+
+    Raises:
+        ConfigInvalid: the store is larger than what the configuration lets it have.
+        StoreUnavailable: the engine does not answer.
+    """
+    limit, used = settings.memory.find_engine_limit(), (await engine.read_memory()).used
+    is_grown = limit > 0 and used >= limit * _GROWN
+    if is_grown and settings.memory.engine_bytes is None:
+        limit = round(used / _GROWN_TO)
+    elif limit and used >= limit:
+        raise ConfigInvalid("memory.engine_bytes", f"the store uses {used:,} bytes already")
+    await engine.set_memory_limit(limit)
+    tell = log.warning if is_grown else log.info
+    tell("engine.memory", used_bytes=used, limit_bytes=limit or None)
 
 
 @asynccontextmanager

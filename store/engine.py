@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.core.back_off import find_pause
 from passerelle.core.errors import EngineFailed, PasserelleError
+from passerelle.store.connection import read_url
 from passerelle.store.data_directory import (
     DirectoryLock,
     close_to_others,
@@ -40,6 +41,9 @@ from passerelle.store.engine_process import (
     spawn,
     wait_ready,
 )
+from passerelle.store.fullness import MemoryReport, read_memory
+from passerelle.store.info import parse_info
+from passerelle.store.topology import ask_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +119,23 @@ class EmbeddedEngine:
     def url(self) -> str:
         """What a store connects to."""
         return f"unix://{self.socket_path}"
+
+    async def set_memory_limit(self, limit_bytes: int) -> None:
+        """Changes its limit, for its further lives, too; 0: none.
+
+        Raises:
+            StoreUnavailable: it does not answer.
+        """
+        self.settings = replace(self.settings, maxmemory_bytes=limit_bytes)
+        await ask_once(read_url(self.url), "CONFIG", "SET", "maxmemory", limit_bytes)
+
+    async def read_memory(self) -> MemoryReport:
+        """What it uses, and of how much.
+
+        Raises:
+            StoreUnavailable: it does not answer.
+        """
+        return read_memory(parse_info(await ask_once(read_url(self.url), "INFO", "memory")))
 
     async def stop(self, within_s: float = 10.0) -> None:
         """Ends the engine (at least 2 s are given to it), removes the socket, frees the lock last."""

@@ -16,6 +16,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.store.batcher import BATCH_LIMIT, Batcher
 from passerelle.store.clock import ServerTime
 from passerelle.store.failures import READ_ONLY, Redirected, retry, try_again
+from passerelle.store.fullness import MemoryReport
 from passerelle.store.replication import ReplicationView, inherit
 from passerelle.store.topology import Sentinels, find_topology
 
@@ -53,6 +54,7 @@ class Node:
         """Limits calls that nobody waits for to one batch, so that a caller's call is queued behind at most that."""
         self.time = ServerTime()
         self.replication = ReplicationView()
+        self.memory = MemoryReport()
         self.acts_alone = False
         """It was promoted and has no replica: acts do not wait for one."""
 

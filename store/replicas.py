@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store import keys
 from passerelle.store.connection import pack
+from passerelle.store.fullness import read_memory
 from passerelle.store.info import parse_info
 from passerelle.store.replication import acts_alone, observe, read_report
 
@@ -68,12 +69,12 @@ class RedisReplicas:
         return confirmed
 
     async def look(self) -> None:
-        """Asks every primary who it is, what time it has, and whether it has replicas.
+        """Asks every primary who it is, what time it has, how full it is, and whether it has replicas.
 
         Raises:
             StoreUnavailable: a primary does not answer.
         """
-        ask = pack("INFO", "server", "replication", "stats")
+        ask = pack("INFO", "server", "replication", "stats", "memory")
         nodes, sent_s = self._nodes.all, monotonic()
         answers = await asyncio.gather(*(node.reads.call(ask) for node in nodes))
         now_s = monotonic()
@@ -81,6 +82,7 @@ class RedisReplicas:
             told = parse_info(answer[0])
             if (micros := told.get("server_time_usec")) is not None:
                 node.time.note(int(micros) // 1000, sent_s, now_s)
+            node.memory = read_memory(told)
             if self.counts:
                 node.replication = observe(node.replication, read_report(told), now_s)
                 node.acts_alone = acts_alone(node.replication, self.alone_after_s, now_s)

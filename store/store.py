@@ -23,6 +23,7 @@ from passerelle.store.clock import StoreClock
 from passerelle.store.connection import pack
 from passerelle.store.due import RedisDueRows, RedisShardPoll
 from passerelle.store.failures import retry
+from passerelle.store.fullness import StoreMemory
 from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
 from passerelle.store.inventory import RedisInventory
 from passerelle.store.leases import RedisLeases
@@ -107,6 +108,7 @@ class Store:
         self.callbacks = RedisCallbacks(nodes)
         self.habits = RedisHabits(nodes)
         self.replicas = RedisReplicas(nodes)
+        self.memory = StoreMemory(nodes)
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
         self.inventory = RedisInventory(nodes)

@@ -32,6 +32,8 @@ class Readiness:
     """What is wrong with the replicas of the store; it makes nobody unready, either."""
     clock: str | None = None
     """How far the clocks of this machine and the store are apart, if far; nobody is unready for it."""
+    memory: str | None = None
+    """How full the store is, if it is nearly full: what is there goes on, so nobody is unready for it."""
 
 
 Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
@@ -55,6 +57,7 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
                 "policy": readiness.policy,
                 "replicas": readiness.replicas,
                 "clock": readiness.clock,
+                "memory": readiness.memory,
             }
             said = {name: text for name, text in noted.items() if text}
             return _answer(200, {"status": "ready"} | said)

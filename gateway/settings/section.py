@@ -42,7 +42,12 @@ from passerelle.core.errors import InvalidInput
 from passerelle.delegation.runs.outputs import OutputTerms
 from passerelle.runtime.common.durations import Duration, parse_duration
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.memory.machine import LEAST, choose_budget, read_memory
+from passerelle.runtime.memory.machine import (
+    LEAST,
+    choose_budget,
+    choose_engine_limit,
+    read_memory,
+)
 from passerelle.store.info import StoreDurability
 
 if TYPE_CHECKING:
@@ -85,6 +90,21 @@ class MemorySettings(Section):
         "most half. Over it a caller gets 429 or 503 with `Retry-After`, and an agent is read later. "
         "Absent: a quarter of the memory of the machine or its control group, at most 1 GiB.",
     )
+
+    engine_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Of the embedded engine, beside that of this process. From 80 % on `/readyz`, the log and a metric "
+        "say so; from 90 % on new tasks are refused, with 503 and `Retry-After`, and those that are there go on. 0: "
+        "no limit. Absent: half of the memory of the machine or its control group, at least 256 MiB; a store that is "
+        "larger already gets more, which the log says at the start.",
+    )
+
+    def find_engine_limit(self) -> int:
+        """Bytes of the embedded engine; 0: no limit."""
+        if self.engine_bytes is not None:
+            return self.engine_bytes
+        return choose_engine_limit(read_memory())
 
     def find_budget(self) -> int:
         """The budget in bytes."""

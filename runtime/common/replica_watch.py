@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROUND_S: Final = 5.0
 """A primary has to be seen before it is lost, or what is promoted in its place is not known for that."""
-_MISSING_ROUND_S: Final = 1.0
+_FAST_ROUND_S: Final = 1.0
 """While something waits."""
 
 
@@ -29,6 +29,8 @@ class ReplicaWatch:
     log: FilteringBoundLogger
     after: Callable[[], None] = lambda: None
     """Called after each look."""
+    hurries: Callable[[], bool] = lambda: False
+    """Whether what a look tells changes fast."""
     round_s: float = ROUND_S
     _told: tuple[str, ...] = ()
 
@@ -37,7 +39,8 @@ class ReplicaWatch:
         return NewsFollowing("replicas", self._look, None, self.log, self._find_round_s).repeat()
 
     def _find_round_s(self) -> float:
-        return min(_MISSING_ROUND_S, self.round_s) if self.replicas.are_missing else self.round_s
+        is_fast = self.replicas.are_missing or self.hurries()
+        return min(_FAST_ROUND_S, self.round_s) if is_fast else self.round_s
 
     async def _look(self) -> None:
         # Where the store is away, who waits for a replica goes on waiting.

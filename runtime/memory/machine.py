@@ -30,6 +30,8 @@ _LIMITS: Final = (
 )
 _PART: Final = 4
 _MOST: Final = 1_073_741_824
+_ENGINE_PART: Final = 2
+_ENGINE_LEAST: Final = 268_435_456
 LEAST: Final = 67_108_864
 """A budget under this would not take what requests and answers may be."""
 
@@ -45,6 +47,11 @@ def read_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
         if text.isdecimal():
             found = min(found, int(text))
     return found
+
+
+def choose_engine_limit(memory_bytes: int) -> int:
+    """Half of it, at least 256 MiB: the engine needs as much again while it writes its log anew under load."""
+    return max(_ENGINE_LEAST, memory_bytes // _ENGINE_PART)
 
 
 def choose_budget(memory_bytes: int) -> int:

@@ -104,6 +104,11 @@ class StoreMetrics:
             "How far the clock of the store is ahead of that of this machine.",
             registry=registry,
         )
+        self.memory_share: Final = Gauge(
+            "passerelle_store_memory_share",
+            "Of its memory limit, what the fullest primary uses; 0 without a limit.",
+            registry=registry,
+        )
         self.primaries_alone: Final = Gauge(
             "passerelle_primaries_alone",
             "Promoted primaries without a replica at which messages and webhooks are sent all the same.",

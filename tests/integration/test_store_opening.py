@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,11 +16,14 @@ import structlog
 from structlog.testing import capture_logs
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.gateway.settings import section
 from passerelle.gateway.settings.model import Settings
-from passerelle.gateway.store_setup import LOSSES, open_store
+from passerelle.gateway.settings.section import MemorySettings
+from passerelle.gateway.store_setup import LOSSES, fit_engine, open_store
+from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.engine_process import EngineSettings, build_command
-from passerelle.store.store import Store
+from passerelle.store.store import Store, StoreSettings
 from tests.support.engine import ask, end_process, run_server, start_process
 from tests.support.failover import run_pair
 from tests.support.ports import find_free_port
@@ -61,6 +66,61 @@ async def test_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> Non
         assert lines[0]["event"] == "store.awaited"
         async with start_late(opening, tmp_path, path) as store:
             await store.probe()
+
+
+@pytest.mark.parametrize("set_bytes", [None, 0, 50_000_000])
+async def test_engine_has_the_limit_that_is_set_in_all_its_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_bytes: int | None
+) -> None:
+    monkeypatch.setattr(section, "read_memory", lambda: 600_000_000)
+    settings = Settings.model_validate(
+        {"data_dir": str(tmp_path / "state"), "memory": {"engine_bytes": set_bytes}}
+    )
+    wanted = 300_000_000 if set_bytes is None else set_bytes
+    async with await EmbeddedEngine.start(EngineSettings(settings.data_dir)) as engine:
+        assert await tell_limit(engine, settings) == ("info", wanted or None)
+        assert (await engine.read_memory()).limit == wanted
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+
+        async def is_kept() -> bool:
+            try:
+                return (await engine.read_memory()).limit == wanted
+            except StoreUnavailable:
+                return False
+
+        await wait_until(lambda: engine.restarts == 1 and engine.pid, 20, "it lives again")
+        await wait_until(is_kept, 20, "the limit is that of before")
+
+
+async def test_store_that_has_outgrown_a_default_gets_more_and_what_is_set_is_not_exceeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(section, "choose_engine_limit", choose_little)
+    settings = Settings.model_validate({"data_dir": str(tmp_path / "state")})
+    async with await EmbeddedEngine.start(EngineSettings(settings.data_dir)) as engine:
+        ask(engine.url, "SET", "{00}:idem:filler", b"x" * 8_000_000, "EX", 600)
+        used = (await engine.read_memory()).used
+        level, limit = await tell_limit(engine, settings)
+        assert (level, limit) == ("warning", (await engine.read_memory()).limit)
+        assert limit is not None
+        assert used / 0.8 < limit < used / 0.7
+        async with await Store.open(StoreSettings(engine.url, tmp_path / "blobs")) as store:
+            await store.probe()
+        small = settings.model_copy(update={"memory": MemorySettings(engine_bytes=7_000_000)})
+        with pytest.raises(ConfigInvalid, match=r"memory\.engine_bytes: the store uses .* already"):
+            await tell_limit(engine, small)
+
+
+def choose_little(_memory_bytes: int) -> int:
+    return 7_000_000
+
+
+async def tell_limit(engine: EmbeddedEngine, settings: Settings) -> tuple[str, int | None]:
+    with capture_logs() as lines:
+        await fit_engine(engine, settings, structlog.get_logger("passerelle"))
+    [said] = [line for line in lines if line["event"] == "engine.memory"]
+    return said["log_level"], said["limit_bytes"]
 
 
 @pytest.mark.parametrize("wait", ["0s", "300ms"])
