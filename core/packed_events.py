@@ -58,28 +58,28 @@ def pack_events(events: Sequence[EncodedEvent], session: str) -> bytes:
     """
     head: Sequence[bytes] = NO_HEAD
     shared = b""
-    fields, scopes = list[bytes](), dict[bytes, int]()
+    fields, scopes = list[bytes](), dict[bytes, bytes]()
     for event in events:
         begin, frame = _cut(event)
         name, kind = event.event_id.encode(), event.type.encode()
-        fields += (name, kind, (event.facade or "").encode())
+        facade = event.facade.encode() if event.facade else b""
         if not shared and (found := _HEAD.match(begin)):
             head = found.group(1, 2, 3)
             shared = _write_shared(head, session)
-        opening = b'"eventId":"%b","type":"%b%b' % (name, kind, shared)
+        opening = b'"eventId":"' + name + b'","type":"' + kind + shared
         if not shared or not begin.startswith(opening):
-            fields += (_WHOLE, begin, frame)
+            fields += (name, kind, facade, _WHOLE, begin, frame)
             continue
-        end = len(begin)
+        place, end = len(opening), len(begin)
         for member in _BEHIND_SCOPE:
-            place = begin.find(member, len(opening), end)
-            end = place if place >= 0 else end
-        scope = begin[len(opening) : end]
-        if scope in scopes:
-            told = b"%d" % scopes[scope]
-        else:
-            told, scopes[scope] = scope, len(scopes)
-        fields += (told, begin[end:], frame)
+            found_at = begin.find(member, place, end)
+            if found_at >= 0:
+                end = found_at
+        scope = begin[place:end]
+        told = scopes.get(scope)
+        if told is None:
+            told, scopes[scope] = scope, b"%d" % len(scopes)
+        fields += (name, kind, facade, told, begin[end:], frame)
     return _join([*head, *fields])
 
 
