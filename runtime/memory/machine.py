@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from passerelle.runtime.common.beat import sleep_until_beat
+from passerelle.runtime.common.beat import BEAT_S, sleep_until_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,5 +111,5 @@ async def give_back() -> None:
                 gc.collect()
                 trim(0)
                 least = resident = read_resident()
-            await asyncio.sleep(_REST * (time.monotonic() - began_s))
+            await asyncio.sleep(_REST * (time.monotonic() - began_s) - BEAT_S)
         least = min(least, resident)
