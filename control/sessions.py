@@ -6,6 +6,7 @@ by command is in it from then on.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,14 @@ from passerelle.control.task_changes import check_version
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.ids import Shard, derive_shard
-from passerelle.core.index_changes import SESSIONS, UNSEEN
+from passerelle.core.index_changes import SESSIONS, UNSEEN, list_session
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
-from passerelle.core.ports.projections import IndexRow
 from passerelle.core.session import machine
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.requests import SessionChanged
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
-from passerelle.core.wire.times import format_ms, parse_ms
+from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.task_lists import CHUNK
 from passerelle.runtime.records.task_pages import read_token, write_token
@@ -124,14 +124,9 @@ class Sessions:
     async def _list_now(self, held: Held) -> None:
         """In the list before the answer; the relay writes the same row, so a failure loses nothing."""
         record = held.record
-        if isinstance(record, SessionRecord) and record.title is not None:
-            at_ms = parse_ms(record.created_at)
-            try:
-                await self.records.projections.index_now(
-                    IndexRow(record.owner, SESSIONS, record.session_id, at_ms)
-                )
-            except StoreUnavailable:
-                return
+        for row in list_session(record) if isinstance(record, SessionRecord) else ():
+            with suppress(StoreUnavailable):
+                await self.records.projections.index_now(row)
 
     async def list_sessions(self, principal: Principal, query: ListSessions) -> JsonObject:
         """One page: ``sessions``, and ``nextPageToken`` where there may be more.

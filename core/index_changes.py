@@ -85,14 +85,18 @@ def derive_index_changes(
             feed = True
         if isinstance(record, TaskRecord):
             index += list_rows(earlier if isinstance(earlier, TaskRecord) else None, record)
-        if isinstance(record, SessionRecord) and record.title is not None:
-            named.append(_list_session(record))
+        if isinstance(record, SessionRecord):
+            named += list_session(record)
     times = tuple((row.facade, row.at_ms) for row in index if row.part != "gone")
     return IndexChanges(tuple(opened), times, (*index, *named), feed)
 
 
-def _list_session(record: SessionRecord) -> IndexRow:
-    return IndexRow(record.owner, SESSIONS, record.session_id, parse_ms(record.created_at))
+def list_session(record: SessionRecord) -> tuple[IndexRow, ...]:
+    """The row that a session has in its owner's list of sessions: one with a title has one."""
+    if record.title is None:
+        return ()
+    at_ms = parse_ms(record.created_at)
+    return (IndexRow(record.owner, SESSIONS, record.session_id, at_ms),)
 
 
 def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow, ...]:

@@ -14,12 +14,19 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import TaskId, expose, parse_facade
-from passerelle.core.index_changes import UNSEEN, find_part, is_open, list_rows
+from passerelle.core.index_changes import (
+    SESSIONS,
+    UNSEEN,
+    is_open,
+    list_rows,
+    list_session,
+)
 from passerelle.core.machine import read_loaded
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.principal import Principal
 from passerelle.core.read_models.tasks import show_tasks
 from passerelle.core.read_models.thread import show_thread
+from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
@@ -116,18 +123,26 @@ def expect_rows(record: TaskRecord) -> tuple[IndexRow, ...]:
     return () if record.status is Status.ARCHIVED else list_rows(None, record)
 
 
+def expect_all_rows(look: Look, tasks: dict[str, TaskRecord]) -> Iterator[IndexRow]:
+    """The rows of a session's tasks, and its own."""
+    for record in tasks.values():
+        yield from expect_rows(record)
+    for other in look.states.values():
+        if isinstance(other, SessionRecord):
+            yield from list_session(other)
+
+
 async def _compare_index(
     store: Store, look: Look, tasks: dict[str, TaskRecord], owed: list[FeedRow]
 ) -> list[Problem]:
     found: list[Problem] = []
     coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
-    for record in tasks.values():
-        for row in expect_rows(record):
-            parts = await store.views.find_parts(row.owner, row.agent, row.facade)
-            part = find_part(record)
-            if part not in parts and (row.owner, row.agent, row.facade) not in coming:
-                detail = f"is not in the list of {part} tasks of its owner"
-                found.append(Problem("unlisted", look.session, row.facade, detail))
+    for row in expect_all_rows(look, tasks):
+        parts = await store.views.find_parts(row.owner, row.agent, row.facade)
+        if row.part not in parts and (row.owner, row.agent, row.facade) not in coming:
+            what = "sessions" if row.agent == SESSIONS else f"{row.part} tasks"
+            detail = f"is not in the list of {what} of its owner"
+            found.append(Problem("unlisted", look.session, row.facade, detail))
     return found
 
 

@@ -20,6 +20,7 @@ from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.projections import fill_inbox, read_entity, sees_question
 from passerelle.delegation.verification.rebuild import (
     compare_rebuilt,
+    expect_all_rows,
     expect_rows,
     list_former,
     read_owed,
@@ -75,9 +76,8 @@ async def repair_session(store: Store, session: str, *, has_lost: bool = False) 
 async def _write_anew(store: Store, look: Look) -> None:
     tasks = {one.task_id: one for one in look.states.values() if isinstance(one, TaskRecord)}
     await _write_session(store, look, tasks)
-    for record in tasks.values():
-        for row in expect_rows(record):
-            await store.views.put_row(row)
+    for row in expect_all_rows(look, tasks):
+        await store.views.put_row(row)
     for record, owner in list_former(look, tasks):
         facade = expose(TaskId(record.task_id), record.exposure)
         for agent in (UNSEEN, record.kind):

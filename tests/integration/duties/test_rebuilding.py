@@ -15,9 +15,13 @@ import pytest
 from passerelle.cli.verify import verify_store
 from passerelle.core.batch import EntityRef
 from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.index_changes import SESSIONS
+from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import PARTS, IndexPart
+from passerelle.core.session import machine
 from passerelle.delegation.verification.report import DERIVED
+from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances
@@ -257,4 +261,72 @@ async def test_row_that_is_too_many_is_named_and_taken_out(
         ask(instances.url, "HSET", keys.inbox_open(HOME, OWNER.key), asked[1].id, "{}")
     assert await list_problems(store) != []
     assert (await verify_store(store, repair=True)).repaired != []
+    await check_views(store, stories, asked)
+
+
+async def name_session(story: Story) -> str:
+    """Gives the session of a story a title; one that was not begun is made for it."""
+    held = await story.writes.load([story.session])
+    decision = story.writes.begin(story.session.id, held)
+    if decision.state(story.session) is None:
+        created = SessionCreated(OWNER.key, OWNER.tenant, OWNER.id)
+        decision.add(machine.decide(None, machine.BeginSession(story.session.id, created)))
+    record = decision.state(story.session)
+    assert isinstance(record, machine.SessionRecord)
+    titled = machine.RelabelSession(SessionUpdated(title=f"of {story.session.id}"))
+    decision.add(machine.decide(record, titled))
+    written = await story.writes.commit(decision, held, AppendOptions())
+    assert isinstance(written, Written)
+    return story.session.id
+
+
+def read_views(url: str) -> dict[str, object]:
+    """Everything that an owner's lists and inbox are read from: sets as they are, of views their names alone."""
+    names = sorted(name.decode() for name in cast("list[bytes]", ask(url, "KEYS", "*")))
+    views: dict[str, object] = {}
+    for name in names:
+        match keys.read_parts(name)[0]:
+            case "idx" | "inc" | "ts":
+                views[name] = ask(url, "ZRANGE", name, 0, -1, "WITHSCORES")
+            case "inz":
+                views[name] = ask(url, "ZRANGE", name, 0, -1)
+            case "open":
+                # Since when each is open holds a trim back; what is made again holds all of its stream.
+                views[name] = sorted(cast("list[bytes]", ask(url, "ZRANGE", name, 0, -1)))
+            case "ino":
+                views[name] = sorted(cast("list[bytes]", ask(url, "HKEYS", name)))
+            case _:
+                continue
+    return views
+
+
+@pytest.mark.requirement("I10")
+async def test_all_views_that_are_deleted_are_equal_when_the_command_has_made_them_again(
+    instances: Instances, store: Store
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    stories, asked = await tell(store, relaying)
+    named = [await name_session(stories[0]), await name_session(Story(relaying.writes, SOURCE))]
+    await relay_all(relaying)
+    sessions = await store.projections.read_index(OWNER.key, SESSIONS, None, 100, ("open",))
+    assert sorted(name for name, _ in sessions) == sorted(named), "also one without a task"
+    lists = await list_tasks(store)
+    before = read_views(instances.url)
+    kinds = {keys.read_parts(name)[0] for name in before}
+    assert kinds == {"idx", "inc", "inz", "ino", "open", "ts"}
+    gone = [*before]
+    inbox = StreamRef(StreamKind.INBOX, OWNER.key)
+    epoch = await store.log.read_head(inbox)
+    assert epoch is not None
+    for name in (*gone, keys.head(inbox), keys.entries(inbox), keys.marks(HOME)):
+        ask(instances.url, "DEL", name)
+    forget_feed(instances.url)
+    assert read_views(instances.url) == {}
+    assert (await verify_store(store, repair=True)).repaired != []
+    assert read_views(instances.url) == before
+    assert await list_tasks(store) == lists
+    assert await list_questions(store) == {asked[0].id, asked[2].id}
+    made = await store.log.read_head(inbox)
+    assert made is not None
+    assert made.epoch != epoch.epoch, "whoever had a cursor there is told so"
     await check_views(store, stories, asked)
