@@ -115,10 +115,11 @@ def read_usage(answer: JsonObject) -> Usage | None:
     """The usage in a Task or a Message; None where there is none that can be read."""
     found: Usage | None = None
     whole: Usage | None = None
-    for metadata in _list_metadata(answer):
+    for metadata in filter(None, _list_metadata(answer)):
         whole = _read_whole(object_at(metadata, KAGENT_USAGE)) or whole
         for name in _NAMES:
-            found = _read(object_at(metadata, name)) or found
+            if name in metadata:
+                found = _read(object_at(metadata, name)) or found
     return whole or found
 
 
