@@ -239,9 +239,10 @@ async def test_what_had_ended_in_the_tail_is_open_again_where_people_look(
     await lose_records(instances, relaying, moment)
 
     async def is_open() -> bool:
-        return await list_questions(store) == {asked.id}
+        return [name for name, _ in await store.projections.read_inbox(OWNER.key)] == [asked.id]
 
     await wait_until(is_open, 60, "the question is in the inbox again")
+    assert await list_questions(store) == {asked.id}
     await await_settled(instances.url)
     parts = {part: await list_part(store, part) for part in PARTS}
     assert {part for part, named in parts.items() if named} == {"open"}

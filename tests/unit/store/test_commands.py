@@ -47,8 +47,12 @@ _SERVER = {
 }
 _ORDERED = _SORTED_SETS | _RANGES
 ALLOWED = frozenset(_STRINGS | _HASHES | _SETS | _ORDERED | _STREAMS | _HINTS | _SERVER)
-MAINTENANCE = {"maintenance": frozenset({"SCAN"})}
-"""What only the modules that no request needs may send besides."""
+MAINTENANCE = {
+    "maintenance": frozenset({"SCAN"}),
+    "inventory": frozenset({"SCAN", "MEMORY"}),
+    "engine": frozenset({"CONFIG"}),
+}
+"""What only the modules that no request needs may send besides; ``CONFIG`` to an engine of our own alone."""
 ALLOW_OOM = frozenset(
     {
         *("trim", "claim_due", "extend_claim", "lease", "take_over", "release", "target", "revive"),
