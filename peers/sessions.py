@@ -73,7 +73,7 @@ class PeerSessions:
 
     With a ``screen`` each address is judged before its socket is made, however it was come by: a connection to
     a refused one fails with ``screening.REFUSED_ERRNO``, and nothing is sent. Without, every address is
-    trusted: that is for URLs that the operator wrote.
+    trusted: that is for URLs that the operator wrote. A whole answer has at most ``limit_bytes``.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class PeerSessions:
         screen: AddressScreen | None = None,
         resolver: AbstractResolver | None = None,
         memory: MemoryRoom | None = None,
+        limit_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        self._limit_bytes = limit_bytes
         self._idle_s = idle_s
         self._screen = screen
         self._resolver = resolver
@@ -119,7 +121,7 @@ class PeerSessions:
                 origin,
                 tls,
                 idle_s=self._idle_s,
-                limit_bytes=MAX_BODY_BYTES,
+                limit_bytes=self._limit_bytes,
                 make_socket=self._make_socket,
                 resolve=self._resolve if self._resolver else None,
                 room=self.bind(origin),

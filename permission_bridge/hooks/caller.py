@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
 
 import orjson
-from aiohttp import ClientError, ClientTimeout
 from pydantic import Field
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
@@ -26,7 +25,10 @@ from passerelle.core.payloads.approval import Risk
 from passerelle.core.wire.codec import from_bytes, from_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
+from passerelle.peers.origin import origin_of
+from passerelle.peers.request_head import close_head, write_head
 from passerelle.peers.sessions import PeerSessions
+from passerelle.peers.whole_answer import ConnectionLost, NotConnected, NotReadable
 
 if TYPE_CHECKING:
     from passerelle.permission_bridge.hook_terms import HookTerms
@@ -54,11 +56,15 @@ _OK: Final = 200
 _SILENT: Final = 204
 
 
+def _open_sessions() -> PeerSessions:
+    return PeerSessions(limit_bytes=ANSWER_LIMIT_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class HookCaller:
     """Calls hooks. The endpoints are the operator's, so their addresses are not screened."""
 
-    sessions: PeerSessions = field(default_factory=PeerSessions)
+    sessions: PeerSessions = field(default_factory=_open_sessions)
 
     async def call(self, terms: HookTerms, given: JsonObject) -> HookAnswer | ErrorDetail:
         """What the hook says; every failure is a value."""
@@ -67,9 +73,12 @@ class HookCaller:
                 return await self._call(terms, given)
         except TimeoutError:
             return _fail(terms, "timeout", ErrorCategory.TIMEOUT, "it took too long")
+        except NotReadable as wrong:
+            why = "body: is too large" if wrong.too_long else str(wrong)
+            return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {why}")
         except InvalidInput as wrong:
             return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {wrong}")
-        except (ClientError, OSError) as error:
+        except (NotConnected, ConnectionLost, OSError) as error:
             return _fail(terms, "unreachable", ErrorCategory.TRANSPORT, type(error).__name__)
         except Exception as error:  # noqa: BLE001  code of the operator's: whatever it raises is its failure
             return _fail(terms, "raised", ErrorCategory.INTERNAL, type(error).__name__)
@@ -84,21 +93,15 @@ class HookCaller:
         headers = {"Content-Type": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        async with self.sessions.open("hooks").post(
-            terms.url or "",
-            data=orjson.dumps(given),
-            headers=headers,
-            timeout=ClientTimeout(total=None),
-            allow_redirects=False,
-        ) as response:
-            if response.status == _SILENT:
-                return HookAnswer()
-            if response.status != _OK:
-                raise InvalidInput("status", f"is {response.status}")
-            body = await response.content.read(ANSWER_LIMIT_BYTES + 1)
-            if not response.content.at_eof() or len(body) > ANSWER_LIMIT_BYTES:
-                raise InvalidInput("body", "is too large")
-            return from_bytes(HookAnswer, body)
+        url, within_s = terms.url or "", terms.timeout_ms / 1000
+        pool = self.sessions.pool(origin_of(url) or url, None)
+        asked = close_head(write_head("POST", url, headers), orjson.dumps(given))
+        reply = await pool.ask(asked, connect_s=within_s, total_s=within_s)
+        if reply.status == _SILENT:
+            return HookAnswer()
+        if reply.status != _OK:
+            raise InvalidInput("status", f"is {reply.status}")
+        return from_bytes(HookAnswer, reply.raw)
 
     async def close(self) -> None:
         """Closes every connection."""
