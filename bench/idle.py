@@ -75,7 +75,7 @@ async def _measure_rest(stage: Stage) -> AsyncGenerator[Row]:
     )
     yield Row("no caller: written per second", Spread.of([written]), "kB", Bound("at most", 1.0))
     yield Row("no caller: CPU of the gateway", Spread.of([gateway]), "%", Bound("at most", 0.3))
-    what = "no caller: CPU of the engine, of which its own clock takes 0.2"
+    what = "no caller: CPU of the engine; one without clients uses 0.2"
     yield Row(what, Spread.of([engine]), "%", Bound("at most", 0.4))
 
 

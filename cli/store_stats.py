@@ -46,7 +46,7 @@ class StoreStats:
         rows = sorted(found.kinds.items(), key=lambda row: (row[0] == OTHER, -row[1].bytes))
         total = found.total
         table = [(kind, f"{one.keys:,}", _show(one.bytes)) for kind, one in rows if one.keys]
-        yield from format_table(("kind", "keys", "bytes"), [*table, _row("all of ours", total)])
+        yield from format_table(("kind", "keys", "bytes"), [*table, _row("total", total)])
         yield ""
         ongoing = sum(one.ended_ms is None for one in found.sessions)
         yield f"sessions with tasks: {len(found.sessions):,}, {ongoing:,} with something open"
@@ -109,7 +109,7 @@ async def run_stats(settings: Settings) -> StoreStats:
         EngineFailed, StoreUnavailable: the store cannot be opened, read or measured.
     """
     async with reach_store(settings) as store:
-        found = await store.inventory.take()
+        found = await store.inventory.measure()
         facts = await store.read_facts()
         found.primaries = [(node.endpoint.name, said) for node, said in facts.items()]
         found.now_ms = store.clock.now_ms()

@@ -154,7 +154,7 @@ def derive_shard(*parts: str) -> Shard:
 
 
 def read_minted_ms(identifier: str) -> int:
-    """When an id of ours was minted, in ms; of a derived one this says nothing.
+    """When an id of ours was minted, in ms; the time in a derived id means nothing.
 
     Raises:
         ValueError: the text is not an id of ours.

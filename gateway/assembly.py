@@ -234,7 +234,7 @@ def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[
         memory.look()
 
     def hurries() -> bool:
-        return store.memory.fullness is not Fullness.ROOMY
+        return store.memory.fullness is not Fullness.NORMAL
 
     return ReplicaWatch(store.replicas, outages.log, after, hurries).watch()
 

@@ -102,6 +102,8 @@ async def _tell(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, 
 
 _QUIET_S: Final = 0.2
 """An editor writes a file in several steps."""
+_MOST_LOOKS: Final = 10
+"""A file that is written all the time is read all the same."""
 
 
 class Reloading:
@@ -193,8 +195,10 @@ class Reloading:
             before, seen = seen, _stat(path)
             if seen == before:
                 continue
-            while (again := await _stat_later(path)) != seen:
-                seen = again
+            for _ in range(_MOST_LOOKS):
+                before, seen = seen, await _stat_later(path)
+                if seen == before:
+                    break
             found = _digest(path)
             if found != known:
                 known = found
@@ -222,7 +226,8 @@ def _stat(path: Path) -> tuple[int, int, int] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    # The time of the change and not that of the content, which a copy may bring along.
+    return found.st_ino, found.st_size, found.st_ctime_ns
 
 
 async def _stat_later(path: Path) -> tuple[int, int, int] | None:

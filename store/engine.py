@@ -41,7 +41,7 @@ from passerelle.store.engine_process import (
     spawn,
     wait_ready,
 )
-from passerelle.store.fullness import MemoryReport, read_memory
+from passerelle.store.fullness import MemoryReport, read_memory_report
 from passerelle.store.info import parse_info
 from passerelle.store.topology import ask_once
 
@@ -135,7 +135,7 @@ class EmbeddedEngine:
         Raises:
             StoreUnavailable: it does not answer.
         """
-        return read_memory(parse_info(await ask_once(read_url(self.url), "INFO", "memory")))
+        return read_memory_report(parse_info(await ask_once(read_url(self.url), "INFO", "memory")))
 
     async def stop(self, within_s: float = 10.0) -> None:
         """Ends the engine (at least 2 s are given to it), removes the socket, frees the lock last."""

@@ -23,7 +23,7 @@ RETRY_S: Final = 30
 class Fullness(StrEnum):
     """What the memory that is used means for those who come."""
 
-    ROOMY = "roomy"
+    NORMAL = "normal"
     LOW = "low"
     """Somebody should do something about it."""
     FULL = "full"
@@ -48,7 +48,7 @@ class MemoryReport:
         return self.used / self.limit if self.limit else 0.0
 
 
-def read_memory(info: Mapping[str, str]) -> MemoryReport:
+def read_memory_report(info: Mapping[str, str]) -> MemoryReport:
     """The report out of the section ``memory`` of INFO; buffers of replicas and of the log count for no limit."""
     uncounted = int(info.get("mem_not_counted_for_evict", "0"))
     used = int(info.get("used_memory", "0")) - uncounted
@@ -61,7 +61,7 @@ def judge(before: Fullness, share: float) -> Fullness:
         has_begun = before is fullness or (before is Fullness.FULL and fullness is Fullness.LOW)
         if share >= begins - _SLACK * has_begun:
             return fullness
-    return Fullness.ROOMY
+    return Fullness.NORMAL
 
 
 class StoreMemory:
@@ -69,7 +69,7 @@ class StoreMemory:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self.fullness = Fullness.ROOMY
+        self.fullness = Fullness.NORMAL
         """What it meant when somebody looked last."""
 
     @property

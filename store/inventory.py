@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, parse_facade, read_minted_ms, read_shard, shard_of
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -19,7 +21,6 @@ from passerelle.store.replies import as_int, as_scores
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from passerelle.store.connection import RespValue
     from passerelle.store.info import ServerFacts
     from passerelle.store.nodes import Node, Nodes
 
@@ -28,7 +29,7 @@ _SESSIONS_AT_ONCE: Final = 100
 _LEAST_MS: Final = 3_600_000
 """Of a younger store the growth is that of an hour."""
 DAY_MS: Final = 86_400_000
-OTHER: Final = "of others"
+OTHER: Final = "other"
 """Keys in the same database that are not ours."""
 _KIND_OF: Final = {prefix: kind for kind, prefixes in keys.KINDS.items() for prefix in prefixes}
 _OF_SESSION: Final = frozenset({"e", "s", "ts", "open", "ack", "tg"})
@@ -116,7 +117,7 @@ class RedisInventory:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def take(self) -> Inventory:
+    async def measure(self) -> Inventory:
         """Everything that is stored, measured once. What the primaries say of themselves is left to the caller.
 
         Raises:
@@ -145,20 +146,21 @@ class RedisInventory:
         cursor = b"0"
         while True:
             scan = pack("SCAN", cursor, "COUNT", _SCAN_COUNT)
-            [reply] = await self._ask(node, scan, 1)
+            [reply] = await retry(partial(node.reads.call, scan))
             cursor, names = cast("tuple[bytes, list[bytes]]", reply)
             if names:
                 asked = b"".join(pack("MEMORY", "USAGE", name) for name in names)
-                sizes = await self._ask(node, asked, len(names))
+                sizes = await retry(partial(node.reads.call_each, asked, len(names)))
                 for name, size in zip(names, sizes, strict=True):
-                    if size is not None:
-                        yield name.decode(errors="replace"), as_int(size)
+                    match size:
+                        case int():
+                            yield name.decode(errors="replace"), size
+                        case StoreUnavailable():
+                            raise size
+                        case _:
+                            continue  # it has gone, or its slot moves to another node
             if cursor == b"0":
                 return
-
-    @staticmethod
-    async def _ask(node: Node, packed: bytes, count: int) -> list[RespValue]:
-        return await retry(lambda: node.reads.call(packed, count))
 
     async def _find_ages(
         self, shard: Shard, sessions: Sequence[str], own: dict[str, int], of_task: dict[str, int]

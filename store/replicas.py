@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.fullness import read_memory
+from passerelle.store.fullness import read_memory_report
 from passerelle.store.info import parse_info
 from passerelle.store.replication import acts_alone, observe, read_report
 
@@ -82,7 +82,7 @@ class RedisReplicas:
             told = parse_info(answer[0])
             if (micros := told.get("server_time_usec")) is not None:
                 node.time.note(int(micros) // 1000, sent_s, now_s)
-            node.memory = read_memory(told)
+            node.memory = read_memory_report(told)
             if self.counts:
                 node.replication = observe(node.replication, read_report(told), now_s)
                 node.acts_alone = acts_alone(node.replication, self.alone_after_s, now_s)

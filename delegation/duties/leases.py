@@ -16,7 +16,7 @@ unseen. Who opens a run then has them extended at once, and does not wait for th
 
 A shard in which we drive nothing and have written nothing lately costs no writes: our lease rests there, and is woken
 by whatever enters our set (``store/lua/lease.lua``). Nobody takes it over for minutes, so it is asked for seldom and
-believed for longer: until our incarnation is asked for, without which nothing enters our set. From then on it is a
+trusted for longer: until our incarnation is asked for, without which nothing enters our set. From then on it is a
 lease like any other, and no longer than one.
 """
 
@@ -48,7 +48,7 @@ _REST_ROUNDS: Final = 8
 _EXTENSIONS_AT_REST: Final = 5
 """Rounds in each lease while every one rests: at the moments at which other loops look too."""
 _REST_LEASES: Final = 4
-"""A lease that rests is believed for so many leases from its last extension; the store keeps it for sixty and more."""
+"""A lease that rests is trusted for so many leases from its last extension; the store keeps it for sixty and more."""
 _ASKED_S: Final = 90.0
 """Nothing that was made for our incarnation so long ago is still on its way to the store: its lease may rest again."""
 _HASTE: Final = 4
@@ -193,7 +193,7 @@ class LeaseKeeper:
             for shard, hold in zip(ALL_SHARDS, self._holds, strict=True)
             if hold.duty
             and hold.held
-            # A lease that rests is believed for longer; others go by our word that we live.
+            # A lease that rests is trusted for longer; others go by our word that we live.
             and now_s < (until_s := min(hold.until_s, max(hold.extended_s, self._said_s) + lease_s))
         }
         self._duties_until_s = min(mine.values(), default=math.inf)

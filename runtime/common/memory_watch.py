@@ -26,7 +26,7 @@ class MemoryWatch:
 
     memory: StoreMemory
     log: FilteringBoundLogger
-    _told: Fullness = Fullness.ROOMY
+    _told: Fullness = Fullness.NORMAL
 
     def look(self) -> None:
         """Logs each change of what the memory that is used means."""
@@ -34,8 +34,8 @@ class MemoryWatch:
         if found is self._told:
             return
         self._told = found
-        if found is Fullness.ROOMY:
-            self.log.info("store.memory_roomy")
+        if found is Fullness.NORMAL:
+            self.log.info("store.memory_normal")
             return
         report = self.memory.fullest
         self.log.warning(
@@ -49,7 +49,7 @@ class MemoryWatch:
 def describe_memory(memory: StoreMemory) -> str | None:
     """What ``/readyz`` says of it; None: there is room."""
     found = memory.look()
-    if found is Fullness.ROOMY:
+    if found is Fullness.NORMAL:
         return None
     report = memory.fullest
     share, limit = f"{report.share:.0%}", report.limit / _MEGABYTE

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.batch import Batch, OpenChange
+from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
-from passerelle.store.connection import pack
+from passerelle.store.batcher import Batcher
+from passerelle.store.connection import RespValue, pack
+from passerelle.store.failures import Redirected
 from passerelle.store.inventory import DAY_MS, OTHER, Inventory, KeyUsage, SessionAge
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, Place, event, make_place, operation
@@ -53,7 +56,7 @@ async def list_names(store: Store) -> dict[str, int]:
 async def test_all_keys_of_all_primaries_are_counted_under_their_kinds(store: Store) -> None:
     for shard in SPREAD:
         await put_session(store, shard, is_open=False, at_ms=5)
-    found = await store.inventory.take()
+    found = await store.inventory.measure()
     sizes = await list_names(store)
     for kind, prefixes in keys.KINDS.items():
         own = [size for name, size in sizes.items() if keys.read_parts(name)[0] in prefixes]
@@ -70,7 +73,7 @@ async def test_session_is_as_old_as_its_last_status_unless_something_is_open(
     long_ago = await put_session(store, Shard(3), is_open=False, at_ms=1_000)
     ongoing = await put_session(store, Shard(3), is_open=True, at_ms=2_000)
     large = await put_session(store, Shard(9), is_open=False, at_ms=3_000, large=20_000)
-    ages = {one.session: one for one in (await store.inventory.take()).sessions}
+    ages = {one.session: one for one in (await store.inventory.measure()).sessions}
     assert {name: one.ended_ms for name, one in ages.items()} == {
         long_ago.session: 1_000,
         ongoing.session: None,
@@ -85,13 +88,39 @@ async def test_keys_of_others_in_the_same_database_are_told_apart(
     tags = [f"{{{ALL_SHARDS[7].tag}}}:zz:new", "somebody"]
     for name in tags:
         ask(server.url, "SET", name, "x", "EX", "60")
-    found = await store.inventory.take()
+    found = await store.inventory.measure()
     assert found.kinds[OTHER].keys == len(tags)
     assert found.total.keys == sum(one.keys for one in found.kinds.values()) - len(tags)
 
 
+async def test_key_whose_slot_has_moved_is_left_out_and_a_refusal_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_session(store, Shard(3), is_open=False, at_ms=1_000)
+    whole = (await store.inventory.measure()).total.keys
+    answers: list[Redirected | StoreUnavailable] = [Redirected("MOVED 1 127.0.0.1:1")]
+
+    def disturb(batcher: Batcher) -> None:
+        call_each = batcher.call_each
+
+        async def answer(
+            packed: bytes, count: int
+        ) -> list[RespValue | StoreUnavailable | Redirected]:
+            said = await call_each(packed, count)
+            return [*answers[:1], *said[1:]]
+
+        monkeypatch.setattr(batcher, "call_each", answer)
+
+    for node in store.nodes.all:
+        disturb(node.reads)
+    assert (await store.inventory.measure()).total.keys < whole
+    answers[0] = StoreUnavailable("the user may not run MEMORY", "no")
+    with pytest.raises(StoreUnavailable, match="may not run MEMORY"):
+        await store.inventory.measure()
+
+
 async def test_store_without_anything_has_no_age_and_does_not_grow(store: Store) -> None:
-    found = await store.inventory.take()
+    found = await store.inventory.measure()
     assert (found.sessions, found.tasks_ms, found.find_growth(7)) == ([], [], 0)
     assert found.find_ended(0) == KeyUsage()
 

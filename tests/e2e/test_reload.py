@@ -5,6 +5,7 @@ A change that takes a restart is named too.
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +124,17 @@ async def test_file_that_is_replaced_or_behind_a_link_that_is_turned_takes_hold(
             turned.symlink_to("three")
             turned.replace(data)
             assert await wait_until(partial(knows, "key-three"), 10, "a link on its way is turned")
+            was = config.stat()
+            settings_now = config.resolve()
+            kept = settings_now.read_bytes()
+            settings_now.write_bytes(kept.replace(b"key-three", b"key-eight"))
+            os.utime(settings_now, ns=(was.st_atime_ns, was.st_mtime_ns))
+            settled = '"config.reloaded"'
+
+            async def is_read() -> bool:
+                return (tmp_path / "gateway.log").read_text().count(settled) == 4
+
+            assert await wait_until(is_read, 10, "as long as before, with the time of before")
             config.unlink()
             faulty = "passerelle_config_faulty 1.0"
 

@@ -102,7 +102,9 @@ async def test_low_memory_is_said_and_new_tasks_are_refused_while_those_there_go
         assert await wait_until(lambda: read_log(gateway, "store.memory_full"), 15, "it is logged")
         fill(engine, 0.2)
         assert await wait_until(lambda: takes(caller, "room again"), 10, "there is room again")
-        assert await wait_until(lambda: read_log(gateway, "store.memory_roomy"), 15, "it is logged")
+        assert await wait_until(
+            lambda: read_log(gateway, "store.memory_normal"), 15, "it is logged"
+        )
         assert [len(read_log(gateway, f"store.memory_{how}")) for how in ("low", "full")] == [1, 1]
 
 

@@ -63,7 +63,7 @@ async def test_numbers_are_those_of_what_was_done_beside_the_gateway_and_after_i
     people = await anyio.to_thread.run_sync(
         lambda: run(tmp_path, "store", "stats", "--data-dir", tmp_path / "data")
     )
-    assert "all of ours" in people.stdout
+    assert "total" in people.stdout
     assert f"sessions with tasks: {TASKS}, 0 with something open" in people.stdout
     table = [line for line in people.stdout.splitlines() if "/" not in line]
     assert all(len(line) <= 80 for line in table)

@@ -8,25 +8,25 @@ from typing import cast
 import pytest
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.store.fullness import Fullness, MemoryReport, StoreMemory, judge, read_memory
+from passerelle.store.fullness import Fullness, MemoryReport, StoreMemory, judge, read_memory_report
 from passerelle.store.nodes import Nodes
 
 
 @pytest.mark.parametrize(
     ("before", "share", "after"),
     [
-        (Fullness.ROOMY, 0.0, Fullness.ROOMY),
-        (Fullness.ROOMY, 0.799, Fullness.ROOMY),
-        (Fullness.ROOMY, 0.80, Fullness.LOW),
-        (Fullness.ROOMY, 0.90, Fullness.FULL),
+        (Fullness.NORMAL, 0.0, Fullness.NORMAL),
+        (Fullness.NORMAL, 0.799, Fullness.NORMAL),
+        (Fullness.NORMAL, 0.80, Fullness.LOW),
+        (Fullness.NORMAL, 0.90, Fullness.FULL),
         (Fullness.LOW, 0.79, Fullness.LOW),
-        (Fullness.LOW, 0.779, Fullness.ROOMY),
+        (Fullness.LOW, 0.779, Fullness.NORMAL),
         (Fullness.LOW, 0.899, Fullness.LOW),
         (Fullness.LOW, 0.90, Fullness.FULL),
         (Fullness.FULL, 0.89, Fullness.FULL),
         (Fullness.FULL, 0.879, Fullness.LOW),
         (Fullness.FULL, 0.79, Fullness.LOW),
-        (Fullness.FULL, 0.5, Fullness.ROOMY),
+        (Fullness.FULL, 0.5, Fullness.NORMAL),
         (Fullness.FULL, 1.2, Fullness.FULL),
     ],
 )
@@ -38,10 +38,10 @@ def test_share_means_something_after_what_it_meant(
 
 def test_report_is_what_counts_for_the_limit() -> None:
     said = {"used_memory": "1000", "maxmemory": "2000", "mem_not_counted_for_evict": "100"}
-    assert read_memory(said) == MemoryReport(900, 2000)
-    assert read_memory(said).share == 0.45
-    assert read_memory({}) == MemoryReport(0, 0), "the server does not say"
-    assert read_memory({"used_memory": "1000", "maxmemory": "0"}).share == 0.0
+    assert read_memory_report(said) == MemoryReport(900, 2000)
+    assert read_memory_report(said).share == 0.45
+    assert read_memory_report({}) == MemoryReport(0, 0), "the server does not say"
+    assert read_memory_report({"used_memory": "1000", "maxmemory": "0"}).share == 0.0
 
 
 def make_memory(*reports: MemoryReport) -> tuple[StoreMemory, list[SimpleNamespace]]:
