@@ -101,11 +101,7 @@ def unpack_events(
     Raises:
         ValueError: these are not such fields.
     """
-    fields = packed.split(SEPARATOR)
-    count, odd = divmod(len(fields) - _HEAD_FIELDS, _EVENT_FIELDS)
-    if odd or count < 1:
-        message = f"what is stored at {last} of {session} are no events of an append"
-        raise ValueError(message)
+    fields, count = _split(packed, session, last)
     shared = _write_shared(fields[:_HEAD_FIELDS], session)
     skipped = min(count, max(0, after - (last - count)))
     begin = _HEAD_FIELDS + _EVENT_FIELDS * skipped
@@ -124,6 +120,35 @@ def unpack_events(
         if chain:
             chain = extend_chain(chain, event_id)
     return entries
+
+
+def unpack_event(packed: bytes, session: str, last: int, sequence: int) -> Entry | None:
+    """One event of an append as ``unpack_events`` reads it without a chain; None where it stands in another append.
+
+    Raises:
+        ValueError: these are not such fields.
+    """
+    fields, count = _split(packed, session, last)
+    number = count - 1 - (last - sequence)
+    if not 0 <= number < count:
+        return None
+    place = _HEAD_FIELDS + _EVENT_FIELDS * number
+    scope: bytes | None = fields[place + _SCOPE_FIELD]
+    if scope == _WHOLE or scope in _NUMBERS:
+        told = fields[_HEAD_FIELDS + _SCOPE_FIELD : place + _EVENT_FIELDS : _EVENT_FIELDS]
+        scope = _list_scopes(told)[-1]
+    known = None if scope is None else _write_shared(fields[:_HEAD_FIELDS], session) + scope
+    return _read_event(sequence, fields[place].decode(), "", known, fields, place)
+
+
+def _split(packed: bytes, session: str, last: int) -> tuple[list[bytes], int]:
+    """The fields, and of how many events."""
+    fields = packed.split(SEPARATOR)
+    count, odd = divmod(len(fields) - _HEAD_FIELDS, _EVENT_FIELDS)
+    if odd or count < 1:
+        message = f"what is stored at {last} of {session} are no events of an append"
+        raise ValueError(message)
+    return fields, count
 
 
 def _list_scopes(told: Sequence[bytes]) -> list[bytes | None]:

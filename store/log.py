@@ -19,7 +19,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
-from passerelle.core.packed_events import MOST_EVENTS, unpack_events
+from passerelle.core.packed_events import MOST_EVENTS, unpack_event, unpack_events
 from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
@@ -134,8 +134,7 @@ class RedisFactReader:
         """One event without the chain before it; None where it is not in the stream any more."""
         [reply] = await self._ask(stream.shard, _ask_page(stream, sequence - 1, 1))
         for row in as_entry_rows(reply):
-            for entry in _read_row(row, stream, sequence - 1, 1, is_chained=False):
-                return entry if entry.sequence == sequence else None
+            return _read_one(row, stream, sequence)
         return None
 
 
@@ -376,6 +375,18 @@ def _read_row(
     except ValueError:
         # Damaged: it continues no chain, so followers tell it as a gap and the verification names it.
         return [Entry(last, "", "", "", packed)] if last > after else []
+
+
+def _read_one(row: EntryRow, stream: StreamRef, sequence: int) -> Entry | None:
+    """The event at a sequence, without the chain before it."""
+    identifier, members = row
+    last = int(identifier.partition(b"-")[0])
+    if members[0] == b"i":
+        return _read_single(last, members) if last == sequence else None
+    try:
+        return unpack_event(members[3], stream.id, last, sequence)
+    except ValueError:
+        return Entry(last, "", "", "", members[3]) if last == sequence else None
 
 
 def _read_single(sequence: int, members: list[bytes]) -> Entry:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from passerelle.core.event_chain import extend_chain
 from passerelle.core.events import EncodedEvent, Event, Fact, VendorPayload, encode_event
 from passerelle.core.facts import Ref, Scope
-from passerelle.core.packed_events import NO_HEAD, SEPARATOR, pack_copy, pack_events, unpack_events
+from passerelle.core.packed_events import (
+    NO_HEAD,
+    SEPARATOR,
+    pack_copy,
+    pack_events,
+    unpack_event,
+    unpack_events,
+)
 from passerelle.core.ports.log import Entry
 
 SESSION = "se_1"
@@ -96,6 +103,16 @@ def test_some_of_them_are_read_as_they_are_among_all(
     every = list_entries(events, 101, "0000000a")
     known = every if is_chained else [replace(entry, previous="") for entry in every]
     assert read == known[skipped : skipped + limit]
+
+
+@given(events=make_events(), sequence=st.integers(99, 112))
+def test_one_of_them_is_read_as_it_is_among_all(events: list[EncodedEvent], sequence: int) -> None:
+    packed, last = pack_events(events, SESSION), 100 + len(events)
+    every = {one.sequence: one for one in list_entries(events, 101, "0000000a")}
+    wanted = every.get(sequence)
+    assert unpack_event(packed, SESSION, last, sequence) == (
+        None if wanted is None else replace(wanted, previous="")
+    )
 
 
 @given(events=make_events())
