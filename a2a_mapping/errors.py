@@ -143,6 +143,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.DirectoryInUse: ErrorKind.INTERNAL,
     errors.RemoteError: ErrorKind.UNAVAILABLE,
     errors.StoreUnavailable: ErrorKind.UNAVAILABLE,
+    errors.ArchiveDamaged: ErrorKind.UNAVAILABLE,
     errors.EngineFailed: ErrorKind.UNAVAILABLE,
     errors.PeerUnavailable: ErrorKind.UNAVAILABLE,
     errors.PeerBusy: ErrorKind.LIMITED,

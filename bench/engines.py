@@ -17,7 +17,7 @@ from typing import Final
 from bench.rows import BenchBroken
 from bench.usage import read_cpu_s
 from bench.workload import Subject
-from passerelle.core.batch import Appended, AppendResult, Batch
+from passerelle.core.batch import Appended, Batch
 from passerelle.store.connection import Endpoint
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
@@ -48,7 +48,7 @@ class Bench:
         accept_result(subject, await self.store.log.append(batch))
 
 
-def accept_result(subject: Subject, result: AppendResult) -> None:
+def accept_result(subject: Subject, result: object) -> None:
     """Holds what is stored now.
 
     Raises:

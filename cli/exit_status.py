@@ -61,6 +61,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.DirectoryInUse: ExitStatus.CALLER,
     errors.RemoteError: ExitStatus.REMOTE,
     errors.StoreUnavailable: ExitStatus.REMOTE,
+    errors.ArchiveDamaged: ExitStatus.REMOTE,
     errors.EngineFailed: ExitStatus.REMOTE,
     errors.PeerUnavailable: ExitStatus.REMOTE,
     errors.PeerRefused: ExitStatus.REMOTE,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound
-from passerelle.core.ids import read_shard
+from passerelle.core.errors import ArchiveDamaged, InvalidInput, NotFound
+from passerelle.core.ids import ALL_SHARDS, read_shard
 from passerelle.core.machine import read_loaded
 from passerelle.core.policy.edited_rules import EditedRules
 from passerelle.core.policy.grant import Grants
@@ -83,9 +83,10 @@ async def verify_store(
             raise NotFound("session", session)
         return walk.report
     inventory = await store.inspection.list_entities()
-    for ref in sorted(inventory, key=lambda ref: ref.id):
-        if ref.kind is EntityKind.SESSION:
-            await walk.verify(ref.id)
+    sessions = {ref.id for ref in inventory if ref.kind is EntityKind.SESSION}
+    archived = await walk.list_archived()
+    for name in sorted(sessions.union(archived)):
+        await walk.verify(name)
     await walk.verify_strays(inventory)
     if walk.rebuild:
         await walk.verify_rows()
@@ -104,10 +105,27 @@ class Walk:
     trimmed: set[str] = field(default_factory=set[str])
     replayed: set[EntityRef] = field(default_factory=set[EntityRef])
 
+    async def list_archived(self) -> list[str]:
+        """Sessions that stand in the archive; a segment that cannot be read is a problem."""
+        found = list[str]()
+        for shard in ALL_SHARDS:
+            for segment in await self.store.archive.list_segments(shard):
+                try:
+                    found += await self.store.archive.list_left(shard, segment)
+                except ArchiveDamaged as error:
+                    problem = Problem("archive", "no session", segment.sha256, error.reason)
+                    self.report.problems.append(problem)
+        self.report.archived = len(found)
+        return found
+
     async def verify(self, session: str) -> None:
         """Verifies a session, if there is such a stream."""
         self.seen.add(session)
-        look = await look_at(self.store.log, session) if read_shard(session) else None
+        try:
+            look = await look_at(self.store.log, session) if read_shard(session) else None
+        except ArchiveDamaged as error:
+            self.report.problems.append(Problem("archive", session, session, error.reason))
+            return
         if look is None:
             return
         report = self.report

@@ -31,6 +31,7 @@
     │   └── DirectoryInUse          another gateway has this data directory
     └── RemoteError                 something we depend on failed
         ├── StoreUnavailable        the store did not answer, or cannot write
+        │   └── ArchiveDamaged      what has left its memory cannot be read
         ├── EngineFailed            the embedded engine cannot be started or kept up
         ├── PeerUnavailable         a peer agent cannot be reached
         │   └── PeerBusy            it takes no more for now
@@ -350,6 +351,15 @@ class StoreUnavailable(RemoteError):
         self.args = (f"the store is not available ({reason})",)
         self.reason = reason
         self.wrote: Wrote = wrote
+
+
+class ArchiveDamaged(StoreUnavailable):
+    """What has left the engine cannot be read: its object is gone, damaged, or not reachable. ``reason`` names it."""
+
+    code = "archive_damaged"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "no", retry_after_s=30)
 
 
 class EngineFailed(RemoteError):

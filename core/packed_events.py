@@ -141,6 +141,24 @@ def unpack_event(packed: bytes, session: str, last: int, sequence: int) -> Entry
     return _read_event(sequence, fields[place].decode(), "", known, fields, place)
 
 
+def read_scopes(packed: bytes) -> list[bytes]:
+    """What says which ids the events of an append belong to beside their session: JSON members, each text once.
+
+    Raises:
+        ValueError: these are not such fields.
+    """
+    fields, _ = _split(packed, "a session", 0)
+    scopes = dict[bytes, None]()
+    for place in range(_HEAD_FIELDS, len(fields), _EVENT_FIELDS):
+        told = fields[place + _SCOPE_FIELD]
+        if told == _WHOLE:
+            told = fields[place + _SCOPE_FIELD + 1].partition(_BEHIND_SCOPE[0])[0]
+        elif told in _NUMBERS:
+            continue
+        scopes[told] = None
+    return list(scopes)
+
+
 def _split(packed: bytes, session: str, last: int) -> tuple[list[bytes], int]:
     """The fields, and of how many events."""
     fields = packed.split(SEPARATOR)

@@ -169,6 +169,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
         forwarding = _make_forwarding(store, parts, settings, late)
         duties = _make_duties(store, parts, forwarding, deliveries, links, routing, outages, late)
+        duties.sweep.keep_ms = settings.retention.memory_ms
         late.bind(duties)
         outages.on_epoch = duties.repair.note_epoch
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
@@ -432,6 +433,7 @@ def _make_duties(
             lose=outages.lose_tail,
             drivers=parts.dispatch,
             note_epoch=outages.note_epoch,
+            count_archived=outages.metrics.count_archived,
         ),
         outages.log,
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ports.channels import Acked
+from passerelle.core.ports.log import StreamKind
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
@@ -12,10 +14,11 @@ from passerelle.store.replies import as_bytes, as_hash, as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Coroutine, Sequence
 
     from passerelle.core.ports.channels import AckResult
     from passerelle.core.ports.log import StreamRef
+    from passerelle.store.archive.reader import Archive
     from passerelle.store.nodes import Nodes
 
 _Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
@@ -31,8 +34,9 @@ _ACK: Final = Script("ack", lambda reply: cast("list[AckResult]", as_texts(reply
 class RedisAcks:
     """``core.ports.channels.Acks`` over a server or cluster."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, archive: Archive) -> None:
         self._nodes = nodes
+        self._archive = archive
         self._rows: Coalescer[StreamRef, _Row, AckResult] = Coalescer(self._store)
 
     def store_ack(
@@ -49,12 +53,31 @@ class RedisAcks:
         return self._rows.call(stream, row)
 
     def _store(self, stream: StreamRef, rows: list[_Row]) -> Awaitable[list[AckResult]]:
+        asked = self._send(stream, rows)
+        return asked if stream.kind is StreamKind.INBOX else self._check(stream, rows, asked)
+
+    def _send(
+        self, stream: StreamRef, rows: list[_Row], top: Sequence[str] = ()
+    ) -> Coroutine[None, None, list[AckResult]]:
         return self._nodes.run_unbatched(
             _ACK,
             stream.shard,
             [keys.stream_acks(stream), keys.head(stream)],
-            {"keep": str(KEEP_MS), "rows": rows},
+            {"keep": str(KEEP_MS), "rows": rows, "top": top or False},
         )
+
+    async def _check(
+        self, stream: StreamRef, rows: list[_Row], asked: Awaitable[list[AckResult]]
+    ) -> list[AckResult]:
+        """Whoever follows a session that has left the engine acknowledges what it reads there, too."""
+        results = await asked
+        if "ack_epoch" not in results:
+            return results
+        frame = await self._archive.find(stream.shard, stream.id)
+        if frame is None:
+            return results
+        head = as_hash(frame.hashes[EntityRef(EntityKind.SESSION, stream.id)])
+        return await self._send(stream, rows, (head["epoch"].decode(), head["seq"].decode()))
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
         """The cursor that a device acknowledged last."""

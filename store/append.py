@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import orjson
 
@@ -51,6 +51,17 @@ _Stored: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes, int]"
 """``ok``, sequences of the first and last event, chain, server time, how many webhook receivers have something now."""
 
 
+class SessionArchived(NamedTuple):
+    """The session of the batch stands in the archive; nothing was written."""
+
+
+_BARE: Final[dict[bytes, Fenced | Unclaimed | SessionArchived]] = {
+    b"fenced": Fenced(),
+    b"unclaimed": Unclaimed(),
+    b"archived": SessionArchived(),
+}
+
+
 class Arguments:
     """KEYS and byte strings of one call; the control argument refers to both by index."""
 
@@ -70,6 +81,12 @@ class Arguments:
         """The place of a byte string in ARGV, after the control argument."""
         self.values.append(value)
         return len(self.values) + 1
+
+    def extend(self, values: Iterable[bytes]) -> tuple[int, int]:
+        """The places of the first and the last of some byte strings."""
+        first = len(self.values) + 2
+        self.values += values
+        return first, len(self.values) + 1
 
 
 def pack_append(batch: Batch) -> PackedBatch:
@@ -197,7 +214,7 @@ def check_batch(batch: Batch) -> None:
             raise ValueError(message)
 
 
-def read_append(reply: RespValue, packed: PackedBatch) -> AppendResult:
+def read_append(reply: RespValue, packed: PackedBatch) -> AppendResult | SessionArchived:
     """Decodes a reply of the script.
 
     Raises:
@@ -216,10 +233,8 @@ def read_append(reply: RespValue, packed: PackedBatch) -> AppendResult:
         case [b"conflict", int(place), bytes(version), bytes(op)]:
             entity = packed.entities[place - 1].id if place else IDEMPOTENCY
             return Conflict(entity, Stamp(int(version), op.decode()))
-        case [b"fenced"]:
-            return Fenced()
-        case [b"unclaimed"]:
-            return Unclaimed()
+        case [bytes(word)] if word in _BARE:
+            return _BARE[word]
         case [b"late", bytes(now)]:
             return Late(int(now))
         case [b"early", bytes(at)]:

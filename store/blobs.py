@@ -176,6 +176,8 @@ def is_digest(name: str) -> bool:
 WITHOUT_EXTRA: Final = "buckets take a further library: pip install 'passerelle[s3]'"
 _UPLOADS: Final = "uploads"
 """The part with what agents have uploaded, and no artifact has named yet."""
+_ARCHIVE: Final = "archive"
+"""The part with sessions that have left the engine."""
 _COPIES: Final = "copies"
 """The part with files that agents named by address: they may expire, what facts are made of may not."""
 
@@ -209,6 +211,11 @@ def open_copies(place: Path | str) -> BlobStore:
 def open_uploads(place: Path | str) -> BlobStore:
     """Uploads of agents, beside the content of facts. Raises as ``open_blobs`` does."""
     return _open_part(place, _UPLOADS)
+
+
+def open_segments(place: Path | str) -> BlobStore:
+    """The archive, beside the content of facts. Raises as ``open_blobs`` does."""
+    return _open_part(place, _ARCHIVE)
 
 
 def _open_part(place: Path | str, part: str) -> BlobStore:

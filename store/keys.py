@@ -44,6 +44,10 @@ def entity(ref: EntityRef) -> str:
     return _key(ref.shard, _ENTITY_PREFIXES[ref.kind], ref.id)
 
 
+EVERY_SESSION: Final = "{[0-3][0-9a-f]}:s:*"
+"""The pattern of SCAN that matches the head of each session."""
+
+
 def read_entity(key: str) -> EntityRef | None:
     """The entity whose hash a key names; None for every other key."""
     match = _ENTITY.fullmatch(key)
@@ -204,10 +208,11 @@ def feed(shard: Shard) -> str:
 
 
 def meta(shard: Shard) -> str:
-    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``; of shard 0 also runtime and schema.
+    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments; of shard 0 also runtime and schema.
 
     ``dropped`` is the feed id below which the feed has no rows any more; ``taken:<shard>`` the mark that another shard
     had for the rows of this one when the relay saw it last, and the epoch of that shard, ``<mark> <epoch>``.
+    ``segments`` is the highest number of a segment of the archive.
     """
     return _key(shard, "meta")
 
@@ -218,6 +223,16 @@ def marks(shard: Shard) -> str:
     ``<source shard>~`` is the highest feed id of the epochs before: rows up to it may come again.
     """
     return _key(shard, "hw")
+
+
+def locators(shard: Shard, bucket: int) -> str:
+    """HASH hash of an id -> where in the archive its session stands (``archive/locator.py``)."""
+    return _key(shard, "al", f"{bucket:02x}")
+
+
+def segments(shard: Shard) -> str:
+    """ZSET ``<SHA-256> <bytes>`` of a segment of the archive -> its number, which no other one ever has."""
+    return _key(shard, "sg")
 
 
 def limits(shard: Shard, name: str) -> str:
@@ -326,6 +341,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "threads": ("th",),
     "tasks": ("t",),
     "approvals": ("a",),
+    "archive": ("al", "sg"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
     "lists of tasks": ("idx",),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
@@ -355,7 +371,8 @@ PERMANENT: Final = re.compile(
     r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
-    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|les|stuck|feed|meta|hw|inst|runtime|vapid|owner)"
+    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
+    r"|due|les|stuck|feed|meta|hw|sg|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

@@ -6,12 +6,15 @@ import asyncio
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.batch import (
+    ABSENT,
     Again,
     Appended,
     Conflict,
+    EntityKind,
+    EntityRef,
     Loaded,
     PackedBatch,
     StaleEpoch,
@@ -23,7 +26,9 @@ from passerelle.core.packed_events import MOST_EVENTS, unpack_event, unpack_even
 from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
-from passerelle.store.append import pack_append, read_append, unpack_entities
+from passerelle.store.append import SessionArchived, pack_append, read_append, unpack_entities
+from passerelle.store.archive.frame import ARCHIVED_KINDS
+from passerelle.store.archive.restoring import restore_session
 from passerelle.store.connection import RespValue, pack
 from passerelle.store.failures import Redirected, try_again
 from passerelle.store.replies import as_bytes, as_hash, as_int, as_scores, as_sparse_list, as_texts
@@ -32,8 +37,10 @@ from passerelle.store.scripts import Script
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from passerelle.core.batch import AppendResult, Batch, EntityRef
+    from passerelle.core.batch import AppendResult, Batch
     from passerelle.core.ports.projections import RowPart
+    from passerelle.store.archive.frame import EntryRow, SessionFrame
+    from passerelle.store.archive.reader import Archive
     from passerelle.store.nodes import Nodes
 
 _MOST_ACKNOWLEDGED: Final = 512
@@ -42,8 +49,7 @@ _SEARCH_PAGE: Final = 256
 _TAIL: Final = 32
 """Feed rows that are looked at behind an append: those of about a second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
-EntryRow: TypeAlias = "tuple[bytes, list[bytes]]"
-"""Id and members of a stream entry, as the server says them."""
+_HEAD_FIELDS: Final = ("epoch", "seq", "chain", "first")
 _BUMP_EPOCH: Final = Script("bump_epoch", as_int)
 
 
@@ -91,10 +97,14 @@ class _AppendRetry:
 
 
 class RedisFactReader:
-    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.query_all`` or its kin."""
+    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.query_all`` or its kin.
 
-    def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]]) -> None:
+    What is not in the engine is looked for in the archive, and read as if it were.
+    """
+
+    def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]], archive: Archive) -> None:
         self._ask = ask
+        self._archive = archive
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
         """Entities in the order asked for."""
@@ -108,9 +118,13 @@ class RedisFactReader:
         async def read(shard: Shard, wanted: list[EntityRef]) -> None:
             commands = [pack("HGETALL", keys.entity(ref)) for ref in wanted]
             replies = await self._ask(shard, *commands)
-            found.update(
-                {ref: _loaded(ref, reply) for ref, reply in zip(wanted, replies, strict=True)}
-            )
+            missing = list[EntityRef]()
+            for ref, reply in zip(wanted, replies, strict=True):
+                one = found[ref] = _loaded(ref, reply)
+                if one.stamp == ABSENT and ref.kind in ARCHIVED_KINDS:
+                    missing.append(ref)
+            if missing:
+                found.update(await self._load_archived(shard, missing))
 
         if len(by_shard) == 1:
             await read(*by_shard.popitem())
@@ -127,22 +141,63 @@ class RedisFactReader:
         if page:
             return page
         # There is nothing more, or what comes next lies further off: a stream begins where it was trimmed.
-        [reply] = await self._ask(stream.shard, _ask_next(stream, after))
+        archived, reply = await self._look_up(stream, _ask_next(stream, after))
+        if archived is not None:
+            return _read_rows(archived.entries, stream, after, limit)
         return read_entries(reply, stream, after, limit)
 
     async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
         """One event without the chain before it; None where it is not in the stream any more."""
         [reply] = await self._ask(stream.shard, _ask_page(stream, sequence - 1, 1))
-        for row in as_entry_rows(reply):
-            return _read_one(row, stream, sequence)
+        rows = as_entry_rows(reply)
+        if not rows:
+            archived, reply = await self._look_up(stream, _ask_page(stream, sequence - 1, 1))
+            rows = as_entry_rows(reply) if archived is None else archived.entries
+        for row in rows:
+            if int(row[0].partition(b"-")[0]) >= sequence:
+                return _read_one(row, stream, sequence)
         return None
+
+    async def _load_archived(
+        self, shard: Shard, refs: Sequence[EntityRef]
+    ) -> dict[EntityRef, Loaded]:
+        """What of these is in the archive, or came back from there since it was looked for in the engine."""
+        asked = [
+            command
+            for ref in refs
+            for command in (
+                self._archive.ask_row(shard, ref.id),
+                pack("HGETALL", keys.entity(ref)),
+            )
+        ]
+        replies = await self._ask(shard, *asked)
+
+        async def read(ref: EntityRef, row: RespValue, reply: RespValue) -> Loaded:
+            frame = await self._archive.read(shard, ref.id, row)
+            return _loaded(ref, reply if frame is None else frame.hashes.get(ref, []))
+
+        rows = zip(refs, replies[::2], replies[1::2], strict=True)
+        loaded = await asyncio.gather(*(read(*row) for row in rows))
+        return {one.ref: one for one in loaded}
+
+    async def _look_up(
+        self, stream: StreamRef, command: bytes
+    ) -> tuple[SessionFrame | None, RespValue]:
+        """The session of a stream if it is in the archive; else what the engine says, asked behind that."""
+        if stream.kind is not StreamKind.SESSION:
+            [reply] = await self._ask(stream.shard, command)
+            return None, reply
+        row, reply = await self._ask(
+            stream.shard, self._archive.ask_row(stream.shard, stream.id), command
+        )
+        return await self._archive.read(stream.shard, stream.id, row), reply
 
 
 class RedisEventLog(RedisFactReader):
     """``core.ports.log.EventLog`` over a server or cluster."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        super().__init__(nodes.query_all)
+    def __init__(self, nodes: Nodes, archive: Archive) -> None:
+        super().__init__(nodes.query_all, archive)
         self._nodes = nodes
         self._epochs = [0] * len(ALL_SHARDS)
         self._acknowledged: dict[str, tuple[int, str, int, float]] = {}
@@ -192,12 +247,34 @@ class RedisEventLog(RedisFactReader):
                 self._keep(packed.session, result, self._epochs[shard.number], began_s)
                 self._written_s[shard.number] = began_s
             return _look_behind(result, replies[1]) if looks else result
+        return await self._settle(result, batch, packed, unknown=unknown)
+
+    async def _settle(
+        self,
+        result: AppendResult | SessionArchived,
+        batch: Batch | PackedBatch,
+        packed: PackedBatch,
+        *,
+        unknown: bool,
+    ) -> AppendResult:
+        """What an append that was not stored comes to; one to a session in the archive is made again behind that."""
+        is_back = _misses_something(result) and await self.restore(packed.shard, packed.session)
+        if is_back or isinstance(result, SessionArchived):
+            return await self.append(batch)
         if isinstance(result, StaleEpoch):
-            self._epochs[shard.number] = result.epoch
+            self._epochs[packed.shard.number] = result.epoch
         if unknown and isinstance(result, Conflict) and await self._has_events_of(packed):
             # One of these tries ran, and another call has written the entity since.
             return Again(None)
         return result
+
+    async def restore(self, shard: Shard, name: str) -> bool:
+        """Brings the session of an id back from the archive; whether it stood there.
+
+        Raises:
+            StoreUnavailable: it cannot be read, or the engine does not take it.
+        """
+        return await restore_session(self._nodes, self._archive, shard, name)
 
     def list_acknowledged(self, oldest_s: float) -> list[Acknowledged]:
         """The last append in each of the sessions that were written here since a time; older ones are forgotten."""
@@ -235,7 +312,11 @@ class RedisEventLog(RedisFactReader):
 
     async def read_head(self, stream: StreamRef) -> Head | None:
         """The head, or None when there is no such stream."""
-        return await self._nodes.query(stream.shard, _ask_head(stream), _head)
+        [said] = await self._ask(stream.shard, _ask_head(stream))
+        if (head := _head(said)) is not None:
+            return head
+        archived, said = await self._look_up(stream, _ask_head(stream))
+        return _head(said) if archived is None else _head_of(archived)
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
@@ -245,7 +326,16 @@ class RedisEventLog(RedisFactReader):
             stream.shard, _ask_head(stream), _ask_page(stream, after, limit)
         )
         head, entries = _head(said), read_entries(page, stream, after, limit)
-        if not entries and head is not None and after < head.sequence:
+        if head is None:
+            archived, said = await self._look_up(stream, _ask_head(stream))
+            if archived is not None:
+                return _head_of(archived), _read_rows(archived.entries, stream, after, limit)
+            head = _head(said)
+            # It came back beside this, and the page was asked for before.
+            return (
+                (None, []) if head is None else (head, await self.read_page(stream, after, limit))
+            )
+        if not entries and after < head.sequence:
             [page] = await self._ask(stream.shard, _ask_next(stream, after))
             entries = read_entries(page, stream, after, limit)
         return head, entries
@@ -254,7 +344,11 @@ class RedisEventLog(RedisFactReader):
         """Facade ids of a session with their last status time in ms, newest first."""
         shard = shard_of(session)
         command = pack("ZRANGE", keys.session_tasks(shard, session), 0, -1, "REV", "WITHSCORES")
-        return await self._nodes.query(shard, command, as_scores)
+        if tasks := await self._nodes.query(shard, command, as_scores):
+            return tasks
+        stream = StreamRef(StreamKind.SESSION, session)
+        archived, reply = await self._look_up(stream, command)
+        return as_scores(reply) if archived is None else as_scores(archived.tasks)[::-1]
 
     async def read_open(self, session: str) -> list[str]:
         """Ids of the open tasks and actions of a session."""
@@ -292,10 +386,27 @@ class RedisEventLog(RedisFactReader):
         return False
 
 
+def _misses_something(result: AppendResult | SessionArchived) -> bool:
+    """Whether an append does not find what it was to change: that may stand in the archive."""
+    match result:
+        case SessionArchived():
+            return True
+        case Conflict(_, stored):
+            return stored == ABSENT
+        case _:
+            return False
+
+
 def read_entries(reply: RespValue, stream: StreamRef, after: int, limit: int) -> list[Entry]:
     """Reads the events above a sequence, at most ``limit``, out of stream entries as XRANGE returns them."""
+    return _read_rows(as_entry_rows(reply), stream, after, limit)
+
+
+def _read_rows(rows: Sequence[EntryRow], stream: StreamRef, after: int, limit: int) -> list[Entry]:
     entries = list[Entry]()
-    for row in as_entry_rows(reply):
+    for row in rows:
+        if int(row[0].partition(b"-")[0]) <= after:
+            continue
         entries += _read_row(row, stream, after, limit - len(entries))
         if len(entries) == limit:
             break
@@ -341,7 +452,7 @@ def _ask_tail(shard: Shard) -> bytes:
 
 
 def _ask_head(stream: StreamRef) -> bytes:
-    return pack("HMGET", keys.head(stream), "epoch", "seq", "chain", "first")
+    return pack("HMGET", keys.head(stream), *_HEAD_FIELDS)
 
 
 def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
@@ -359,6 +470,11 @@ def _head(reply: RespValue) -> Head | None:
     if epoch is None or chain is None:
         return None
     return Head(epoch.decode(), int(sequence or 0), chain.decode(), int(first or 1))
+
+
+def _head_of(archived: SessionFrame) -> Head | None:
+    fields = as_hash(archived.hashes[EntityRef(EntityKind.SESSION, archived.session)])
+    return _head([fields.get(name) for name in _HEAD_FIELDS])
 
 
 def _read_row(

@@ -17,7 +17,9 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
-from passerelle.store.blobs import open_blobs, open_copies, open_uploads
+from passerelle.store.archive.archiver import Archiver
+from passerelle.store.archive.reader import Archive
+from passerelle.store.blobs import open_blobs, open_copies, open_segments, open_uploads
 from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
 from passerelle.store.clock import StoreClock
 from passerelle.store.connection import pack
@@ -77,11 +79,18 @@ class Store:
     """Every port of ``core.ports`` over one server or cluster."""
 
     def __init__(
-        self, nodes: Nodes, blobs: BlobStore, copies: BlobStore, uploads: BlobStore
+        self,
+        nodes: Nodes,
+        blobs: BlobStore,
+        copies: BlobStore,
+        uploads: BlobStore,
+        segments: BlobStore,
     ) -> None:
         self.nodes = nodes
         self.runtime_id = ""
-        self.log = RedisEventLog(nodes)
+        self.archive = Archive(nodes.query_all, segments)
+        self.archiver = Archiver(nodes, segments)
+        self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
         self.leases = RedisLeases(nodes)
@@ -89,9 +98,11 @@ class Store:
         self.due = RedisDueRows(nodes)
         self.shard_poll = RedisShardPoll(nodes)
         self.projections = RedisProjections(nodes, self.log)
-        self.relay_facts = RedisFactReader(nodes.query_in_background)
+        self.relay_facts = RedisFactReader(
+            nodes.query_in_background, Archive(nodes.query_in_background, segments)
+        )
         self.relay_projections = RedisProjections(nodes, self.log, yields=True)
-        self.acks = RedisAcks(nodes)
+        self.acks = RedisAcks(nodes, self.archive)
         self.channels = RedisChannels(nodes, self.hints)
         self.links = RedisLinks(nodes)
         self.agents = RedisAgents(nodes, self.hints)
@@ -104,7 +115,7 @@ class Store:
         self.push_keys = RedisPushKeys(nodes)
         self.owner_tokens = RedisOwnerTokens(nodes, self.hints)
         self.limits = RedisLimits(nodes)
-        self.targets = RedisTargets(nodes)
+        self.targets = RedisTargets(nodes, self.archive)
         self.callbacks = RedisCallbacks(nodes)
         self.habits = RedisHabits(nodes)
         self.replicas = RedisReplicas(nodes)
@@ -127,10 +138,9 @@ class Store:
         """
         seeds = read_seeds(settings.url)
         blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
-        uploads = open_uploads(settings.blobs)
-        store = cls(
-            await Nodes.open(seeds, read_all_scripts(), settings.batches), blobs, copies, uploads
-        )
+        uploads, segments = open_uploads(settings.blobs), open_segments(settings.blobs)
+        nodes = await Nodes.open(seeds, read_all_scripts(), settings.batches)
+        store = cls(nodes, blobs, copies, uploads, segments)
         store.replicas.counts = settings.replicated_acts
         store.replicas.alone_after_s = settings.alone_after_s
         try:
@@ -140,6 +150,7 @@ class Store:
             await retry(store.probe)
             await store.blobs.probe()
             await store._adopt_runtime()
+            store.archiver.runtime_id = store.runtime_id
             await store.log.read_epochs()
         except BaseException:
             await store.close()

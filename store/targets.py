@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
+from passerelle.store.archive.restoring import restore_session
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_hash, as_scores, as_text, as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
+    from passerelle.store.archive.reader import Archive
     from passerelle.store.nodes import Nodes
 
 TargetState: TypeAlias = Literal["live", "backoff", "dead", "done"]
@@ -77,13 +79,15 @@ def decode_target(stored: bytes) -> Target:
 class RedisTargets:
     """Targets over a server or cluster."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, archive: Archive) -> None:
         self._nodes = nodes
+        self._archive = archive
 
     async def read(self, stream: StreamRef) -> dict[str, Target]:
         """All targets of a stream by their id."""
         command = pack("HGETALL", keys.stream_targets(stream))
         found = await self._nodes.query(stream.shard, command, as_hash)
+        found = found or await self._read_archived(stream)
         return {name: decode_target(stored) for name, stored in found.items()}
 
     async def make(self, stream: StreamRef, target: str, cursor: str) -> None:
@@ -103,7 +107,15 @@ class RedisTargets:
         """One target of a stream."""
         command = pack("HGET", keys.stream_targets(stream), target)
         stored = await self._nodes.query(stream.shard, command, as_bytes)
+        if stored is None:
+            stored = (await self._read_archived(stream)).get(target)
         return None if stored is None else decode_target(stored)
+
+    async def _read_archived(self, stream: StreamRef) -> dict[str, bytes]:
+        if stream.kind is not StreamKind.SESSION:
+            return {}
+        frame = await self._archive.find(stream.shard, stream.id)
+        return {} if frame is None else as_hash(frame.targets)
 
     async def settle(
         self,
@@ -149,6 +161,14 @@ class RedisTargets:
 
     async def revive(self, stream: StreamRef, target: str) -> Revived:
         """Has a target that is stuck tried again now, from its cursor on."""
+        answer = await self._revive(stream, target)
+        if answer == "unknown" and stream.kind is StreamKind.SESSION:
+            shard = stream.shard
+            if await restore_session(self._nodes, self._archive, shard, stream.id):
+                return await self._revive(stream, target)
+        return answer
+
+    async def _revive(self, stream: StreamRef, target: str) -> Revived:
         shard = stream.shard
         answer = await self._nodes.run(
             _REVIVE,

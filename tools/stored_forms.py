@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from passerelle.client import shared_space
 from passerelle.core.machine import Record
 from passerelle.store import keys
+from passerelle.store.archive import frame, locator, segment
 from tools.event_schema import render_event_schema
 
 _REF: Final = "#/$defs/"
@@ -19,7 +20,7 @@ _WORDS: Final = ("description", "title")
 
 
 def describe_forms() -> dict[str, object]:
-    """The forms by what they are of. The docstrings of keys count: they name the members."""
+    """The forms by what they are of. The docstrings of keys and of parts of the archive count: they name members."""
     records = [(kind.__name__, "validation", TypeAdapter[Any](kind)) for kind in get_args(Record)]
     refs, drawn = TypeAdapter.json_schemas(records, by_alias=True)  # type: ignore[arg-type]
     functions = [
@@ -31,6 +32,7 @@ def describe_forms() -> dict[str, object]:
     return {
         "events": _number_types(json.loads(render_event_schema())),
         "records": _number_types({**drawn, "oneOf": list(refs.values())}),
+        "archive": [inspect.getdoc(one) for one in (locator, frame, segment)],
         "keys": {name: inspect.getdoc(one) for name, one in functions if not name.startswith("_")},
     }
 

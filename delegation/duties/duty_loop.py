@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
+from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.delegation.duties.due import DueLoop, Handler
 from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
@@ -45,6 +46,7 @@ class Duties:
     repair: TailRepair
     view_rebuild: ViewRebuild
     watch: ShardWatch
+    sweep: ArchiveSweep
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -110,6 +112,7 @@ class Duties:
             group.create_task(self.relay.run(), name="relay")
             group.create_task(self.repair.run(), name="repair")
             group.create_task(self.watch.run(), name="watch")
+            group.create_task(self.sweep.run(), name="archive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class DutySettings:
     """What is driven here, to be compared with the store after a loss."""
     note_epoch: Callable[[Shard, int], None] | None = None
     """Told of a new epoch of a shard that the lease loop has seen; it comes back to ``TailRepair.note_epoch``."""
+    count_archived: Callable[[str, int], None] = lambda _outcome, _sessions: None
 
 
 def make_duties(
@@ -220,4 +224,14 @@ def make_duties(
         writes.read_ms,
         is_alone=lambda: keeper.is_alone,
     )
-    return Duties(keeper, due, relay, factless_writes, taking, repair, view_rebuild, watch, log)
+    sweep = ArchiveSweep(
+        store.archiver,
+        store.memory,
+        lambda: keeper.duties,
+        writes.read_ms,
+        log,
+        settings.count_archived,
+    )
+    return Duties(
+        keeper, due, relay, factless_writes, taking, repair, view_rebuild, watch, sweep, log
+    )

@@ -143,6 +143,7 @@ class ViewRebuild:
         if not shards:
             return []
         entities = await self.store.inspection.list_entities()
-        return [
+        stored = [
             ref.id for ref in entities if ref.kind is EntityKind.SESSION and ref.shard in shards
         ]
+        return [*dict.fromkeys([*stored, *await self.store.archive.list_sessions(shards)])]

@@ -37,6 +37,8 @@ class VerifyReport:
     """Events of a class or schema that this version does not read (ENV-5, ENV-13)."""
     other_schema: int = 0
     """Snapshots of another schema than this version writes: there is nothing to compare them with."""
+    archived: int = 0
+    """Sessions that were read from the archive."""
     trimmed: int = 0
     """Sessions whose beginning is not in the stream any more: only their chain was checked."""
     rebuilt: int = 0
@@ -70,6 +72,7 @@ class VerifyReport:
         skipped = "".join(
             f", {count} {what}"
             for count, what in (
+                (self.archived, "sessions archived"),
                 (self.vendor_events, "vendor events"),
                 (self.unknown_events, "unknown events"),
                 (self.other_schema, "snapshots of another schema"),

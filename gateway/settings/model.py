@@ -35,6 +35,7 @@ from passerelle.gateway.settings.section import (
     MemorySettings,
     Name,
     OutputSettings,
+    RetentionSettings,
     Section,
     SigningSettings,
     SpanSettings,
@@ -224,6 +225,7 @@ class Settings(Section):
     connections: ConnectionSettings = Field(default=ConnectionSettings())
     requests: RequestSettings = Field(default=RequestSettings())
     memory: MemorySettings = Field(default=MemorySettings())
+    retention: RetentionSettings = Field(default=RetentionSettings())
     grpc: GrpcSettings = Field(default=GrpcSettings())
     spans: SpanSettings = Field(default=SpanSettings())
     signing: SigningSettings = Field(default=SigningSettings())

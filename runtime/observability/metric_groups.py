@@ -104,6 +104,12 @@ class StoreMetrics:
             "How far the clock of the store is ahead of that of this machine.",
             registry=registry,
         )
+        self.archived: Final = Counter(
+            "passerelle_archived_sessions",
+            "Sessions that have left the memory of the store (left); looks that ended by an error (failed, fault).",
+            ["outcome"],
+            registry=registry,
+        )
         self.memory_share: Final = Gauge(
             "passerelle_store_memory_share",
             "Of its memory limit, what the fullest primary uses; 0 without a limit.",

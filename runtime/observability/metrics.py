@@ -75,6 +75,12 @@ class Metrics:
         if outcome in {"failed", "fault"}:
             self.runtime_errors.labels(duty).inc()
 
+    def count_archived(self, outcome: str, sessions: int) -> None:
+        """Sessions that have left the engine, or a look that failed; that is an error of ours as well."""
+        self.store.archived.labels(outcome).inc(sessions)
+        if outcome != "left":
+            self.runtime_errors.labels("archive").inc()
+
     def count_delivery(self, kind: str, outcome: str) -> None:
         """What became of one try to deliver."""
         self.webhooks.deliveries.labels(kind, outcome).inc()

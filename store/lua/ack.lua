@@ -3,7 +3,8 @@
 --
 -- KEYS  1 acks (of the stream)   2 head (of the stream)
 -- ARGV  1 control, JSON: keep (lifetime of the whole key in ms, text), rows of device, gen (text), cursor (whole text,
---         or false: set the generation only), epoch and seq (text) of the cursor, seen (ms, text)
+--         or false: set the generation only), epoch and seq (text) of the cursor, seen (ms, text); top: epoch and
+--         sequence (text) of a stream whose head stands in the archive, or false
 -- USES  CURSOR ACK ACK_FORMAT
 -- RETURNS  stored | stale_generation | ack_epoch | ack_ahead, one for each row
 -- NEVER  checks the chain of a cursor: whoever resumes from a stored ack has it verified then. Forgets no device that
@@ -44,6 +45,9 @@ local function store(device, gen, wanted, epoch, seq, seen)
   end
   if wanted then
     top = top or redis.call('HMGET', head, 'epoch', 'seq')
+    if not top[1] and control.top then
+      top = control.top
+    end
     if top[1] ~= epoch then
       return 'ack_epoch'
     end

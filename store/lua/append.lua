@@ -31,10 +31,10 @@
 --                      one needs stuck, the index of the shard's stuck targets
 --         idem         [key, digest, index into ARGV of the result, lifetime in ms as text]
 --       2.. the packed events, where there are any; then byte strings
--- USES  server_ms int_text wake_lease TARGET LIVE_TARGET_FORMAT wake_targets write_events
+-- USES  server_ms int_text is_archived wake_lease TARGET LIVE_TARGET_FORMAT wake_targets write_events
 -- RETURNS  ok first last chain now woken | again has_result result | conflict which version op
---          | fenced | unclaimed | late now | epoch current | early at
---          early = the stream ends with an event of that later time
+--          | fenced | unclaimed | late now | epoch current | early at | archived
+--          early = the stream ends with an event of that later time; archived = it is not here, and is to come back first
 --          woken = how many targets got a due row; which = 1-based place in entities, 0 for the idempotency row
 -- NEVER  decides a domain transition, decodes an envelope or a snapshot, or writes before every check passed.
 
@@ -114,6 +114,9 @@ end
 local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes', 'at')
 if control.at and found[5] and found[5] > control.at then
   return {'early', found[5]}
+end
+if not found[1] and is_archived(meta, control.session) then
+  return {'archived'}
 end
 
 -- 3. Events, with dense ids and the chain.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +24,7 @@ from passerelle.core.batch import (
 )
 from passerelle.store.retention import Archived, NotTrimmed, Trimmed
 from passerelle.store.store import Store
-from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
+from tests.support.batches import EPOCH, Place, event_of, make_place, mint, operation
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +54,11 @@ class Trim:
     keep: int
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Have the session leave the engine; whatever comes next finds it in the archive."""
+
+
 picks = st.frozensets(st.integers(0, TASKS - 1), max_size=TASKS)
 steps = st.one_of(
     st.builds(
@@ -63,6 +69,7 @@ steps = st.one_of(
     ),
     st.builds(Repeat, st.integers(1, 3)),
     st.builds(Trim, st.integers(0, 5)),
+    st.builds(Leave),
 )
 
 
@@ -92,11 +99,19 @@ class Model:
             0,
             EPOCH,
             entities=tuple(
-                EntityWrite(self.tasks[task], held[task], (b"at ", *hole))
+                EntityWrite(self.tasks[task], held[task], (self.opening, *hole))
                 for task in sorted(step.tasks)
             ),
-            events=tuple(event() for _ in range(step.events)),
+            events=tuple(
+                event_of(self.at.session, self.tasks[task].id)
+                for _, task in zip(range(step.events), cycle(sorted(step.tasks)), strict=False)
+            ),
         )
+
+    @property
+    def opening(self) -> bytes:
+        """A snapshot names the session that it belongs to."""
+        return f"{self.at.session} at ".encode()
 
     def expect(self, batch: Batch) -> AppendResult | None:
         """What the append must answer; None for stored."""
@@ -113,7 +128,7 @@ class Model:
         for task in places:
             self.older[task] = self.stamps[task]
             self.stamps[task] = Stamp(self.stamps[task].version + 1, batch.op)
-            self.snapshots[task] = b"at " + last
+            self.snapshots[task] = self.opening + last
         return None
 
     def chains(self) -> list[str]:
@@ -138,7 +153,7 @@ async def test_any_history_is_stored_as_the_model_says(store: Store, history: li
         await compare(store, model)
 
 
-async def play(store: Store, model: Model, step: Write | Repeat | Trim) -> None:
+async def play(store: Store, model: Model, step: Write | Repeat | Trim | Leave) -> None:
     match step:
         case Write():
             model.sent.append(model.build(step))
@@ -152,11 +167,26 @@ async def play(store: Store, model: Model, step: Write | Repeat | Trim) -> None:
                 archived = Archived("blob:1", "ab", 0)
                 trimmed = await store.retention.trim(model.at.session, upto, archived)
                 whole = max((end for end in model.ends if end <= upto), default=0)
-                if whole < model.first:
+                if whole < model.first or await is_away(store, model):
                     assert trimmed == NotTrimmed("nothing")
                 else:
                     assert trimmed == Trimmed(whole + 1)
                     model.first = whole + 1
+        case Leave():
+            await leave(store, model)
+
+
+async def is_away(store: Store, model: Model) -> bool:
+    """Whether the session is in the archive."""
+    return await store.archive.find(model.at.shard, model.at.session) is not None
+
+
+async def leave(store: Store, model: Model) -> None:
+    """A session with an event that is left leaves, and takes the tasks along that its events name."""
+    is_there = bool(await store.log.read_page(model.at.stream, 0))
+    in_engine = is_there and not await is_away(store, model)
+    left = await store.archiver.archive(model.at.shard, [model.at.session])
+    assert left.sessions == ([model.at.session] if in_engine else [])
 
 
 async def send(store: Store, model: Model, batch: Batch) -> None:

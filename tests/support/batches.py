@@ -15,7 +15,8 @@ from passerelle.core.batch import (
     SnapshotPieces,
     Stamp,
 )
-from passerelle.core.events import EncodedEvent
+from passerelle.core.events import EncodedEvent, Event, Fact, VendorPayload, encode_event
+from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard, compose_id
 from passerelle.core.ports.log import StreamKind, StreamRef
 
@@ -40,6 +41,19 @@ def event(name: str = "", *, facade: str | None = None) -> EncodedEvent:
         (len(opening), len(frame)) if facade else None,
         facade,
     )
+
+
+def event_of(
+    session: str,
+    task: str | None = None,
+    thread: str | None = None,
+    words: str = "",
+    action: str | None = None,
+) -> EncodedEvent:
+    """An event as the product says it, which names the entities that it belongs to."""
+    scope = Scope(session_id=session, thread_id=thread, task_id=task, action_id=action)
+    fact = Fact(scope, VendorPayload("x.said", {"words": words}), facade=task)
+    return encode_event(Event(f"ev_{next(_numbers)}", "2026-01-02T03:04:05.006Z", "rt_1", fact))
 
 
 @dataclass(frozen=True, slots=True)

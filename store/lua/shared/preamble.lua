@@ -58,6 +58,14 @@ local function wake_targets(targets, due, now, facades)
   return woken
 end
 
+-- Whether a session stands in the archive. This is the one key that a script makes itself: it is in the shard of `meta`,
+-- and which append makes a stream is known here alone.
+local function is_archived(meta, session)
+  local name = redis.sha1hex(session)
+  local bucket = string.sub(meta, 1, 5) .. 'al:' .. string.format('%02x', tonumber(string.sub(name, 17, 18), 16) % 128)
+  return redis.call('HGET', bucket, string.sub(name, 1, 16)) ~= false
+end
+
 local HINT_LIMIT = 8192
 
 -- Adds events, at least one, to a stream as one entry under the last sequence, extends the chain by each, and writes the

@@ -9,6 +9,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.ids import shard_of
 from passerelle.core.task.status import ENDED, Status
 from tests.support.desk import Desk
 from tests.support.house import House, task_of
@@ -36,7 +37,9 @@ async def replay(house: House, accepted: TurnAccepted) -> dict[EntityRef, machin
 
 
 @pytest.mark.requirement("OBJ-1", "TR-1", "OBJ-2")
-async def test_task_keeps_its_id_through_turns_attempts_pauses_and_restarts(desk: Desk) -> None:
+async def test_task_keeps_its_id_through_turns_attempts_pauses_restarts_and_the_archive(
+    desk: Desk,
+) -> None:
     house = desk.house
     house.policy = RetryPolicy(attempts=2, backoff_ms=1_000, backoff_max_ms=1_000)
     house.peer.next(fail, ask)
@@ -55,6 +58,12 @@ async def test_task_keeps_its_id_through_turns_attempts_pauses_and_restarts(desk
     seen.append(further.task_id)
     record = await house.until(accepted, Status.COMPLETED)
     seen += [record.task_id, record.root_task_id]
+    shard = shard_of(record.session_id)
+    left = await house.store.archiver.archive(shard, [record.session_id])
+    assert left.sessions == [record.session_id]
+    archived = await house.record(accepted)
+    assert archived == record
+    seen.append(archived.task_id)
     assert set(seen) == {accepted.task_id}
     assert further.turn_id != accepted.turn_id
     assert len({one.run_id for one in record.attempts}) == 2

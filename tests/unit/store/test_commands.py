@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 STORE = ROOT / "store"
 CLIENT = ROOT / "clients" / "python" / "passerelle_client"
 """The shared tasks of other people's agents have keys and scripts of their own."""
-SENDERS = sorted([*STORE.glob("*.py"), *CLIENT.glob("*.py")])
+SENDERS = sorted([*STORE.rglob("*.py"), *CLIENT.glob("*.py")])
 
 _STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {
@@ -50,12 +50,23 @@ ALLOWED = frozenset(_STRINGS | _HASHES | _SETS | _ORDERED | _STREAMS | _HINTS | 
 MAINTENANCE = {
     "maintenance": frozenset({"SCAN"}),
     "inventory": frozenset({"SCAN", "MEMORY"}),
+    "archiver": frozenset({"SCAN"}),
     "engine": frozenset({"CONFIG"}),
 }
 """What only the modules that no request needs may send besides; ``CONFIG`` to an engine of our own alone."""
 ALLOW_OOM = frozenset(
     {
-        *("trim", "claim_due", "extend_claim", "lease", "take_over", "release", "target", "revive"),
+        *(
+            "trim",
+            "archive_commit",
+            "claim_due",
+            "extend_claim",
+            "lease",
+            "take_over",
+            "release",
+            "target",
+            "revive",
+        ),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
         *("register_agent", "keep_agent", "settle_bundle", "forget_uploads", "announce"),
     }

@@ -1,0 +1,124 @@
+"""The duty that has sessions leave the engine once they have been over for ``retention.memory``.
+
+Whoever has the duties of a shard looks through it now and then. A look ahead of its time comes where the memory of the
+store gets low: the nearer it is to the point from which new tasks are refused, the sooner after its end a session goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import PasserelleError
+from passerelle.store.archive.archiver import MOST_AT_ONCE
+from passerelle.store.fullness import Fullness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.store.archive.archiver import Archiver, EndedSession
+    from passerelle.store.fullness import StoreMemory
+
+_LOOKS: Final = 10
+"""In the time for which a session stays."""
+_SOONEST_S: Final = 1.0
+_LATEST_S: Final = 600.0
+_PRESSED_S: Final = 10.0
+_FEW: Final = 16
+"""A segment of fewer sessions is written only where one of them has waited for others long enough."""
+_LONGEST_WAIT_MS: Final = 3_600_000
+_PRESSED_MS: Final = 60_000
+"""Under pressure a session stays at least so long: most contexts go on within that, if they do."""
+_BEGINS, _ENDS = 0.80, 0.90
+"""Shares of the memory between which the time becomes shorter."""
+
+
+@dataclass(slots=True)
+class ArchiveSweep:
+    """``count(outcome, sessions)`` counts for the metrics."""
+
+    archiver: Archiver
+    memory: StoreMemory
+    duties: Callable[[], frozenset[Shard]]
+    read_ms: Callable[[Shard], int]
+    log: FilteringBoundLogger
+    count: Callable[[str, int], None]
+    keep_ms: int | None = None
+    """For how long sessions stay in the engine after their end; None: for good."""
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        if self.keep_ms is None:
+            return
+        every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
+        looked_s = monotonic()
+        while True:
+            await asyncio.sleep(min(every_s, _PRESSED_S))
+            if monotonic() - looked_s >= every_s or self._is_pressed:
+                try:
+                    await self.sweep()
+                except PasserelleError as error:
+                    self.count("failed", 1)
+                    self.log.warning("archive.failed", reason=str(error))
+                except Exception:
+                    self.count("fault", 1)
+                    self.log.exception("archive.failed")
+                looked_s = monotonic()
+
+    async def sweep(self) -> int:
+        """One look through the shards of ours: how many sessions have left.
+
+        Raises:
+            StoreUnavailable: the engine or the place of the archive does not answer; what has left has left.
+        """
+        shards, keep_ms = self.duties(), self.find_keep_ms()
+        if not shards or keep_ms is None:
+            return 0
+        # The clocks of shards differ by milliseconds.
+        now_ms = min(map(self.read_ms, shards))
+        ended = await self.archiver.find_ended(shards, now_ms - keep_ms)
+        left = size = 0
+        for shard, sessions in ended.items():
+            for part in self._choose(sessions, now_ms - keep_ms):
+                began_s = monotonic()
+                archived = await self.archiver.archive(shard, [one.session for one in part])
+                left += len(archived.sessions)
+                size += archived.bytes
+                self.count("left", len(archived.sessions))
+                if not self._is_pressed:
+                    # Callers have at least half of what there is.
+                    await asyncio.sleep(monotonic() - began_s)
+        if left:
+            self.log.info("archive.swept", sessions=left, bytes=size)
+        return left
+
+    def find_keep_ms(self) -> int | None:
+        """For how long sessions stay, as things are now; None: for good."""
+        keep_ms = self.keep_ms
+        if keep_ms is None or not self._is_pressed:
+            return keep_ms
+        room = (_ENDS - self.memory.fullest.share) / (_ENDS - _BEGINS)
+        return min(keep_ms, max(round(keep_ms * min(room, 1.0)), _PRESSED_MS))
+
+    @property
+    def _is_pressed(self) -> bool:
+        return self.memory.fullness is not Fullness.NORMAL
+
+    def _choose(
+        self, sessions: Sequence[EndedSession], before_ms: int
+    ) -> list[Sequence[EndedSession]]:
+        """Segments of them, oldest first; a small one waits a while for more."""
+        parts = [
+            sessions[first : first + MOST_AT_ONCE]
+            for first in range(0, len(sessions), MOST_AT_ONCE)
+        ]
+        patient = self.keep_ms is not None and not self._is_pressed
+        wait_ms = min(self.keep_ms or 0, _LONGEST_WAIT_MS)
+        if patient and len(parts[-1]) < _FEW and parts[-1][0].at_ms > before_ms - wait_ms:
+            return parts[:-1]
+        return parts

@@ -1,0 +1,300 @@
+"""The way out: sessions in which nothing has happened for a while leave the engine, together.
+
+Found by SCAN, since what tells them (nothing open, the time of the last event) stands in what they have anyway: no
+append pays for it, and nothing can be forgotten. They are read, packed and written first; the script that takes them
+out compares all of it once more. Killed at any step, a session is in the engine, or in the archive, or in both places
+with the engine counting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import Shard, read_shard, shard_of
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.times import parse_ms
+from passerelle.store import keys
+from passerelle.store.append import Arguments
+from passerelle.store.archive.frame import (
+    MOST_PLAIN_BYTES,
+    SessionFrame,
+    list_entities,
+    pack_frame,
+)
+from passerelle.store.archive.locator import place_row
+from passerelle.store.archive.segment import PackedFrame, pack_segment
+from passerelle.store.connection import pack
+from passerelle.store.failures import retry
+from passerelle.store.replies import as_hash, as_int, as_sparse_list
+from passerelle.store.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Sequence
+
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.store.archive.frame import EntryRow
+    from passerelle.store.archive.segment import Segment
+    from passerelle.store.connection import RespValue
+    from passerelle.store.lua_script import ControlValue
+    from passerelle.store.nodes import Node, Nodes
+
+MOST_AT_ONCE: Final = 64
+"""Sessions of a segment."""
+_COMMITS: Final = 16
+"""Sessions of one call of the script: it holds up its server for about a tenth of a millisecond each."""
+_LOOKS: Final = 256
+_SCAN_COUNT: Final = 500
+_HOME_KINDS: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
+"""What stands beside the session of a person, which never ends."""
+
+
+_Stream: TypeAlias = "tuple[list[EntryRow], RespValue, RespValue]"
+"""Entries of a session, its list of tasks, its webhook receivers."""
+
+
+class EndedSession(NamedTuple):
+    """A session in which nothing is open; ``at_ms`` is the time of its last event."""
+
+    session: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """What a call has done: sessions that left with their bytes in the archive, and those that stay."""
+
+    sessions: list[str] = field(default_factory=list[str])
+    bytes: int = 0
+    stay: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class Archiver:
+    """Moves sessions of one runtime from the engine to segments of the archive."""
+
+    nodes: Nodes
+    segments: Blobs
+    runtime_id: str = ""
+
+    async def find_ended(
+        self, shards: Collection[Shard], before_ms: int
+    ) -> dict[Shard, list[EndedSession]]:
+        """Sessions in which nothing is open and nothing has happened since, by shard, oldest first.
+
+        One that is too long for a frame is left out, and that of a person who has devices, grants or rules.
+
+        Raises:
+            StoreUnavailable: a node does not answer.
+        """
+        by_shard = defaultdict[Shard, set[str]](set)
+        for node in self.nodes.all:
+            async for name in self._scan(node):
+                shard = shard_of(name)
+                if shard in shards:
+                    by_shard[shard].add(name)
+        found = dict[Shard, list[EndedSession]]()
+        for shard, sessions in by_shard.items():
+            ended = list[EndedSession]()
+            names = sorted(sessions)
+            for first in range(0, len(names), _LOOKS):
+                ended += await self._judge(shard, names[first : first + _LOOKS], before_ms)
+            if ended:
+                found[shard] = sorted(ended, key=lambda one: one.at_ms)
+        return found
+
+    async def archive(self, shard: Shard, sessions: Sequence[str]) -> ArchiveResult:
+        """Takes sessions of a shard, at most ``MOST_AT_ONCE``, into one segment. What has changed meanwhile stays.
+
+        Raises:
+            StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
+        """
+        streams = await self._read_streams(shard, sessions)
+        frames = await self._read_frames(shard, streams)
+        if not frames:
+            return ArchiveResult(stay=[*sessions])
+        packed, segment = await asyncio.to_thread(self._pack, shard, frames)
+        digest = await self.segments.put(shard, segment.content)
+        number, left = 0, list[int]()
+        places = range(len(packed))
+        for first in range(0, len(packed), _COMMITS):
+            part = places[first : first + _COMMITS]
+            number, stay = await self._commit(shard, digest, segment, packed, part, number)
+            left += [part[place - 1] for place in stay]
+        gone = [place for place in places if place not in set(left)]
+        names = [packed[place][0].session for place in gone]
+        return ArchiveResult(
+            names,
+            sum(segment.places[place].length for place in gone),
+            [session for session in sessions if session not in set(names)],
+        )
+
+    async def _scan(self, node: Node) -> AsyncIterator[str]:
+        cursor = b"0"
+        while True:
+            scan = pack("SCAN", cursor, "MATCH", keys.EVERY_SESSION, "COUNT", _SCAN_COUNT)
+            async with node.background:
+                [reply] = await retry(partial(node.reads.call, scan))
+            cursor, names = cast("tuple[bytes, list[bytes]]", reply)
+            for name in names:
+                ref = keys.read_entity(name.decode(errors="replace"))
+                if ref is not None and read_shard(ref.id) is not None:
+                    yield ref.id
+            if cursor == b"0":
+                return
+
+    async def _judge(
+        self, shard: Shard, sessions: Sequence[str], before_ms: int
+    ) -> list[EndedSession]:
+        heads = await self.nodes.query_in_background(
+            shard,
+            *(
+                pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, one)), "at", "bytes")
+                for one in sessions
+            ),
+        )
+        old = list[EndedSession]()
+        for session, reply in zip(sessions, heads, strict=True):
+            at, size = as_sparse_list(reply)
+            if at is None or int(size or 0) > MOST_PLAIN_BYTES // 2:
+                continue
+            if (at_ms := parse_ms(at.decode())) < before_ms:
+                old.append(EndedSession(session, at_ms))
+        if not old:
+            return []
+        looks = await self.nodes.query_in_background(
+            shard, *(command for one in old for command in _ask_state(shard, one.session))
+        )
+        each = len(looks) // len(old)
+        return [
+            one
+            for place, one in enumerate(old)
+            if not any(map(as_int, looks[place * each : (place + 1) * each]))
+        ]
+
+    async def _read_streams(self, shard: Shard, sessions: Sequence[str]) -> dict[str, _Stream]:
+        asked = list[bytes]()
+        for session in sessions:
+            stream = StreamRef(StreamKind.SESSION, session)
+            asked += [
+                pack("XRANGE", keys.entries(stream), "-", "+"),
+                pack("ZRANGE", keys.session_tasks(shard, session), 0, -1, "WITHSCORES"),
+                pack("HGETALL", keys.stream_targets(stream)),
+            ]
+        replies = await self.nodes.query_in_background(shard, *asked)
+        parts = zip(sessions, replies[::3], replies[1::3], replies[2::3], strict=True)
+        return {
+            session: (cast("list[EntryRow]", entries), tasks, targets)
+            for session, entries, tasks, targets in parts
+            if entries
+        }
+
+    async def _read_frames(self, shard: Shard, streams: dict[str, _Stream]) -> list[SessionFrame]:
+        refs = {
+            session: [ref for ref in _list_entities(session, entries) if ref.shard == shard]
+            for session, (entries, _, _) in streams.items()
+        }
+        asked = [pack("HGETALL", keys.entity(ref)) for named in refs.values() for ref in named]
+        replies = iter(await self.nodes.query_in_background(shard, *asked) if asked else [])
+        frames = list[SessionFrame]()
+        for session, named in refs.items():
+            entries, tasks, targets = streams[session]
+            found = {ref: next(replies) for ref in named}
+            own = {ref: flat for ref, flat in found.items() if _belongs(session, ref, flat)}
+            if EntityRef(EntityKind.SESSION, session) in own:
+                frames.append(SessionFrame(session, own, entries, tasks, targets))
+        return frames
+
+    def _pack(
+        self, shard: Shard, frames: Sequence[SessionFrame]
+    ) -> tuple[list[tuple[SessionFrame, PackedFrame]], Segment]:
+        packed = list[tuple[SessionFrame, PackedFrame]]()
+        for frame in frames:
+            try:
+                stored = pack_frame(frame)
+            except ValueError:
+                continue
+            packed.append((frame, PackedFrame(tuple(ref.id for ref in frame.hashes), stored)))
+        return packed, pack_segment(shard, self.runtime_id, [one for _, one in packed])
+
+    async def _commit(
+        self,
+        shard: Shard,
+        digest: str,
+        segment: Segment,
+        packed: Sequence[tuple[SessionFrame, PackedFrame]],
+        part: Sequence[int],
+        number: int,
+    ) -> tuple[int, list[int]]:
+        arguments = Arguments((keys.meta(shard), keys.segments(shard), keys.due(shard)))
+        sessions = [
+            _write_session(shard, packed[place][0], segment.places[place].pack_rest(), arguments)
+            for place in part
+        ]
+        control: dict[str, ControlValue] = {
+            "segment": f"{digest} {len(segment.content)}",
+            "number": str(number),
+            "sessions": sessions,
+        }
+        return await self.nodes.run(_COMMIT, shard, arguments.keys, control, arguments.values)
+
+
+def _list_entities(session: str, entries: Sequence[EntryRow]) -> list[EntityRef]:
+    try:
+        return list_entities(session, entries)
+    except (KeyError, ValueError):
+        return []  # a damaged append: the session stays, and the verification names it
+
+
+def _ask_state(shard: Shard, session: str) -> list[bytes]:
+    beside = [pack("HLEN", keys.entity(EntityRef(kind, session))) for kind in _HOME_KINDS]
+    return [pack("ZCARD", keys.session_open(shard, session)), *beside]
+
+
+def _belongs(session: str, ref: EntityRef, flat: RespValue) -> bool:
+    """Whether an entity that events of a session name is its own: its snapshot names the session."""
+    fields = as_hash(flat)
+    return bool(fields) and (ref.id == session or session.encode() in fields.get("s", b""))
+
+
+def _write_session(
+    shard: Shard, frame: SessionFrame, rest: bytes, arguments: Arguments
+) -> list[ControlValue]:
+    session, stream = frame.session, StreamRef(StreamKind.SESSION, frame.session)
+    head = as_hash(frame.hashes[EntityRef(EntityKind.SESSION, session)])
+    entities = list["ControlValue"]()
+    rows = list["ControlValue"]()
+    place_of_rest = arguments.value(rest)
+    for ref, flat in frame.hashes.items():
+        fields = as_hash(flat)
+        key = arguments.key(keys.entity(ref))
+        entities.append([key, fields.get("v", b"0").decode(), fields.get("op", b"").decode()])
+        bucket, name = place_row(shard, ref.id)
+        rows.append([arguments.key(bucket), name, place_of_rest])
+    receivers: list[ControlValue] = [
+        [name, stored.decode()] for name, stored in as_hash(frame.targets).items()
+    ]
+    return [
+        arguments.key(keys.head(stream)),
+        arguments.key(keys.entries(stream)),
+        arguments.key(keys.session_open(shard, session)),
+        arguments.key(keys.session_tasks(shard, session)),
+        arguments.key(keys.stream_targets(stream)),
+        head["seq"].decode(),
+        head["chain"].decode(),
+        entities,
+        receivers,
+        rows,
+    ]
+
+
+def _read_commit(reply: RespValue) -> tuple[int, list[int]]:
+    number, stay = cast("tuple[int, list[int]]", reply)
+    return number, stay
+
+
+_COMMIT: Final = Script("archive_commit", _read_commit)

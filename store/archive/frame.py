@@ -1,0 +1,145 @@
+"""A session that has ended, as one piece of bytes: what the engine had of it, byte for byte.
+
+The plain form is a row of RESP arrays: session id, each entity (HGETALL), the list of its tasks (ZRANGE), its webhook
+receivers (HGETALL) and each entry of its stream (XRANGE). Nothing in it is decoded, so that what is read from the
+archive is what was read from the engine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+import hiredis
+import zstandard
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.packed_events import read_scopes
+from passerelle.store.connection import pack as pack_array
+from passerelle.store.replies import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.store.connection import RespValue
+
+EntryRow: TypeAlias = "tuple[bytes, list[bytes]]"
+"""Id and members of a stream entry, as the server says them."""
+MOST_PLAIN_BYTES: Final = 8 * 1024 * 1024
+"""A longer session stays in the engine: to read one of its events would take all of it."""
+_LEVEL: Final = 3
+_SESSION: Final = b"session"
+_ENTITY: Final = b"entity"
+_TASKS: Final = b"tasks"
+_TARGETS: Final = b"targets"
+_ENTRY: Final = b"entry"
+_SCOPE_IDS: Final = re.compile(rb'"(threadId|taskId|actionId)":"([^"\\]+)"')
+_KINDS: Final = {
+    b"threadId": EntityKind.THREAD,
+    b"taskId": EntityKind.TASK,
+    b"actionId": EntityKind.ACTION,
+}
+ARCHIVED_KINDS: Final = frozenset({EntityKind.SESSION, *_KINDS.values()})
+"""What leaves the engine with its session."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFrame:
+    """Replies of the engine."""
+
+    session: str
+    hashes: dict[EntityRef, RespValue] = field(default_factory=dict["EntityRef", "RespValue"])
+    """The session itself among them, which is the head of its stream as well."""
+    entries: list[EntryRow] = field(default_factory=list["EntryRow"])
+    tasks: RespValue = field(default_factory=list["RespValue"])
+    targets: RespValue = field(default_factory=list["RespValue"])
+
+    def names(self, name: str) -> bool:
+        """Whether an id is that of the session or of one of its entities."""
+        return any(ref.id == name for ref in self.hashes)
+
+
+def list_entities(session: str, entries: Iterable[EntryRow]) -> list[EntityRef]:
+    """The entities that the events of a session belong to, the session first. Some of them may not exist."""
+    refs = {EntityRef(EntityKind.SESSION, session): None}
+    for _, members in entries:
+        for scope in _read_scopes(members):
+            for kind, name in _SCOPE_IDS.findall(scope):
+                refs[EntityRef(_KINDS[kind], name.decode())] = None
+    return list(refs)
+
+
+def _read_scopes(members: list[bytes]) -> list[bytes]:
+    if members[0] != b"i":
+        return read_scopes(members[3])
+    # An entry of schema 2: ids stand before what the event says.
+    envelope = dict(zip(members[::2], members[1::2], strict=True))[b"d"]
+    return [envelope.partition(b'"payload":')[0]]
+
+
+def pack_frame(frame: SessionFrame) -> bytes:
+    """The stored form: the plain one, compressed, with a checksum.
+
+    Raises:
+        ValueError: the session is too long.
+    """
+    parts = [pack_array(_SESSION, frame.session)]
+    for ref, flat in frame.hashes.items():
+        parts.append(pack_array(_ENTITY, ref.kind, ref.id, *as_list(flat)))
+    parts += [
+        pack_array(_TASKS, *as_list(frame.tasks)),
+        pack_array(_TARGETS, *as_list(frame.targets)),
+    ]
+    parts += [pack_array(_ENTRY, name, *members) for name, members in frame.entries]
+    plain = b"".join(parts)
+    if len(plain) > MOST_PLAIN_BYTES:
+        message = f"{frame.session} has {len(plain)} bytes, and a frame {MOST_PLAIN_BYTES} at most"
+        raise ValueError(message)
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(plain)
+
+
+def read_frame(stored: bytes) -> SessionFrame:
+    """Reads a stored form.
+
+    Raises:
+        ValueError: these bytes are none, or are damaged.
+    """
+    try:
+        plain = zstandard.ZstdDecompressor().decompress(stored, max_output_size=MOST_PLAIN_BYTES)
+    except zstandard.ZstdError as error:
+        message = f"no frame: {error}"
+        raise ValueError(message) from None
+    reader = hiredis.Reader()
+    reader.feed(plain)
+    arrays = list[list[bytes]]()
+    try:
+        while (array := reader.gets()) is not False:
+            arrays.append(cast("list[bytes]", array))
+    except hiredis.HiredisError as error:
+        message = f"no frame: {error}"
+        raise ValueError(message) from None
+    return _read_arrays(arrays)
+
+
+def _read_arrays(arrays: list[list[bytes]]) -> SessionFrame:
+    if not arrays or arrays[0][0] != _SESSION:
+        message = "no frame: it names no session"
+        raise ValueError(message)
+    session, *rest = arrays
+    hashes, entries = dict[EntityRef, "RespValue"](), list["EntryRow"]()
+    lists: dict[bytes, RespValue] = {}
+    for kind, *words in rest:
+        match kind:
+            case b"entity":
+                ref = EntityRef(EntityKind(words[0].decode()), words[1].decode())
+                hashes[ref] = cast("RespValue", words[2:])
+            case b"entry":
+                entries.append((words[0], words[1:]))
+            case b"tasks" | b"targets":
+                lists[kind] = cast("RespValue", words)
+            case other:
+                message = f"no frame: {other!r} is no part of one"
+                raise ValueError(message)
+    name = session[1].decode()
+    return SessionFrame(name, hashes, entries, lists[_TASKS], lists[_TARGETS])

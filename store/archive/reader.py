@@ -1,0 +1,181 @@
+"""Reads of what has left the engine: row, then one range of bytes of one object.
+
+Frames that were read last are kept, since whoever reads a task reads its events next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.ids import Shard
+from passerelle.store import keys
+from passerelle.store.archive.frame import SessionFrame, read_frame
+from passerelle.store.archive.locator import Locator, place_row
+from passerelle.store.archive.segment import TRAILER, read_footer, read_footer_size
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_bytes, as_scores
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.store.connection import RespValue
+
+_READS_AT_ONCE: Final = 8
+_KEPT_BYTES: Final = 4 * 1024 * 1024
+"""Of frames as they are stored; parsed, they take several times as much."""
+_TRIES: Final = 2
+
+
+class SegmentRef(NamedTuple):
+    """Names a segment in its shard; ``bytes`` is how long it is."""
+
+    number: int
+    sha256: str
+    bytes: int
+
+
+class Archive:
+    """What finds a session by its own id, or by that of one of its entities.
+
+    ``ask`` is ``Nodes.query_all``. A frame that is gone or damaged raises ArchiveDamaged, which names the object: an
+    answer without it would be another answer.
+    """
+
+    def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]], segments: Blobs) -> None:
+        self._ask = ask
+        self._segments = segments
+        self._names: dict[tuple[Shard, int], str] = {}
+        self._kept: OrderedDict[tuple[str, Locator], SessionFrame] = OrderedDict()
+        self._kept_bytes = 0
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+
+    @staticmethod
+    def ask_row(shard: Shard, name: str) -> bytes:
+        """The command that asks for the row of an id; ``read`` takes its reply."""
+        return pack("HGET", *place_row(shard, name))
+
+    async def find(self, shard: Shard, name: str) -> SessionFrame | None:
+        """The session of an id; None where it is not in the archive. Raises as ``locate`` does."""
+        located = await self.locate(shard, name)
+        return None if located is None else located[0]
+
+    async def read(self, shard: Shard, name: str, row: RespValue) -> SessionFrame | None:
+        """The session of an id whose row this is; None where there is none. Raises as ``locate`` does."""
+        if row is None:
+            return None
+        located = await self._follow(shard, name, as_bytes(row))
+        return None if located is None else located[0]
+
+    async def locate(self, shard: Shard, name: str) -> tuple[SessionFrame, bytes] | None:
+        """The session of an id, and the row that it and all its entities have; None where it is not in the archive.
+
+        Raises:
+            ArchiveDamaged: the object has gone, or is damaged.
+            StoreUnavailable: the engine, or the place of the archive, does not answer.
+        """
+        [row] = await self._ask(shard, self.ask_row(shard, name))
+        return await self._follow(shard, name, as_bytes(row))
+
+    async def _follow(
+        self, shard: Shard, name: str, stored: bytes | None
+    ) -> tuple[SessionFrame, bytes] | None:
+        if stored is None:
+            return None
+        reason = ""
+        for _ in range(_TRIES):
+            at = Locator.read(stored)
+            digest = await self._find_segment(shard, at.number)
+            if digest is None:
+                reason = f"the archive of shard {shard.tag} has no segment {at.number}"
+            else:
+                frame = await self._read_frame(shard, digest, at)
+                if frame is not None and frame.names(name):
+                    return frame, stored
+                reason = f"segment {digest} of the archive of shard {shard.tag} is damaged"
+            # The segment was merged, or a failover has taken its row and another has its number.
+            self._names.pop((shard, at.number), None)
+            [row] = await self._ask(shard, self.ask_row(shard, name))
+            if (stored := as_bytes(row)) is None:
+                return None
+        raise ArchiveDamaged(reason)
+
+    async def list_sessions(self, shards: Iterable[Shard]) -> list[str]:
+        """Every session that stands in the archive of these shards. Raises as ``locate`` does."""
+        found = list[str]()
+        for shard in shards:
+            for segment in await self.list_segments(shard):
+                found += await self.list_left(shard, segment)
+        return found
+
+    async def list_segments(self, shard: Shard) -> list[SegmentRef]:
+        """The segments of a shard, the oldest first."""
+        command = pack("ZRANGE", keys.segments(shard), 0, -1, "WITHSCORES")
+        [reply] = await self._ask(shard, command)
+        named = [(number, member.split(" ")) for member, number in as_scores(reply)]
+        return [SegmentRef(number, digest, int(size)) for number, (digest, size) in named]
+
+    async def list_left(self, shard: Shard, segment: SegmentRef) -> list[str]:
+        """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
+        names = [frame[0] for frame in await self._read_footer(shard, segment)]
+        rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
+        stored = zip(names, map(as_bytes, rows), strict=True)
+        return [name for name, row in stored if row and Locator.read(row).number == segment.number]
+
+    async def _find_segment(self, shard: Shard, number: int) -> str | None:
+        if (known := self._names.get((shard, number))) is not None:
+            return known
+        command = pack("ZRANGE", keys.segments(shard), number, number, "BYSCORE", "WITHSCORES")
+        [reply] = await self._ask(shard, command)
+        for member, _ in as_scores(reply):
+            digest = self._names[shard, number] = member.partition(" ")[0]
+            return digest
+        return None
+
+    async def _read_frame(self, shard: Shard, digest: str, at: Locator) -> SessionFrame | None:
+        """None: what stands there is not what the row means."""
+        place = (digest, at)
+        if (kept := self._kept.get(place)) is not None:
+            self._kept.move_to_end(place)
+            return kept
+        async with self._reads:
+            stored = await self._segments.read(shard, digest, at.offset, at.length)
+        if stored is None:
+            reason = f"segment {digest} of the archive of shard {shard.tag} is gone"
+            raise ArchiveDamaged(reason)
+        if len(stored) != at.length or zlib.crc32(stored) != at.check:
+            return None
+        try:
+            frame = read_frame(stored)
+        except ValueError:
+            return None
+        self._keep(place, frame)
+        return frame
+
+    def _keep(self, place: tuple[str, Locator], frame: SessionFrame) -> None:
+        self._kept[place] = frame
+        self._kept_bytes += place[1].length
+        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
+            (_, at), _ = self._kept.popitem(last=False)
+            self._kept_bytes -= at.length
+
+    async def _read_footer(self, shard: Shard, segment: SegmentRef) -> list[tuple[str, ...]]:
+        digest, end = segment.sha256, segment.bytes - TRAILER
+        trailer = await self._read_part(shard, digest, end, TRAILER)
+        try:
+            length = read_footer_size(trailer)
+            return read_footer(await self._read_part(shard, digest, end - length, length))
+        except ValueError as error:
+            reason = f"segment {digest} of the archive of shard {shard.tag}: {error}"
+            raise ArchiveDamaged(reason) from None
+
+    async def _read_part(self, shard: Shard, digest: str, start: int, size: int) -> bytes:
+        part = await self._segments.read(shard, digest, start, size) if start >= 0 else b""
+        if part is None:
+            reason = f"segment {digest} of the archive of shard {shard.tag} is gone"
+            raise ArchiveDamaged(reason)
+        return part

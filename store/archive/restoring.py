@@ -1,0 +1,66 @@
+"""The way back: a session that somebody goes on with stands in the engine again, as it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.ids import Shard, shard_of
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.append import Arguments
+from passerelle.store.archive.locator import place_row
+from passerelle.store.replies import as_int, as_list
+from passerelle.store.scripts import Script
+
+if TYPE_CHECKING:
+    from passerelle.store.archive.frame import SessionFrame
+    from passerelle.store.archive.reader import Archive
+    from passerelle.store.lua_script import ControlValue
+    from passerelle.store.nodes import Nodes
+
+_RESTORE: Final = Script("restore_session", as_int)
+
+
+async def restore_session(nodes: Nodes, archive: Archive, shard: Shard, name: str) -> bool:
+    """Takes the session of an id out of the archive; whether it stood there.
+
+    Raises:
+        StoreUnavailable: it cannot be read, or the engine does not take it.
+    """
+    located = await archive.locate(shard, name)
+    if located is None:
+        return False
+    await _put_back(nodes, *located)
+    return True
+
+
+async def _put_back(nodes: Nodes, frame: SessionFrame, row: bytes) -> None:
+    session, shard = frame.session, shard_of(frame.session)
+    stream = StreamRef(StreamKind.SESSION, session)
+    arguments = Arguments(
+        (
+            keys.head(stream),
+            keys.entries(stream),
+            keys.session_tasks(shard, session),
+            keys.stream_targets(stream),
+        )
+    )
+    at = arguments.value(row)
+    places = [place_row(shard, ref.id) for ref in frame.hashes]
+    rows: list[ControlValue] = [[arguments.key(key), name] for key, name in places]
+    entities: list[ControlValue] = [
+        [arguments.key(keys.entity(ref)), *arguments.extend(as_list(flat))]
+        for ref, flat in frame.hashes.items()
+    ]
+    # ZRANGE says what ZADD takes the other way round.
+    listed, receivers = as_list(frame.tasks), as_list(frame.targets)
+    tasks = [word for pair in zip(listed[1::2], listed[::2], strict=True) for word in pair]
+    control: dict[str, ControlValue] = {
+        "row": at,
+        "rows": rows,
+        "entities": entities,
+        "tasks": arguments.extend(tasks) if tasks else False,
+        "receivers": arguments.extend(receivers) if receivers else False,
+        "entries": [[name.decode(), *arguments.extend(members)] for name, members in frame.entries],
+    }
+    await nodes.run(_RESTORE, shard, arguments.keys, control, arguments.values)

@@ -1,0 +1,90 @@
+"""A segment: frames of one shard in one object that is never changed.
+
+``PSAR`` and the number of the form · frames · footer (JSON) · its length (4 bytes) · ``PSAR``. A reader who knows where
+a frame stands takes its bytes alone; the footer says what all of them are, for whoever walks the archive.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+
+from passerelle.store.archive.locator import Locator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ids import Shard
+
+MAGIC: Final = b"PSAR"
+FORM: Final = 1
+_HEADER: Final = MAGIC + FORM.to_bytes(4, "big")
+_SIZE: Final = 4
+TRAILER: Final = _SIZE + len(MAGIC)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFrame:
+    """A frame with the ids that it has entities of, the session first."""
+
+    names: tuple[str, ...]
+    stored: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The bytes of an object, and where each frame stands in it. The number of a segment is given when it is used."""
+
+    content: bytes
+    places: tuple[Locator, ...]
+
+
+def pack_segment(shard: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -> Segment:
+    """One object of all frames."""
+    parts, places = [_HEADER], list[Locator]()
+    offset = len(_HEADER)
+    for frame in frames:
+        parts.append(frame.stored)
+        places.append(Locator(0, offset, len(frame.stored), zlib.crc32(frame.stored)))
+        offset += len(frame.stored)
+    footer = orjson.dumps(
+        {
+            "shard": shard.tag,
+            "runtimeId": runtime_id,
+            "frames": [
+                {"names": frame.names, "offset": at.offset, "length": at.length, "crc32": at.check}
+                for frame, at in zip(frames, places, strict=True)
+            ],
+        }
+    )
+    parts += [footer, len(footer).to_bytes(_SIZE, "big"), MAGIC]
+    return Segment(b"".join(parts), tuple(places))
+
+
+def read_footer_size(trailer: bytes) -> int:
+    """The length of the footer before the last ``TRAILER`` bytes of an object.
+
+    Raises:
+        ValueError: these are not the last bytes of a segment.
+    """
+    if len(trailer) != TRAILER or not trailer.endswith(MAGIC):
+        message = "no segment: it does not end as one"
+        raise ValueError(message)
+    return int.from_bytes(trailer[:_SIZE], "big")
+
+
+def read_footer(footer: bytes) -> list[tuple[str, ...]]:
+    """The ids of each frame, its session first.
+
+    Raises:
+        ValueError: it is no footer.
+    """
+    try:
+        found = cast("dict[str, Any]", orjson.loads(footer))
+        return [tuple(frame["names"]) for frame in found["frames"]]
+    except (KeyError, TypeError, orjson.JSONDecodeError) as error:
+        message = f"no segment: its footer is damaged ({error})"
+        raise ValueError(message) from None

@@ -1,0 +1,49 @@
+#!lua
+-- restore_session: a session comes back from the archive, as it was, so that it can go on.
+--
+-- KEYS  1 head (of the session)   2 stream   3 task_set   4 targets   5.. entities, and buckets of rows, by index
+-- ARGV  1 control, JSON:
+--         row          index into ARGV of what each row says: where it stands in the archive
+--         rows         list of [key, field]
+--         entities     list of [key, index of the first of its names and values, index of the last]
+--         tasks        [index of the first of its ids and times, index of the last], or false
+--         receivers    the same of webhook receivers
+--         entries      list of [id, index of its first member, index of the last]
+--       2.. byte strings
+-- RETURNS  1 | 0; 0: it is back already, or it stands elsewhere in the archive by now
+-- NEVER  writes over a session that is there, or leaves a row that says it is not.
+
+local MOST_WORDS = 4000
+
+local function each_part(words, put)
+  local first, last = unpack(words)
+  for n = first, last, MOST_WORDS do
+    put(unpack(ARGV, n, math.min(n + MOST_WORDS - 1, last)))
+  end
+end
+
+if redis.call('HGET', head, 'seq') then
+  return 0
+end
+for _, row in ipairs(control.rows) do
+  if redis.call('HGET', KEYS[row[1]], row[2]) ~= ARGV[control.row] then
+    return 0
+  end
+end
+
+for _, entity in ipairs(control.entities) do
+  each_part({ entity[2], entity[3] }, function(...) redis.call('HSET', KEYS[entity[1]], ...) end)
+end
+if control.tasks then
+  each_part(control.tasks, function(...) redis.call('ZADD', task_set, ...) end)
+end
+if control.receivers then
+  each_part(control.receivers, function(...) redis.call('HSET', targets, ...) end)
+end
+for _, entry in ipairs(control.entries) do
+  redis.call('XADD', stream, entry[1], unpack(ARGV, entry[2], entry[3]))
+end
+for _, row in ipairs(control.rows) do
+  redis.call('HDEL', KEYS[row[1]], row[2])
+end
+return 1

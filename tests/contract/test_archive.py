@@ -1,0 +1,456 @@
+"""The archive: what has left the engine is read as before, and comes back whole where somebody goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from passerelle.core.batch import (
+    ABSENT,
+    Appended,
+    Batch,
+    Conflict,
+    EntityKind,
+    EntityRef,
+    EntityWrite,
+    OpenChange,
+    Stamp,
+    TargetChange,
+)
+from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.store import keys
+from passerelle.store.archive.archiver import MOST_AT_ONCE, EndedSession
+from passerelle.store.archive.locator import place_row
+from passerelle.store.connection import pack
+from passerelle.store.store import Store, StoreSettings
+from tests.support.batches import EPOCH, Place, event_of, make_place, mint, operation
+from tests.support.engine import Server, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from passerelle.store.scripts import Script
+
+pytestmark = pytest.mark.anyio
+
+AT_MS = 1_767_323_045_006
+AT = "2026-01-02T03:04:05.006Z"
+
+
+@dataclass(slots=True)
+class Story:
+    """A session with a thread, a task and an approval; ``stamps`` are those that were written last."""
+
+    at: Place = field(default_factory=make_place)
+    stamps: dict[EntityRef, Stamp] = field(default_factory=dict["EntityRef", Stamp])
+    refs: list[EntityRef] = field(default_factory=list[EntityRef])
+
+    def __post_init__(self) -> None:
+        home = self.at.shard
+        self.refs = [
+            EntityRef(EntityKind.SESSION, self.at.session),
+            EntityRef(EntityKind.THREAD, mint("th", home)),
+            self.at.task_ref,
+            EntityRef(EntityKind.ACTION, mint("act", home)),
+        ]
+        self.stamps = dict.fromkeys(self.refs, ABSENT)
+
+    def tell(
+        self,
+        words: str = "",
+        *,
+        opened: tuple[OpenChange, ...] = (),
+        targets: tuple[TargetChange, ...] = (),
+    ) -> Batch:
+        """The next two events, which write every entity."""
+        op = operation()
+        entities = tuple(
+            EntityWrite(
+                ref, stamp, (f"{self.at.session} ".encode(), 1), {"said": words[:99].encode()}
+            )
+            for ref, stamp in self.stamps.items()
+        )
+        self.stamps = {ref: Stamp(one.version + 1, op) for ref, one in self.stamps.items()}
+        _, thread, task, action = self.refs
+        events = (
+            event_of(self.at.session, task.id, thread.id, words),
+            event_of(self.at.session, task.id, thread.id, words, action=action.id),
+        )
+        return Batch(
+            self.at.session,
+            op,
+            0,
+            EPOCH,
+            entities,
+            events,
+            task_times=((self.at.task, AT_MS),),
+            at=AT,
+            open=opened,
+            targets=targets,
+        )
+
+
+async def begin(store: Store, appends: int = 3, story: Story | None = None) -> Story:
+    """Tells a story and ends it."""
+    story = story or Story()
+    for number in range(appends):
+        assert isinstance(await store.log.append(story.tell(f"part {number}")), Appended)
+    return story
+
+
+async def read_all(store: Store, story: Story) -> list[object]:
+    """What any reader is told of a session."""
+    log, stream = store.log, story.at.stream
+    head = await log.read_head(stream)
+    top = 0 if head is None else head.sequence
+    return [
+        head,
+        await log.load(story.refs),
+        await store.relay_facts.load(story.refs),
+        [
+            await log.read_page(stream, after, limit)
+            for after in range(top + 1)
+            for limit in (1, 256)
+        ],
+        [await log.read_resume(stream, after, 3) for after in range(top + 2)],
+        [await log.read_event(stream, sequence) for sequence in range(top + 2)],
+        await log.read_session_tasks(story.at.session),
+        await log.read_open(story.at.session),
+        await store.targets.read(stream),
+        [await store.targets.find(stream, name) for name in ("hook", "none")],
+        await store.acks.list_acks(stream),
+    ]
+
+
+async def leave(store: Store, *stories: Story) -> None:
+    """Has sessions of one shard leave the engine."""
+    sessions = [story.at.session for story in stories]
+    left = await store.archiver.archive(stories[0].at.shard, sessions)
+    assert (left.sessions, left.stay) == (sessions, [])
+
+
+def find_keys(server: Server, pattern: str) -> dict[str, str]:
+    """The node of each key that matches."""
+    return {
+        name.decode(): url
+        for url in server.nodes
+        for name in cast("list[bytes]", ask(url, "KEYS", pattern))
+    }
+
+
+def list_keys(server: Server, story: Story) -> set[str]:
+    """Keys of a session in the engine."""
+    names = {ref.id for ref in story.refs}
+    return {key for key in find_keys(server, "*") if any(name in key for name in names)}
+
+
+@pytest.mark.requirement("ST-18")
+@pytest.mark.parametrize("appends", [1, 3, 200])
+async def test_what_has_left_is_read_as_before(store: Store, server: Server, appends: int) -> None:
+    story = await begin(store, appends)
+    before = await read_all(store, story)
+    await leave(store, story)
+    assert list_keys(server, story) == set()
+    assert await read_all(store, story) == before
+
+
+async def test_what_nobody_has_is_nowhere(store: Store) -> None:
+    await leave(store, await begin(store))
+    story = Story()
+    assert [one.stamp for one in await store.log.load(story.refs)] == [ABSENT] * 4
+    assert await store.log.read_head(story.at.stream) is None
+    assert await store.log.read_page(story.at.stream, 0) == []
+    assert await store.log.read_resume(story.at.stream, 0) == (None, [])
+    assert await store.log.read_session_tasks(story.at.session) == []
+
+
+async def test_many_leave_together_and_each_comes_back_alone(store: Store) -> None:
+    home = Shard(7)
+    stories = [await begin(store, 1 + number % 3, Story(make_place(home))) for number in range(40)]
+    before = [await read_all(store, story) for story in stories]
+    await leave(store, *stories)
+    assert await store.log.restore(home, stories[11].at.task)
+    assert [await read_all(store, story) for story in stories] == before
+    listed = await store.archive.list_sessions(ALL_SHARDS)
+    gone = [story.at.session for story in stories if story is not stories[11]]
+    assert sorted(listed) == sorted(gone)
+    await leave(store, stories[11])
+    assert [await read_all(store, story) for story in stories] == before
+    assert len(await store.archive.list_sessions(ALL_SHARDS)) == 40
+
+
+async def test_a_further_append_brings_its_session_back(store: Store) -> None:
+    story, other = Story(), Story()
+    for one in (story, other):
+        await begin(store, 2, one)
+    await leave(store, story)
+    results = [await store.log.append(one.tell("further")) for one in (story, other)]
+    assert [(one.first, one.last) for one in results if isinstance(one, Appended)] == [(5, 6)] * 2
+    _, page = await store.log.read_resume(story.at.stream, 0)
+    assert [entry.sequence for entry in page] == [1, 2, 3, 4, 5, 6]
+    assert await store.archive.find(story.at.shard, story.at.session) is None
+    for ref in story.refs:
+        assert await store.archive.find(story.at.shard, ref.id) is None
+
+
+async def test_an_append_that_makes_only_what_is_new_brings_it_back_too(store: Store) -> None:
+    """A first message that was decided before somebody else's was, and is written after that has left."""
+    story = await begin(store, 2)
+    await leave(store, story)
+    task = EntityRef(EntityKind.TASK, mint("task", story.at.shard))
+    batch = Batch(
+        story.at.session,
+        operation(),
+        0,
+        EPOCH,
+        (EntityWrite(task, ABSENT, (story.at.session.encode(),)),),
+        (event_of(story.at.session, task.id),),
+    )
+    stored = await store.log.append(batch)
+    assert isinstance(stored, Appended)
+    assert (stored.first, stored.last) == (5, 5)
+
+
+async def test_an_append_decided_on_an_older_state_is_told_of_the_one_that_is_stored(
+    store: Store,
+) -> None:
+    story = await begin(store, 1)
+    stale = dict(story.stamps)
+    await begin(store, 1, story)
+    now, story.stamps = story.stamps, stale
+    batch = story.tell("stale")
+    await leave(store, story)
+    assert await store.log.append(batch) == Conflict(story.refs[0].id, now[story.refs[0]])
+
+
+async def test_two_who_go_on_at_once_are_one_winner(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    story = await begin(store, 2)
+    await leave(store, story)
+    settings = StoreSettings(server.url, tmp_path / "blobs")
+    async with await Store.open(settings) as beside:
+        stamps = dict(story.stamps)
+        first = story.tell("one")
+        story.stamps = stamps
+        second = story.tell("two")
+        results = await asyncio.gather(store.log.append(first), beside.log.append(second))
+    assert sorted(type(one).__name__ for one in results) == ["Appended", "Conflict"]
+    _, page = await store.log.read_resume(story.at.stream, 0)
+    assert [entry.sequence for entry in page] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_what_changes_while_it_is_packed_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Shard(3)
+    stories = [await begin(store, 2, Story(make_place(home))) for _ in range(3)]
+    put = store.archiver.segments.put
+
+    async def append_meanwhile(shard: Shard, content: bytes) -> str:
+        assert isinstance(await store.log.append(stories[1].tell("meanwhile")), Appended)
+        return await put(shard, content)
+
+    monkeypatch.setattr(store.archiver.segments, "put", append_meanwhile)
+    left = await store.archiver.archive(home, [story.at.session for story in stories])
+    assert left.sessions == [stories[0].at.session, stories[2].at.session]
+    assert left.stay == [stories[1].at.session]
+    assert await store.archive.find(home, stories[1].at.session) is None
+    assert len((await store.log.read_resume(stories[1].at.stream, 0))[1]) == 6
+
+
+@pytest.mark.parametrize("held_by", ["open", "receiver"])
+async def test_what_is_open_or_owed_stays(store: Store, held_by: str) -> None:
+    story = Story()
+    opened = (OpenChange(story.at.task, 0),) if held_by == "open" else ()
+    targets = (TargetChange("hook", "*", whole=True),) if held_by == "receiver" else ()
+    assert isinstance(
+        await store.log.append(story.tell("held", opened=opened, targets=targets)), Appended
+    )
+    left = await store.archiver.archive(story.at.shard, [story.at.session])
+    assert left.stay == [story.at.session]
+    closing = (OpenChange(story.at.task, None),) if held_by == "open" else ()
+    ending = (TargetChange("hook", None),) if held_by == "receiver" else ()
+    assert isinstance(
+        await store.log.append(story.tell("let go", opened=closing, targets=ending)), Appended
+    )
+    await leave(store, story)
+
+
+async def test_a_receiver_that_has_all_leaves_with_its_session_and_hears_of_more(
+    store: Store,
+) -> None:
+    story = Story()
+    hook = (TargetChange("hook", story.at.task),)
+    assert isinstance(await store.log.append(story.tell("first", targets=hook)), Appended)
+    await store.nodes.update(story.at.shard, pack("ZREM", keys.due(story.at.shard), "target:hook"))
+    before = await read_all(store, story)
+    await leave(store, story)
+    assert await read_all(store, story) == before
+    stored = await store.log.append(story.tell("more"))
+    assert isinstance(stored, Appended)
+    assert stored.woken == 1
+
+
+async def test_a_dead_receiver_of_a_session_that_left_is_tried_again(store: Store) -> None:
+    story = Story()
+    hook = (TargetChange("hook", story.at.task),)
+    assert isinstance(await store.log.append(story.tell("first", targets=hook)), Appended)
+    key = keys.stream_targets(story.at.stream)
+    dead = f"dead|{story.at.task}|9|{EPOCH}.1.00000000|1|9|refused"
+    await store.nodes.update(story.at.shard, pack("HSET", key, "hook", dead))
+    await leave(store, story)
+    assert await store.targets.revive(story.at.stream, "hook") == "ok"
+    target = await store.targets.find(story.at.stream, "hook")
+    assert target is not None
+    assert target.state == "live"
+    assert await store.archive.find(story.at.shard, story.at.session) is None
+
+
+async def test_devices_acknowledge_what_they_read_there(store: Store) -> None:
+    story = await begin(store, 2)
+    stream = story.at.stream
+    head, page = await store.log.read_resume(stream, 0)
+    assert head is not None
+    await leave(store, story)
+
+    def cursor(after: int, epoch: str = head.epoch) -> str:
+        return f"{epoch}.{after}.{page[after - 1].previous}"
+
+    assert await store.acks.store_ack(stream, "tablet", 1, cursor(3), 5) == "stored"
+    assert await store.acks.read_ack(stream, "tablet") == cursor(3)
+    assert await store.acks.store_ack(stream, "tablet", 1, cursor(2), 6) == "stored"
+    assert await store.acks.read_ack(stream, "tablet") == cursor(3)
+    assert await store.acks.store_ack(stream, "phone", 1, cursor(2, "ffffffff"), 6) == "ack_epoch"
+    ahead = f"{head.epoch}.9.00000000"
+    assert await store.acks.store_ack(stream, "phone", 1, ahead, 6) == "ack_ahead"
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+async def test_a_damaged_segment_is_named_and_no_answer(
+    store: Store, server: Server, tmp_path: Path, damage: str
+) -> None:
+    story, other = await begin(store), Story()
+    await begin(store, 2, other)
+    await leave(store, story)
+    await leave(store, other)
+    kept = await read_all(store, other)
+    [segment] = await store.archive.list_segments(story.at.shard)
+    digest = segment.sha256
+    [path] = (tmp_path / "blobs" / "archive").glob(f"*/*/{digest}")
+    content = path.read_bytes()
+    match damage:
+        case "gone":
+            path.unlink()
+        case "cut":
+            path.write_bytes(content[:20])
+        case _:
+            path.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
+    fresh = StoreSettings(server.url, tmp_path / "blobs")
+    async with await Store.open(fresh) as reader:
+        for read in (
+            reader.log.load(story.refs),
+            reader.log.read_head(story.at.stream),
+            reader.log.read_page(story.at.stream, 0),
+            reader.log.append(story.tell("on")),
+        ):
+            with pytest.raises(ArchiveDamaged, match=digest):
+                await read
+        assert await read_all(reader, other) == kept
+
+
+async def test_a_call_whose_reply_was_lost_is_made_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Shard(9)
+    stories = [await begin(store, 1, Story(make_place(home))) for _ in range(20)]
+    before = [await read_all(store, story) for story in stories]
+    run, calls = store.nodes.run, list[str]()
+
+    async def run_twice(script: Script[object], *call: object) -> object:
+        calls.append(script.name)
+        again = cast("Callable[..., Awaitable[object]]", run)
+        await again(script, *call)
+        return await again(script, *call)
+
+    monkeypatch.setattr(store.nodes, "run", run_twice)
+    await store.archiver.archive(home, [story.at.session for story in stories])
+    monkeypatch.undo()
+    assert calls == ["archive_commit"] * 2
+    assert [await read_all(store, story) for story in stories] == before
+    assert len(await store.archive.list_sessions([home])) == 20
+
+
+async def test_a_number_that_a_failover_gives_twice_leads_to_the_segment_that_counts(
+    store: Store,
+) -> None:
+    """The commit is lost with its rows: the sessions are there again, and their old segment is no longer named."""
+    story = await begin(store, 2)
+    home = story.at.shard
+    rows = [(ref, place_row(home, ref.id)) for ref in story.refs]
+    await leave(store, story)
+    await read_all(store, story)
+    assert await store.log.restore(home, story.at.session)
+    for _, (key, name) in rows:
+        await store.nodes.update(home, pack("HDEL", key, name))
+    await store.nodes.update(home, pack("UNLINK", keys.segments(home)))
+    await store.nodes.update(home, pack("HDEL", keys.meta(home), "segments"))
+    await begin(store, 2, story)
+    before = await read_all(store, story)
+    await leave(store, story)
+    assert await read_all(store, story) == before
+
+
+async def test_sessions_have_ended_once_nothing_is_open_and_a_while_has_passed(
+    store: Store,
+) -> None:
+    home = Shard(11)
+    ended, late, still_open, person = (Story(make_place(home)) for _ in range(4))
+    for story in (ended, late):
+        await begin(store, 2, story)
+    await store.log.append(still_open.tell("", opened=(OpenChange(still_open.at.task, 0),)))
+    await begin(store, 1, person)
+    grants = EntityRef(EntityKind.GRANTS, person.at.session)
+    await store.nodes.update(home, pack("HSET", keys.entity(grants), "v", 1))
+    head = keys.head(late.at.stream)
+    await store.nodes.update(home, pack("HSET", head, "at", "2026-01-02T03:04:09.000Z"))
+
+    async def find(before_ms: int) -> list[EndedSession]:
+        return (await store.archiver.find_ended([home], before_ms)).get(home, [])
+
+    assert await find(AT_MS) == []
+    assert await find(AT_MS + 1) == [EndedSession(ended.at.session, AT_MS)]
+    assert [one.session for one in await find(AT_MS + 10_000)] == [
+        ended.at.session,
+        late.at.session,
+    ]
+    assert await store.archiver.find_ended([Shard(12)], AT_MS + 1) == {}
+    await leave(store, ended)
+    assert [one.session for one in await find(AT_MS + 10_000)] == [late.at.session]
+
+
+async def test_a_session_that_is_too_long_stays(store: Store) -> None:
+    story = Story()
+    noise = "".join(f"{number:08x}" for number in range(7_500))
+    for _ in range(80):
+        assert isinstance(await store.log.append(story.tell(noise)), Appended)
+    assert await store.archiver.find_ended([story.at.shard], AT_MS + 1) == {}
+    left = await store.archiver.archive(story.at.shard, [story.at.session])
+    assert left.stay == [story.at.session]
+
+
+async def test_what_a_session_takes_in_the_engine_once_it_has_left(
+    store: Store, server: Server
+) -> None:
+    home = Shard(20)
+    stories = [await begin(store, 2, Story(make_place(home))) for _ in range(MOST_AT_ONCE)]
+
+    await leave(store, *stories)
+    left = find_keys(server, f"{{{home.tag}}}:al:*") | find_keys(server, f"{{{home.tag}}}:sg")
+    weights = [cast("int", ask(url, "MEMORY", "USAGE", name)) for name, url in left.items()]
+    assert sum(weights) / len(stories) < 600
