@@ -29,6 +29,7 @@ from bench.idle import measure_idle
 from bench.inboxes import measure_inboxes
 from bench.kinds import Length
 from bench.mixed_work import measure_work
+from bench.retention import MEMORY_ROUNDS, measure_retention
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
 from bench.size import measure_size
@@ -114,6 +115,13 @@ async def measure_beside(asked: Asked) -> AsyncGenerator[Row]:
         yield row
 
 
+async def measure_leaving(asked: Asked) -> AsyncGenerator[Row]:
+    """What it costs that ended sessions leave memory."""
+    length = Length(2, 2.0) if asked.short else Length(20, 4.0)
+    async for row in measure_retention(length, 6 if asked.short else MEMORY_ROUNDS):
+        yield row
+
+
 async def measure_beginning(asked: Asked) -> AsyncGenerator[Row]:
     """What it costs to start."""
     async for row in measure_startup(2 if asked.short else 9, asked.base):
@@ -128,6 +136,7 @@ SECTIONS: Final[dict[str, Section]] = {
     "channels": measure_links,
     "approvals": measure_questions,
     "abuse": measure_beside,
+    "retention": measure_leaving,
     "startup": measure_beginning,
 }
 

@@ -149,6 +149,8 @@ _TOLD: Final = Step(
 )
 _QUESTION: Final = replace(make_send("ask: which one?", _ASKS), teaches=True)
 _ANSWER: Final = make_send("this one", taskId=TASK, contextId=CONTEXT)
+MIXED_ORDER: Final = _make_order(TAUGHT, _FURTHER, _FURTHER, FIRST, _QUESTION, _ANSWER)
+"""A conversation of three messages, a single one, and a question that is answered: five tasks in six answers."""
 _GET: Final = Step(make_call("GetTask", {"id": TASK}), COMPLETED)
 _LIST: Final = Step(
     make_call("ListTasks", {"contextId": CONTEXT, "pageSize": _PAGE}),

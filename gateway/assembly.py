@@ -40,7 +40,7 @@ from passerelle.gateway.settings.values import (
     make_peer_configs,
 )
 from passerelle.gateway.span_export import open_spans
-from passerelle.gateway.store_setup import fit_engine, open_store
+from passerelle.gateway.store_setup import find_archive_obstacle, fit_engine, open_store
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.reverse.cards import Dialling
 from passerelle.peers.reverse.local import LocalLinks
@@ -170,6 +170,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         forwarding = _make_forwarding(store, parts, settings, late)
         duties = _make_duties(store, parts, forwarding, deliveries, links, routing, outages, late)
         duties.sweep.keep_ms = settings.retention.memory_ms
+        duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
+        await duties.sweep.is_free()
         late.bind(duties)
         outages.on_epoch = duties.repair.note_epoch
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)

@@ -239,6 +239,7 @@ def _make_routes(
             replicas=describe_replicas(gateway.store.replicas),
             clock=describe_skew(gateway.store.clock),
             memory=describe_memory(gateway.store.memory),
+            archive=gateway.duties.sweep.obstacle,
         )
 
     return [

@@ -208,11 +208,11 @@ def feed(shard: Shard) -> str:
 
 
 def meta(shard: Shard) -> str:
-    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments; of shard 0 also runtime and schema.
+    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments; of shard 0 also runtime, schema, place.
 
     ``dropped`` is the feed id below which the feed has no rows any more; ``taken:<shard>`` the mark that another shard
     had for the rows of this one when the relay saw it last, and the epoch of that shard, ``<mark> <epoch>``.
-    ``segments`` is the highest number of a segment of the archive.
+    ``segments`` is the highest number of a segment of the archive; ``place`` the SHA-256 of a file that stands in it.
     """
     return _key(shard, "meta")
 

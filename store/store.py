@@ -18,6 +18,7 @@ from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
 from passerelle.store.archive.archiver import Archiver
+from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
 from passerelle.store.blobs import open_blobs, open_copies, open_segments, open_uploads
 from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
@@ -180,6 +181,14 @@ class Store:
             StoreUnavailable: one does not answer.
         """
         return await _read_facts(self.nodes)
+
+    async def shares_archive(self) -> bool:
+        """Whether the archive is where all other instances have it.
+
+        Raises:
+            StoreUnavailable: the engine or the place does not answer.
+        """
+        return await is_shared_place(self.nodes, self.archiver.segments)
 
     async def probe(self) -> None:
         """Readiness: a write on each primary. PING passes on a read-only replica, so it proves nothing.

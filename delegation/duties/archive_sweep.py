@@ -16,7 +16,7 @@ from passerelle.store.archive.archiver import MOST_AT_ONCE
 from passerelle.store.fullness import Fullness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
@@ -50,6 +50,10 @@ class ArchiveSweep:
     count: Callable[[str, int], None]
     keep_ms: int | None = None
     """For how long sessions stay in the engine after their end; None: for good."""
+    find_obstacle: Callable[[], Awaitable[str | None]] | None = None
+    """Says why they stay there all the same; asked before each look, since another instance may change it."""
+    obstacle: str | None = None
+    """What it said last."""
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -60,15 +64,31 @@ class ArchiveSweep:
         while True:
             await asyncio.sleep(min(every_s, _PRESSED_S))
             if monotonic() - looked_s >= every_s or self._is_pressed:
-                try:
-                    await self.sweep()
-                except PasserelleError as error:
-                    self.count("failed", 1)
-                    self.log.warning("archive.failed", reason=str(error))
-                except Exception:
-                    self.count("fault", 1)
-                    self.log.exception("archive.failed")
+                await self._look()
                 looked_s = monotonic()
+
+    async def _look(self) -> None:
+        try:
+            if await self.is_free():
+                await self.sweep()
+        except PasserelleError as error:
+            self.count("failed", 1)
+            self.log.warning("archive.failed", reason=str(error))
+        except Exception:
+            self.count("fault", 1)
+            self.log.exception("archive.failed")
+
+    async def is_free(self) -> bool:
+        """Whether sessions may leave; why not is logged once.
+
+        Raises:
+            StoreUnavailable: nobody can tell.
+        """
+        found = None if self.find_obstacle is None else await self.find_obstacle()
+        before, self.obstacle = self.obstacle, found
+        if found is not None and found != before:
+            self.log.warning("archive.off", reason=found)
+        return found is None
 
     async def sweep(self) -> int:
         """One look through the shards of ours: how many sessions have left.

@@ -34,6 +34,8 @@ class Readiness:
     """How far the clocks of this machine and the store are apart, if far; nobody is unready for it."""
     memory: str | None = None
     """How full the store is, if it is nearly full: what is there goes on, so nobody is unready for it."""
+    archive: str | None = None
+    """Why nothing leaves the memory of the store; nobody is unready for it."""
 
 
 Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
@@ -58,6 +60,7 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
                 "replicas": readiness.replicas,
                 "clock": readiness.clock,
                 "memory": readiness.memory,
+                "archive": readiness.archive,
             }
             said = {name: text for name, text in noted.items() if text}
             return _answer(200, {"status": "ready"} | said)

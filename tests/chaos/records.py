@@ -10,6 +10,7 @@ from pathlib import Path
 
 from passerelle.core.batch import EntityKind
 from passerelle.core.events import decode_event
+from passerelle.core.ids import ALL_SHARDS, shard_of
 from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.record import TaskRecord
@@ -35,7 +36,10 @@ class Records:
         """Reads them anew."""
         self.tasks.clear()
         self.by_label.clear()
-        refs = await self.store.inspection.list_entities()
+        refs = set(await self.store.inspection.list_entities())
+        for session in await self.store.archive.list_sessions(ALL_SHARDS):
+            frame = await self.store.archive.find(shard_of(session), session)
+            refs |= frame.hashes.keys() if frame else set()
         wanted = [ref for ref in refs if ref.kind is EntityKind.TASK]
         for first in range(0, len(wanted), _AT_ONCE):
             for loaded in await self.store.log.load(wanted[first : first + _AT_ONCE]):

@@ -38,6 +38,7 @@ from tests.support.waiting import wait_until
 ROOT: Final = Path(__file__).parents[2]
 KEY: Final = "psr_chaos"
 _TOKEN: Final = "CHAOS_GATEWAY"
+_KEEP: Final = "3s"
 _TIMEOUT: Final = {"query": "3s", "arrival": "8s"}
 _BACK_S: Final = 90.0
 _FROZEN_S: Final = 120.0
@@ -270,4 +271,13 @@ def write_config(site: Site, store_url: str) -> str:
         "kind": "person",
         "scopes": ["a2a:call", "tasks:read", "tasks:write", "channels:connect"],
     }
-    return yaml.safe_dump({"redis_url": store_url, "agents": agents, "clients": [client]})
+    return yaml.safe_dump(
+        {
+            "redis_url": store_url,
+            "blobs": str(site.folder / "blobs"),
+            # What is over leaves memory beside all that is killed and cut, and every proof reads it from the archive.
+            "retention": {"memory": _KEEP},
+            "agents": agents,
+            "clients": [client],
+        }
+    )
