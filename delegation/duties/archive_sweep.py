@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PasserelleError
-from passerelle.store.archive.archiver import MOST_AT_ONCE
+from passerelle.store.archive.archiver import split_into_segments
 from passerelle.store.fullness import Fullness
 
 if TYPE_CHECKING:
@@ -129,14 +129,9 @@ class ArchiveSweep:
     def _is_pressed(self) -> bool:
         return self.memory.fullness is not Fullness.NORMAL
 
-    def _choose(
-        self, sessions: Sequence[EndedSession], before_ms: int
-    ) -> list[Sequence[EndedSession]]:
+    def _choose(self, sessions: Sequence[EndedSession], before_ms: int) -> list[list[EndedSession]]:
         """Segments of them, oldest first; a small one waits a while for more."""
-        parts = [
-            sessions[first : first + MOST_AT_ONCE]
-            for first in range(0, len(sessions), MOST_AT_ONCE)
-        ]
+        parts = split_into_segments(sessions)
         patient = self.keep_ms is not None and not self._is_pressed
         wait_ms = min(self.keep_ms or 0, _LONGEST_WAIT_MS)
         if patient and len(parts[-1]) < _FEW and parts[-1][0].at_ms > before_ms - wait_ms:

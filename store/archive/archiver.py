@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE: Final = 64
 """Sessions of a segment."""
+_MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of their history together: all of it is read before anything of it is written."""
 _COMMITS: Final = 16
 """Sessions of one call of the script: it holds up its server for about a tenth of a millisecond each."""
 _LOOKS: Final = 256
@@ -58,10 +60,23 @@ _Stream: TypeAlias = "tuple[list[EntryRow], RespValue, RespValue]"
 
 
 class EndedSession(NamedTuple):
-    """A session in which nothing is open; ``at_ms`` is the time of its last event."""
+    """A session in which nothing is open: the time of its last event, and the length of its history."""
 
     session: str
     at_ms: int
+    bytes: int
+
+
+def split_into_segments(sessions: Sequence[EndedSession]) -> list[list[EndedSession]]:
+    """The same in the same order, in parts that ``archive`` takes."""
+    parts, size = list[list[EndedSession]](), _MOST_BYTES
+    for one in sessions:
+        if size + one.bytes > _MOST_BYTES or len(parts[-1]) == MOST_AT_ONCE:
+            parts.append([])
+            size = 0
+        parts[-1].append(one)
+        size += one.bytes
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +175,9 @@ class Archiver:
         old = list[EndedSession]()
         for session, reply in zip(sessions, heads, strict=True):
             at, size = as_sparse_list(reply)
-            if at is None or int(size or 0) > MOST_PLAIN_BYTES // 2:
-                continue
-            if (at_ms := parse_ms(at.decode())) < before_ms:
-                old.append(EndedSession(session, at_ms))
+            if at is not None and int(size or 0) <= MOST_PLAIN_BYTES // 2:
+                old.append(EndedSession(session, parse_ms(at.decode()), int(size or 0)))
+        old = [one for one in old if one.at_ms < before_ms]
         if not old:
             return []
         looks = await self.nodes.query_in_background(

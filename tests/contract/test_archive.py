@@ -23,7 +23,7 @@ from passerelle.core.batch import (
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
-from passerelle.store.archive.archiver import MOST_AT_ONCE, EndedSession
+from passerelle.store.archive.archiver import MOST_AT_ONCE, EndedSession, split_into_segments
 from passerelle.store.archive.locator import place_row
 from passerelle.store.connection import pack
 from passerelle.store.store import Store, StoreSettings
@@ -420,18 +420,26 @@ async def test_sessions_have_ended_once_nothing_is_open_and_a_while_has_passed(
     head = keys.head(late.at.stream)
     await store.nodes.update(home, pack("HSET", head, "at", "2026-01-02T03:04:09.000Z"))
 
-    async def find(before_ms: int) -> list[EndedSession]:
-        return (await store.archiver.find_ended([home], before_ms)).get(home, [])
+    async def find(before_ms: int) -> list[tuple[str, int]]:
+        found = (await store.archiver.find_ended([home], before_ms)).get(home, [])
+        assert all(one.bytes > 100 for one in found)
+        return [(one.session, one.at_ms) for one in found]
 
     assert await find(AT_MS) == []
-    assert await find(AT_MS + 1) == [EndedSession(ended.at.session, AT_MS)]
-    assert [one.session for one in await find(AT_MS + 10_000)] == [
-        ended.at.session,
-        late.at.session,
-    ]
+    assert await find(AT_MS + 1) == [(ended.at.session, AT_MS)]
+    assert [name for name, _ in await find(AT_MS + 10_000)] == [ended.at.session, late.at.session]
     assert await store.archiver.find_ended([Shard(12)], AT_MS + 1) == {}
     await leave(store, ended)
-    assert [one.session for one in await find(AT_MS + 10_000)] == [late.at.session]
+    assert [name for name, _ in await find(AT_MS + 10_000)] == [late.at.session]
+
+
+def test_a_segment_has_few_sessions_or_few_bytes() -> None:
+    small = [EndedSession(f"se_{number}", number, 1_000) for number in range(200)]
+    assert [len(part) for part in split_into_segments(small)] == [64, 64, 64, 8]
+    large = [one._replace(bytes=3 << 20) for one in small[:7]]
+    assert [len(part) for part in split_into_segments(large)] == [2, 2, 2, 1]
+    assert [one for part in split_into_segments(large) for one in part] == large
+    assert split_into_segments([]) == []
 
 
 async def test_a_session_that_is_too_long_stays(store: Store) -> None:
