@@ -41,6 +41,7 @@ OPERATIONS: Final = (
     "forget_uploads",
     "hello",
     "extend_claim",
+    "find_ended",
     "defer_push",
     "keep_agent",
     "keep_link",

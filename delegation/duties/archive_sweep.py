@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from passerelle.store.archive.archiver import Archiver, EndedSession
     from passerelle.store.fullness import StoreMemory
 
-_LOOKS: Final = 10
-"""In the time for which a session stays."""
+_LOOKS: Final = 5
+"""In the time for which a session stays: each look costs as much as there are sessions."""
 _SOONEST_S: Final = 1.0
-_LATEST_S: Final = 600.0
+_LATEST_S: Final = 6 * 3600.0
 _PRESSED_S: Final = 10.0
+_PRESSED_SHARE: Final = 10
+"""Under pressure the looks take at most so little of the time."""
 _FEW: Final = 16
 """A segment of fewer sessions is written only where one of them has waited for others long enough."""
 _LONGEST_WAIT_MS: Final = 3_600_000
@@ -60,12 +62,13 @@ class ArchiveSweep:
         if self.keep_ms is None:
             return
         every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
-        looked_s = monotonic()
+        looked_s, took_s = monotonic(), 0.0
         while True:
-            await asyncio.sleep(min(every_s, _PRESSED_S))
+            await asyncio.sleep(max(min(every_s, _PRESSED_S), took_s * _PRESSED_SHARE))
             if monotonic() - looked_s >= every_s or self._is_pressed:
-                await self._look()
                 looked_s = monotonic()
+                await self._look()
+                took_s = monotonic() - looked_s
 
     async def _look(self) -> None:
         try:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ids import Shard, read_shard, shard_of
+from passerelle.core.ids import Shard
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.wire.times import parse_ms
+from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.archive.frame import (
@@ -30,7 +30,7 @@ from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.segment import PackedFrame, pack_segment
 from passerelle.store.connection import pack
 from passerelle.store.failures import retry
-from passerelle.store.replies import as_hash, as_int, as_sparse_list
+from passerelle.store.replies import as_hash, as_int, as_list
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -106,19 +106,20 @@ class Archiver:
         Raises:
             StoreUnavailable: a node does not answer.
         """
-        by_shard = defaultdict[Shard, set[str]](set)
+        wanted = {shard.number: shard for shard in shards}
+        heads = defaultdict[Shard, set[str]](set)
         for node in self.nodes.all:
-            async for name in self._scan(node):
-                shard = shard_of(name)
-                if shard in shards:
-                    by_shard[shard].add(name)
+            async for names in self._scan(node):
+                for name in names:
+                    if (shard := wanted.get(int(name[1:3], 16))) is not None:
+                        heads[shard].add(name.decode())
         found = dict[Shard, list[EndedSession]]()
-        for shard, sessions in by_shard.items():
-            ended = list[EndedSession]()
-            names = sorted(sessions)
-            for first in range(0, len(names), _LOOKS):
-                ended += await self._judge(shard, names[first : first + _LOOKS], before_ms)
-            if ended:
+        before = format_ms(before_ms)
+        for shard, keys_of in heads.items():
+            every, ended = list(keys_of), list[EndedSession]()
+            for first in range(0, len(every), _LOOKS):
+                ended += await self._find_old(shard, every[first : first + _LOOKS], before)
+            if ended := await self._keep_free(shard, ended):
                 found[shard] = sorted(ended, key=lambda one: one.at_ms)
         return found
 
@@ -148,47 +149,42 @@ class Archiver:
             [session for session in sessions if session not in set(names)],
         )
 
-    async def _scan(self, node: Node) -> AsyncIterator[str]:
+    async def _scan(self, node: Node) -> AsyncIterator[list[bytes]]:
         cursor = b"0"
         while True:
             scan = pack("SCAN", cursor, "MATCH", keys.EVERY_SESSION, "COUNT", _SCAN_COUNT)
             async with node.background:
                 [reply] = await retry(partial(node.reads.call, scan))
             cursor, names = cast("tuple[bytes, list[bytes]]", reply)
-            for name in names:
-                ref = keys.read_entity(name.decode(errors="replace"))
-                if ref is not None and read_shard(ref.id) is not None:
-                    yield ref.id
+            yield names
             if cursor == b"0":
                 return
 
-    async def _judge(
-        self, shard: Shard, sessions: Sequence[str], before_ms: int
+    async def _find_old(
+        self, shard: Shard, heads: Sequence[str], before: str
     ) -> list[EndedSession]:
-        heads = await self.nodes.query_in_background(
-            shard,
-            *(
-                pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, one)), "at", "bytes")
-                for one in sessions
-            ),
-        )
-        old = list[EndedSession]()
-        for session, reply in zip(sessions, heads, strict=True):
-            at, size = as_sparse_list(reply)
-            if at is not None and int(size or 0) <= MOST_PLAIN_BYTES // 2:
-                old.append(EndedSession(session, parse_ms(at.decode()), int(size or 0)))
-        old = [one for one in old if one.at_ms < before_ms]
-        if not old:
-            return []
-        looks = await self.nodes.query_in_background(
-            shard, *(command for one in old for command in _ask_state(shard, one.session))
-        )
-        each = len(looks) // len(old)
+        packed = _FIND_ENDED.file.pack_call(heads, {"before": before})
+        [reply] = await self.nodes.query_in_background(shard, packed)
         return [
-            one
-            for place, one in enumerate(old)
-            if not any(map(as_int, looks[place * each : (place + 1) * each]))
+            EndedSession(heads[place - 1].rpartition(":")[2], parse_ms(at), size)
+            for place, at, size in _FIND_ENDED.decode(reply)
+            if size <= MOST_PLAIN_BYTES // 2
         ]
+
+    async def _keep_free(self, shard: Shard, old: Sequence[EndedSession]) -> list[EndedSession]:
+        """Those in which nothing is open, and that are no home of a person who has something."""
+        free = list[EndedSession]()
+        for first in range(0, len(old), _LOOKS):
+            part = old[first : first + _LOOKS]
+            asked = [command for one in part for command in _ask_state(shard, one.session)]
+            looks = await self.nodes.query_in_background(shard, *asked)
+            each = len(looks) // len(part)
+            free += [
+                one
+                for place, one in enumerate(part)
+                if not any(map(as_int, looks[place * each : (place + 1) * each]))
+            ]
+        return free
 
     async def _read_streams(self, shard: Shard, sessions: Sequence[str]) -> dict[str, _Stream]:
         asked = list[bytes]()
@@ -217,8 +213,9 @@ class Archiver:
         frames = list[SessionFrame]()
         for session, named in refs.items():
             entries, tasks, targets = streams[session]
+            name = session.encode()
             found = {ref: next(replies) for ref in named}
-            own = {ref: flat for ref, flat in found.items() if _belongs(session, ref, flat)}
+            own = {ref: flat for ref, flat in found.items() if _belongs(name, ref, flat)}
             if EntityRef(EntityKind.SESSION, session) in own:
                 frames.append(SessionFrame(session, own, entries, tasks, targets))
         return frames
@@ -269,10 +266,20 @@ def _ask_state(shard: Shard, session: str) -> list[bytes]:
     return [pack("ZCARD", keys.session_open(shard, session)), *beside]
 
 
-def _belongs(session: str, ref: EntityRef, flat: RespValue) -> bool:
+def _belongs(session: bytes, ref: EntityRef, flat: RespValue) -> bool:
     """Whether an entity that events of a session name is its own: its snapshot names the session."""
-    fields = as_hash(flat)
-    return bool(fields) and (ref.id == session or session.encode() in fields.get("s", b""))
+    words = as_list(flat)
+    if ref.kind is EntityKind.SESSION or not words:
+        return bool(words)
+    return any(
+        session in words[place + 1] for place in range(0, len(words), 2) if words[place] == b"s"
+    )
+
+
+def _read_stamp(flat: RespValue) -> tuple[str, str]:
+    words = as_list(flat)
+    fields = dict(zip(words[::2], words[1::2], strict=True))
+    return fields.get(b"v", b"0").decode(), fields.get(b"op", b"").decode()
 
 
 def _write_session(
@@ -284,9 +291,7 @@ def _write_session(
     rows = list["ControlValue"]()
     place_of_rest = arguments.value(rest)
     for ref, flat in frame.hashes.items():
-        fields = as_hash(flat)
-        key = arguments.key(keys.entity(ref))
-        entities.append([key, fields.get("v", b"0").decode(), fields.get("op", b"").decode()])
+        entities.append([arguments.key(keys.entity(ref)), *_read_stamp(flat)])
         bucket, name = place_row(shard, ref.id)
         rows.append([arguments.key(bucket), name, place_of_rest])
     receivers: list[ControlValue] = [
@@ -306,9 +311,15 @@ def _write_session(
     ]
 
 
+def _read_ended(reply: RespValue) -> list[tuple[int, str, int]]:
+    rows = cast("list[tuple[int, bytes, bytes]]", reply)
+    return [(place, at.decode(), int(size)) for place, at, size in rows]
+
+
 def _read_commit(reply: RespValue) -> tuple[int, list[int]]:
     number, stay = cast("tuple[int, list[int]]", reply)
     return number, stay
 
 
 _COMMIT: Final = Script("archive_commit", _read_commit)
+_FIND_ENDED: Final = Script("find_ended", _read_ended, lane="reads")

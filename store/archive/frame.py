@@ -61,13 +61,16 @@ class SessionFrame:
 
 
 def list_entities(session: str, entries: Iterable[EntryRow]) -> list[EntityRef]:
-    """The entities that the events of a session belong to, the session first. Some of them may not exist."""
-    refs = {EntityRef(EntityKind.SESSION, session): None}
-    for _, members in entries:
-        for scope in _read_scopes(members):
-            for kind, name in _SCOPE_IDS.findall(scope):
-                refs[EntityRef(_KINDS[kind], name.decode())] = None
-    return list(refs)
+    """The entities that the events of a session belong to, the session first. Some of them may not exist.
+
+    Raises:
+        ValueError: an entry is damaged.
+    """
+    # Most events of a session belong to the same few.
+    scopes = {scope for _, members in entries for scope in _read_scopes(members)}
+    named = dict.fromkeys(found for scope in scopes for found in _SCOPE_IDS.findall(scope))
+    refs = sorted(EntityRef(_KINDS[kind], name.decode()) for kind, name in named)
+    return [EntityRef(EntityKind.SESSION, session), *refs]
 
 
 def _read_scopes(members: list[bytes]) -> list[bytes]:

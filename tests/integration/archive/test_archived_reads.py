@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 __all__ = ["engine_server", "started_legs"]
 pytestmark = pytest.mark.anyio
 AWAY = "http://127.0.0.1:9"
-LATER_MS = 1 << 50
+LATER_MS = 1 << 45
 
 
 @pytest.fixture(params=["lived", *range(2, SCHEMA + 1)])

@@ -59,6 +59,7 @@ ALLOW_OOM = frozenset(
         *(
             "trim",
             "archive_commit",
+            "find_ended",
             "claim_due",
             "extend_claim",
             "lease",
