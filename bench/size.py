@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,7 @@ from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.leases import Lease, LeaseWish
 from passerelle.core.ports.projections import IndexRow
-from passerelle.store.retention import Archived, Trimmed
+from passerelle.store.archive.archiver import MOST_AT_ONCE
 
 FEW: Final = 1_000
 CALLERS: Final = 16
@@ -34,12 +35,12 @@ class Shape:
     tasks: int
     tasks_per_session: int
     live: Bound
-    terminal: Bound
+    archived: Bound
 
 
 SHAPES: Final = (
-    Shape("ten tasks per session", 4_000, 10, Bound("at most", 6.5), Bound("at most", 1.7)),
-    Shape("one task per session", 2_000, 1, Bound("at most", 8.5), Bound("at most", 3.0)),
+    Shape("ten tasks per session", 20_000, 10, Bound("at most", 6.5), Bound("at most", 0.256)),
+    Shape("one task per session", 20_000, 1, Bound("at most", 8.5), Bound("at most", 0.256)),
 )
 
 
@@ -116,7 +117,7 @@ async def _weigh(shape: Shape) -> list[Row]:
 
     return [
         row("a live task of 8 events", live, shape.live),
-        row("a terminal task, its events archived", ended, shape.terminal),
+        row("a task that has left for the archive", ended, shape.archived),
     ]
 
 
@@ -130,14 +131,16 @@ async def _begin(bench: Bench, subjects: list[Subject], shape: Shape, driver: In
 
 
 async def _end(bench: Bench, subjects: list[Subject], driver: Incarnation) -> None:
-    tops: dict[str, int] = {}
+    by_shard = defaultdict[Shard, set[str]](set)
     for subject in subjects:
         await bench.append(subject, subject.end(bench.epoch(subject), driver))
-        tops[subject.session] = subject.last
-    for session, top in tops.items():
-        archived = Archived(f"blobs/{session}", "0" * 64, 0)
-        if not isinstance(await bench.store.retention.trim(session, top, archived), Trimmed):
-            raise BenchBroken(f"{session} could not be trimmed")
+        by_shard[subject.shard].add(subject.session)
+    for shard, sessions in by_shard.items():
+        names = [*sessions]
+        for first in range(0, len(names), MOST_AT_ONCE):
+            part = names[first : first + MOST_AT_ONCE]
+            if (await bench.store.archiver.archive(shard, part)).stay:
+                raise BenchBroken(f"sessions of shard {shard.tag} did not leave")
 
 
 async def _take_leases(bench: Bench) -> Incarnation:

@@ -1,6 +1,6 @@
 """What is appended in measurements of the store: tasks in the stored form, of the sizes that the bounds assume.
 
-An event is 430 bytes as it is stored, every second one with an A2A frame; a task's snapshot is 900 bytes.
+An event is 560 bytes as it is read, every second one with an A2A frame; a task's snapshot is 900 bytes.
 Nothing is decided here: the machines of ``passerelle.core`` cost their caller time, and not the store.
 """
 
@@ -25,11 +25,11 @@ from passerelle.core.batch import (
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import SHARDS, Shard, compose_id
 
-EVENT_BYTES: Final = 430 - len('{"sequence":10,')
+EVENT_BYTES: Final = 560 - len('{"sequence":10,')
 """What the caller makes of an event: the store writes its opening."""
-SNAPSHOT: Final = b'{"task":"' + b"s" * 889 + b'"}'
-SESSION: Final = b'{"session":"' + b"s" * 236 + b'"}'
-THREAD: Final = b'{"thread":"' + b"s" * 337 + b'"}'
+_SNAPSHOT_BYTES: Final = 900
+_SESSION_BYTES: Final = 250
+_THREAD_BYTES: Final = 350
 BEGAN_MS: Final = 1_800_000_000_000
 _FRAME: Final = b'{"statusUpdate":{"text":"' + b"f" * 155 + b'"}}'
 _EPOCH: Final = "0a1b2c3d"
@@ -41,10 +41,14 @@ def mint(prefix: str, shard: Shard) -> str:
     return compose_id(prefix, shard, BEGAN_MS, next(_numbers))
 
 
-def make_event(shard: Shard, facade: str | None) -> EncodedEvent:
-    """One event of 430 bytes, with a frame when it has a facade id."""
-    identifier = mint("ev", shard)
-    opening = f'"eventId":"{identifier}","type":"task.progress","payload":{{'.encode()
+def make_event(subject: Subject, facade: str | None) -> EncodedEvent:
+    """One event, with a frame when it has a facade id; it shares with its neighbours what real ones share."""
+    identifier = mint("ev", subject.shard)
+    opening = (
+        f'"eventId":"{identifier}","type":"task.progress","timestamp":"2027-01-15T08:00:00.000Z","schemaVersion":"1"'
+        f',"runtimeId":"rt_bench","sessionId":"{subject.session}","threadId":"{subject.thread}"'
+        f',"taskId":"{subject.task}","payload":{{'
+    ).encode()
     if facade is None:
         closing = b'"}}'
         fill = b'"text":"' + b"e" * (EVENT_BYTES - len(opening) - len(closing) - 8)
@@ -54,6 +58,12 @@ def make_event(shard: Shard, facade: str | None) -> EncodedEvent:
     offset = len(opening) + len(fill) + len(b',"a2a":')
     frame = (offset, len(_FRAME))
     return EncodedEvent(identifier, "task.progress", opening + fill + closing, frame, facade)
+
+
+def make_snapshot(session: str, size: int) -> bytes:
+    """A record of a session, of so many bytes."""
+    opening = f'{{"session_id":"{session}","text":"'.encode()
+    return opening + b"s" * (size - len(opening) - 2) + b'"}'
 
 
 @dataclass(slots=True)
@@ -82,8 +92,12 @@ class Subject:
     def accept(self, shard_epoch: int, driver: Incarnation, *, first_of_session: bool) -> Batch:
         """The task begins, with eight events and all rows that a live task has."""
         opening = (
-            EntityWrite(EntityRef(EntityKind.SESSION, self.session), ABSENT, (SESSION,)),
-            EntityWrite(EntityRef(EntityKind.THREAD, self.thread), ABSENT, (THREAD,)),
+            EntityWrite(
+                EntityRef(EntityKind.SESSION, self.session), ABSENT, (self._make(_SESSION_BYTES),)
+            ),
+            EntityWrite(
+                EntityRef(EntityKind.THREAD, self.thread), ABSENT, (self._make(_THREAD_BYTES),)
+            ),
         )
         return self._compose(
             shard_epoch,
@@ -113,9 +127,15 @@ class Subject:
         self.stamp = Stamp(self.stamp.version + 1, self._next_op)
         self.last = last
 
+    def _make(self, size: int) -> bytes:
+        return make_snapshot(self.session, size)
+
     def _write_task(self, fields: dict[str, bytes | None] | None = None) -> EntityWrite:
         return EntityWrite(
-            EntityRef(EntityKind.TASK, self.task), self.stamp, (SNAPSHOT,), fields or {}
+            EntityRef(EntityKind.TASK, self.task),
+            self.stamp,
+            (self._make(_SNAPSHOT_BYTES),),
+            fields or {},
         )
 
     def _compose(
@@ -136,7 +156,7 @@ class Subject:
             stream_epoch=_EPOCH,
             entities=entities,
             events=tuple(
-                make_event(self.shard, self.task if place % 2 else None) for place in range(events)
+                make_event(self, self.task if place % 2 else None) for place in range(events)
             ),
             due=due,
             open=open_,

@@ -3,31 +3,42 @@
 import orjson
 import pytest
 
-from bench.workload import SNAPSHOT, make_event, make_subjects
+from bench.workload import make_event, make_snapshot, make_subjects
 from passerelle.core.batch import ABSENT, Incarnation
-from passerelle.core.ids import Shard
+from passerelle.core.packed_events import pack_events
 from passerelle.store.append import check_batch
 
 OPENING = b'{"sequence":10,'
 
 
-@pytest.mark.parametrize("facade", [None, "task_0001m7x0m4ayc330ke7zr6gwrg62"])
-def test_a_stored_event_is_430_bytes_of_json(facade: str | None) -> None:
-    event = make_event(Shard(0), facade)
+[SUBJECT] = make_subjects(1)
+
+
+@pytest.mark.parametrize("facade", [None, SUBJECT.task])
+def test_an_event_is_560_bytes_of_json(facade: str | None) -> None:
+    event = make_event(SUBJECT, facade)
     stored = OPENING + event.body
-    assert len(stored) == 430
-    assert orjson.loads(stored)["eventId"] == event.event_id
+    assert len(stored) == 560
+    read = orjson.loads(stored)
+    assert (read["eventId"], read["taskId"]) == (event.event_id, SUBJECT.task)
+
+
+def test_events_share_what_those_of_the_product_share() -> None:
+    one, eight = (pack_events([make_event(SUBJECT, None)] * n, SUBJECT.session) for n in (1, 8))
+    assert (len(eight) - len(one)) / 7 < 400
 
 
 def test_the_frame_of_an_event_is_cut_out_by_its_place() -> None:
-    event = make_event(Shard(0), "task_0001m7x0m4ayc330ke7zr6gwrg62")
+    event = make_event(SUBJECT, SUBJECT.task)
     assert event.frame is not None
     offset, length = event.frame
     assert "statusUpdate" in orjson.loads(event.body[offset : offset + length])
 
 
-def test_a_snapshot_is_900_bytes() -> None:
-    assert len(SNAPSHOT) == 900
+def test_a_snapshot_names_its_session_and_has_the_bytes_that_are_asked_for() -> None:
+    snapshot = make_snapshot(SUBJECT.session, 900)
+    assert len(snapshot) == 900
+    assert orjson.loads(snapshot)["session_id"] == SUBJECT.session
 
 
 def test_tasks_share_sessions_as_asked_and_spread_over_shards() -> None:

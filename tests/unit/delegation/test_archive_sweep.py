@@ -1,0 +1,134 @@
+"""When sessions leave: how long they stay as memory gets low, and how small a segment may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+import structlog
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.delegation.duties.archive_sweep import ArchiveSweep
+from passerelle.store.archive.archiver import Archiver, ArchiveResult, EndedSession
+from passerelle.store.fullness import Fullness, MemoryReport, StoreMemory
+
+pytestmark = pytest.mark.anyio
+HOUR_MS = 3_600_000
+NOW_MS = 1_800_000_000_000
+HOME = Shard(5)
+
+
+@dataclass
+class Memory:
+    """A store of so many per cent."""
+
+    percent: int
+    fullness: Fullness = Fullness.NORMAL
+
+    @property
+    def fullest(self) -> MemoryReport:
+        return MemoryReport(self.percent, 100)
+
+
+@dataclass
+class Sessions:
+    """Sessions that have ended, by their age in ms, and segments that were asked for."""
+
+    ages_ms: list[int] = field(default_factory=list[int])
+    asked: list[list[str]] = field(default_factory=list[list[str]])
+    fails: bool = False
+
+    async def find_ended(
+        self, shards: frozenset[Shard], before_ms: int
+    ) -> dict[Shard, list[EndedSession]]:
+        if self.fails:
+            reason = "connection refused"
+            raise StoreUnavailable(reason, "no")
+        ended = [
+            EndedSession(f"se_{age}", NOW_MS - age, 10)
+            for age in sorted(self.ages_ms, reverse=True)
+            if NOW_MS - age < before_ms
+        ]
+        return {HOME: ended} if ended and HOME in shards else {}
+
+    async def archive(self, shard: Shard, sessions: list[str]) -> ArchiveResult:
+        assert shard == HOME
+        self.asked.append(sessions)
+        return ArchiveResult(sessions, 100 * len(sessions))
+
+
+def make(
+    sessions: Sessions, *, keep_ms: int | None = 24 * HOUR_MS, memory: Memory | None = None
+) -> tuple[ArchiveSweep, list[tuple[str, int]]]:
+    counted = list[tuple[str, int]]()
+    sweep = ArchiveSweep(
+        cast("Archiver", sessions),
+        cast("StoreMemory", memory or Memory(10)),
+        lambda: frozenset({HOME}),
+        lambda _shard: NOW_MS,
+        structlog.get_logger("passerelle"),
+        lambda outcome, count: counted.append((outcome, count)),
+        keep_ms,
+    )
+    return sweep, counted
+
+
+@pytest.mark.parametrize(
+    ("percent", "fullness", "hours"),
+    [
+        (79, Fullness.NORMAL, 24.0),
+        (80, Fullness.LOW, 24.0),
+        (85, Fullness.LOW, 12.0),
+        (89, Fullness.LOW, 2.4),
+        (95, Fullness.FULL, 1 / 60),
+    ],
+)
+def test_sessions_stay_the_shorter_the_fuller_memory_is(
+    percent: int, fullness: Fullness, hours: float
+) -> None:
+    sweep, _ = make(Sessions(), memory=Memory(percent, fullness))
+    assert sweep.find_keep_ms() == pytest.approx(hours * HOUR_MS, abs=1)
+    short, _ = make(Sessions(), keep_ms=5_000, memory=Memory(percent, fullness))
+    assert short.find_keep_ms() == 5_000
+
+
+async def test_what_never_leaves_is_not_looked_for() -> None:
+    sessions = Sessions([48 * HOUR_MS], fails=True)
+    sweep, _ = make(sessions, keep_ms=None)
+    assert await sweep.sweep() == 0
+    await sweep.run()
+
+
+async def test_few_sessions_wait_for_others_for_an_hour() -> None:
+    day = 24 * HOUR_MS
+    few = Sessions([day + 1_000 + number for number in range(15)])
+    sweep, _ = make(few)
+    assert (await sweep.sweep(), few.asked) == (0, [])
+    few.ages_ms[-1] = day + HOUR_MS + 1
+    assert (await sweep.sweep(), len(few.asked)) == (15, 1)
+    many = Sessions([day + 1_000 + number for number in range(64 + 15)])
+    sweep, counted = make(many)
+    assert await sweep.sweep() == 64
+    assert [len(part) for part in many.asked] == [64]
+    assert many.asked[0][0] == f"se_{day + 1_000 + 78}", "the oldest go first"
+    assert counted == [("left", 64)]
+
+
+async def test_under_pressure_few_sessions_do_not_wait() -> None:
+    sessions = Sessions([13 * HOUR_MS])
+    sweep, _ = make(sessions, memory=Memory(85, Fullness.LOW))
+    assert await sweep.sweep() == 1
+
+
+async def test_nothing_is_looked_for_while_something_is_in_the_way() -> None:
+    said = ["blobs is another place", "blobs is another place", None]
+
+    async def find() -> str | None:
+        return said.pop(0)
+
+    sweep, _ = make(Sessions())
+    sweep.find_obstacle = find
+    assert [await sweep.is_free() for _ in range(3)] == [False, False, True]
+    assert sweep.obstacle is None
