@@ -30,12 +30,10 @@ MEMORY_ROUNDS: Final = 30
 _SLICE_S: Final = 10.0
 _FIRST: Final = 6
 """After so many, memory is what it will be."""
-_DRAIN_S: Final = 120.0
-_LOOK_S: Final = 2.0
+_DRAIN_S: Final = 200.0
 _LEFT: Final = re.compile(
     r'^passerelle_archived_sessions_total\{outcome="left"\} (\S+)$', re.MULTILINE
 )
-_SESSIONS: Final = 3 / 6
 _TASKS: Final = 5 / 6
 """There are so many for each answer to a pass through the steps of the order."""
 
@@ -101,17 +99,16 @@ class _Side:
 
 async def _measure_cost(stage: Stage, keeping: Gateway, length: Length) -> AsyncGenerator[Row]:
     sides = letting, kept = _Side(stage.ours), _Side(keeping)
-    await _drain(stage.ours, -1)
+    await _drain(stage.ours)
     for side in sides:
         await side.work(stage, WARM_S)
-    await _drain(stage.ours, -1)
+    await _drain(stage.ours)
     for side in sides:
         side.answers, side.p99_ms, side.began = 0, [], side.meter.read()
-    before = await _count_left(stage.ours)
     for _ in range(length.rounds):
         for side in sides:
             await side.work(stage, length.seconds)
-    await _drain(stage.ours, before + letting.answers * _SESSIONS)
+    await _drain(stage.ours)
     (own, engine), (other, other_engine) = letting.find_cost(), kept.find_cost()
     late = [one / two for one, two in zip(letting.p99_ms, kept.p99_ms, strict=True)]
     yield Row("CPU of the gateway for a task", Spread.of([other]), "µs")
@@ -123,28 +120,20 @@ async def _measure_cost(stage: Stage, keeping: Gateway, length: Length) -> Async
     yield Row(what, Spread.of(late), "ratio", Bound("at most", 1.3))
 
 
-async def _drain(gateway: Gateway, wanted: float) -> None:
-    """Waits until so many sessions have left, or, with a negative number, until no more leave.
+async def _drain(gateway: Gateway) -> None:
+    """Waits until no session has left for as long as one stays.
 
     Raises:
-        BenchBroken: they do not.
+        BenchBroken: they leave and leave.
     """
     left = -1.0
-    for _ in range(round(_DRAIN_S / _LOOK_S)):
+    for _ in range(round(_DRAIN_S / KEEP_S)):
         before, left = left, await _count_left(gateway)
-        if left >= wanted > 0:
+        if left == before:
             return
-        if wanted < 0 and left == before and await _has_rested(gateway):
-            return
-        await asyncio.sleep(_LOOK_S)
-    raise BenchBroken(f"{left:.0f} sessions have left, and {wanted:.0f} should have")
-
-
-async def _has_rested(gateway: Gateway) -> bool:
-    """Whether none leaves for as long as one stays."""
-    before = await _count_left(gateway)
-    await asyncio.sleep(2 * KEEP_S + _LOOK_S)
-    return await _count_left(gateway) == before
+        # A few wait for others twice as long.
+        await asyncio.sleep(2 * KEEP_S + 2)
+    raise BenchBroken("sessions leave and leave")
 
 
 async def _count_left(gateway: Gateway) -> float:

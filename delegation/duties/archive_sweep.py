@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PasserelleError
+from passerelle.runtime.common.concurrency import join_all
 from passerelle.store.archive.archiver import split_into_segments
 from passerelle.store.fullness import Fullness
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.ids import Shard
-    from passerelle.store.archive.archiver import Archiver, EndedSession
+    from passerelle.store.archive.archiver import Archiver, ArchiveResult, EndedSession
     from passerelle.store.fullness import StoreMemory
 
 _LOOKS: Final = 5
@@ -31,6 +32,8 @@ _LATEST_S: Final = 6 * 3600.0
 _PRESSED_S: Final = 10.0
 _PRESSED_SHARE: Final = 10
 """Under pressure the looks take at most so little of the time."""
+_SEGMENTS_AT_ONCE: Final = 8
+"""Most of the time each waits for the disk, or for the engine behind all callers."""
 _FEW: Final = 16
 """A segment of fewer sessions is written only where one of them has waited for others long enough."""
 _LONGEST_WAIT_MS: Final = 3_600_000
@@ -105,20 +108,25 @@ class ArchiveSweep:
         # The clocks of shards differ by milliseconds.
         now_ms = min(map(self.read_ms, shards))
         ended = await self.archiver.find_ended(shards, now_ms - keep_ms)
+        segments = [
+            (shard, part)
+            for shard, sessions in ended.items()
+            for part in self._choose(sessions, now_ms - keep_ms)
+        ]
         left = size = 0
-        for shard, sessions in ended.items():
-            for part in self._choose(sessions, now_ms - keep_ms):
-                began_s = monotonic()
-                archived = await self.archiver.archive(shard, [one.session for one in part])
+        for first in range(0, len(segments), _SEGMENTS_AT_ONCE):
+            some = segments[first : first + _SEGMENTS_AT_ONCE]
+            for archived in await join_all(self._archive(shard, part) for shard, part in some):
                 left += len(archived.sessions)
                 size += archived.bytes
-                self.count("left", len(archived.sessions))
-                if not self._is_pressed:
-                    # Callers have at least half of what there is.
-                    await asyncio.sleep(monotonic() - began_s)
         if left:
             self.log.info("archive.swept", sessions=left, bytes=size)
         return left
+
+    async def _archive(self, shard: Shard, part: Sequence[EndedSession]) -> ArchiveResult:
+        archived = await self.archiver.archive(shard, [one.session for one in part])
+        self.count("left", len(archived.sessions))
+        return archived
 
     def find_keep_ms(self) -> int | None:
         """For how long sessions stay, as things are now; None: for good."""

@@ -45,10 +45,12 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE: Final = 64
 """Sessions of a segment."""
-_MOST_BYTES: Final = 8 * 1024 * 1024
+_MOST_BYTES: Final = 4 * 1024 * 1024
 """Of their history together: all of it is read before anything of it is written."""
 _COMMITS: Final = 16
 """Sessions of one call of the script: it holds up its server for about a tenth of a millisecond each."""
+_PACKED_AT_ONCE: Final = 8
+"""Frames of a few kB, before callers have their turn."""
 _LOOKS: Final = 256
 _SCAN_COUNT: Final = 500
 _HOME_KINDS: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
@@ -133,7 +135,8 @@ class Archiver:
         frames = await self._read_frames(shard, streams)
         if not frames:
             return ArchiveResult(stay=[*sessions])
-        packed, segment = await asyncio.to_thread(self._pack, shard, frames)
+        packed = await _pack_all(frames)
+        segment = pack_segment(shard, self.runtime_id, [one for _, one in packed])
         digest = await self.segments.put(shard, segment.content)
         number, left = 0, list[int]()
         places = range(len(packed))
@@ -220,18 +223,6 @@ class Archiver:
                 frames.append(SessionFrame(session, own, entries, tasks, targets))
         return frames
 
-    def _pack(
-        self, shard: Shard, frames: Sequence[SessionFrame]
-    ) -> tuple[list[tuple[SessionFrame, PackedFrame]], Segment]:
-        packed = list[tuple[SessionFrame, PackedFrame]]()
-        for frame in frames:
-            try:
-                stored = pack_frame(frame)
-            except ValueError:
-                continue
-            packed.append((frame, PackedFrame(tuple(ref.id for ref in frame.hashes), stored)))
-        return packed, pack_segment(shard, self.runtime_id, [one for _, one in packed])
-
     async def _commit(
         self,
         shard: Shard,
@@ -252,6 +243,23 @@ class Archiver:
             "sessions": sessions,
         }
         return await self.nodes.run(_COMMIT, shard, arguments.keys, control, arguments.values)
+
+
+async def _pack_all(frames: Sequence[SessionFrame]) -> list[tuple[SessionFrame, PackedFrame]]:
+    """Those that are not too long.
+
+    A thread would wait for the interpreter behind the event loop after each frame, longer than the frame takes.
+    """
+    packed = list[tuple[SessionFrame, PackedFrame]]()
+    for number, frame in enumerate(frames):
+        if number % _PACKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        try:
+            stored = pack_frame(frame)
+        except ValueError:
+            continue
+        packed.append((frame, PackedFrame(tuple(ref.id for ref in frame.hashes), stored)))
+    return packed
 
 
 def _list_entities(session: str, entries: Sequence[EntryRow]) -> list[EntityRef]:

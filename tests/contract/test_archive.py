@@ -436,7 +436,7 @@ async def test_sessions_have_ended_once_nothing_is_open_and_a_while_has_passed(
 def test_a_segment_has_few_sessions_or_few_bytes() -> None:
     small = [EndedSession(f"se_{number}", number, 1_000) for number in range(200)]
     assert [len(part) for part in split_into_segments(small)] == [64, 64, 64, 8]
-    large = [one._replace(bytes=3 << 20) for one in small[:7]]
+    large = [one._replace(bytes=3 << 19) for one in small[:7]]
     assert [len(part) for part in split_into_segments(large)] == [2, 2, 2, 1]
     assert [one for part in split_into_segments(large) for one in part] == large
     assert split_into_segments([]) == []
