@@ -26,7 +26,13 @@ from passerelle.core.packed_events import MOST_EVENTS, unpack_event, unpack_even
 from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
-from passerelle.store.append import SessionArchived, pack_append, read_append, unpack_entities
+from passerelle.store.append import (
+    IDEMPOTENCY,
+    SessionArchived,
+    pack_append,
+    read_append,
+    unpack_entities,
+)
 from passerelle.store.archive.frame import ARCHIVED_KINDS
 from passerelle.store.archive.restoring import restore_session
 from passerelle.store.connection import RespValue, pack
@@ -258,8 +264,11 @@ class RedisEventLog(RedisFactReader):
         unknown: bool,
     ) -> AppendResult:
         """What an append that was not stored comes to; one to a session in the archive is made again behind that."""
-        is_back = _misses_something(result) and await self.restore(packed.shard, packed.session)
-        if is_back or isinstance(result, SessionArchived):
+        for name in _list_missing(result, packed):
+            if await self.restore(packed.shard, name):
+                return await self.append(batch)
+        if isinstance(result, SessionArchived):
+            # It came back beside this.
             return await self.append(batch)
         if isinstance(result, StaleEpoch):
             self._epochs[packed.shard.number] = result.epoch
@@ -386,15 +395,15 @@ class RedisEventLog(RedisFactReader):
         return False
 
 
-def _misses_something(result: AppendResult | SessionArchived) -> bool:
-    """Whether an append does not find what it was to change: that may stand in the archive."""
+def _list_missing(result: AppendResult | SessionArchived, packed: PackedBatch) -> list[str]:
+    """Ids of what an append does not find though it was to change it: they may stand in the archive."""
     match result:
         case SessionArchived():
-            return True
-        case Conflict(_, stored):
-            return stored == ABSENT
+            return [packed.session]
+        case Conflict(entity, stored) if stored == ABSENT and entity != IDEMPOTENCY:
+            return [packed.session, entity]
         case _:
-            return False
+            return []
 
 
 def read_entries(reply: RespValue, stream: StreamRef, after: int, limit: int) -> list[Entry]:

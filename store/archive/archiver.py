@@ -30,7 +30,7 @@ from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.segment import PackedFrame, pack_segment
 from passerelle.store.connection import pack
 from passerelle.store.failures import retry
-from passerelle.store.replies import as_hash, as_int, as_list
+from passerelle.store.replies import as_hash, as_int, as_list, as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -219,7 +219,9 @@ class Archiver:
             name = session.encode()
             found = {ref: next(replies) for ref in named}
             own = {ref: flat for ref, flat in found.items() if _belongs(name, ref, flat)}
-            if EntityRef(EntityKind.SESSION, session) in own:
+            head = own.get(EntityRef(EntityKind.SESSION, session))
+            # The head was read behind the entries: they are whole if they end where it does.
+            if head is not None and as_hash(head)["seq"] == entries[-1][0].partition(b"-")[0]:
                 frames.append(SessionFrame(session, own, entries, tasks, targets))
         return frames
 
@@ -305,6 +307,10 @@ def _write_session(
     receivers: list[ControlValue] = [
         [name, stored.decode()] for name, stored in as_hash(frame.targets).items()
     ]
+    tasks = as_texts(frame.tasks)
+    listed: list[ControlValue] = [
+        [facade, at] for facade, at in zip(tasks[::2], tasks[1::2], strict=True)
+    ]
     return [
         arguments.key(keys.head(stream)),
         arguments.key(keys.entries(stream)),
@@ -314,6 +320,7 @@ def _write_session(
         head["seq"].decode(),
         head["chain"].decode(),
         entities,
+        listed,
         receivers,
         rows,
     ]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from passerelle.store.connection import RespValue
 
 _READS_AT_ONCE: Final = 8
-_KEPT_BYTES: Final = 4 * 1024 * 1024
-"""Of frames as they are stored; parsed, they take several times as much."""
+_KEPT_BYTES: Final = 1024 * 1024
+"""Of frames as they are stored; parsed, they take up to ten times as much."""
 _TRIES: Final = 2
 
 

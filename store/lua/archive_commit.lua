@@ -6,16 +6,17 @@
 -- ARGV  1 control, JSON:
 --         segment      hash and bytes of the object, "<SHA-256> <bytes>"
 --         number       text; the number of the segment where an earlier call has given it one, else empty
---         sessions     list of [head, stream, open_set, task_set, targets, sequence, chain, entities, receivers, rows]:
---                      entities = list of [key, version, op], the head among them; receivers = list of [name, stored
---                      form]; rows = list of [key, field, index into ARGV of what stands behind the number]
+--         sessions     list of [head, stream, open_set, task_set, targets, sequence, chain, entities, listed, receivers,
+--                      rows]: entities = list of [key, version, op], the head among them; listed = list of [facade id,
+--                      time] of its tasks; receivers = list of [name, stored form]; rows = list of [key, field, index
+--                      into ARGV of what stands behind the number]
 --       2.. byte strings
 -- USES  int_text TARGET
 -- RETURNS  number of the segment, or 0 where no session left; then the places of the sessions that stay
 -- NEVER  writes anything of a session before all of it was compared, or takes one in which something is open or owed.
 
 local function is_unchanged(session)
-  local head, _, open_set, _, targets, sequence, chain, entities, receivers = unpack(session)
+  local head, _, open_set, task_set, targets, sequence, chain, entities, listed, receivers = unpack(session)
   local found = redis.call('HMGET', KEYS[head], 'seq', 'chain')
   if found[1] ~= sequence or found[2] ~= chain or redis.call('ZCARD', KEYS[open_set]) > 0 then
     return false
@@ -23,6 +24,14 @@ local function is_unchanged(session)
   for _, entity in ipairs(entities) do
     local stored = redis.call('HMGET', KEYS[entity[1]], 'v', 'op')
     if (stored[1] or '0') ~= entity[2] or (stored[2] or '') ~= entity[3] then
+      return false
+    end
+  end
+  if redis.call('ZCARD', KEYS[task_set]) ~= #listed then
+    return false
+  end
+  for _, task in ipairs(listed) do
+    if redis.call('ZSCORE', KEYS[task_set], task[1]) ~= task[2] then
       return false
     end
   end
@@ -55,7 +64,7 @@ for place, session in ipairs(control.sessions) do
       redis.call('ZADD', segments, int_text(number), control.segment)
     end
     local prefix = struct.pack('>I4', number)
-    local head, stream, open_set, task_set, targets, _, _, entities, _, rows = unpack(session)
+    local head, stream, open_set, task_set, targets, _, _, entities, _, _, rows = unpack(session)
     for _, row in ipairs(rows) do
       redis.call('HSET', KEYS[row[1]], row[2], prefix .. ARGV[row[3]])
     end

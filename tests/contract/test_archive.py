@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from passerelle.store.connection import RespValue
     from passerelle.store.scripts import Script
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +67,7 @@ class Story:
         *,
         opened: tuple[OpenChange, ...] = (),
         targets: tuple[TargetChange, ...] = (),
+        at_ms: int = AT_MS,
     ) -> Batch:
         """The next two events, which write every entity."""
         op = operation()
@@ -88,7 +90,7 @@ class Story:
             EPOCH,
             entities,
             events,
-            task_times=((self.at.task, AT_MS),),
+            task_times=((self.at.task, at_ms),),
             at=AT,
             open=opened,
             targets=targets,
@@ -262,6 +264,42 @@ async def test_what_changes_while_it_is_packed_stays(
     assert left.stay == [stories[1].at.session]
     assert await store.archive.find(home, stories[1].at.session) is None
     assert len((await store.log.read_resume(stories[1].at.stream, 0))[1]) == 6
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+@pytest.mark.parametrize("has_events", [True, False])
+async def test_what_changes_between_two_reads_of_it_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch, reads: int, *, has_events: bool
+) -> None:
+    """What is read first and what is read last are of two states then, and neither is stored."""
+    story = await begin(store, 2)
+    query, calls = store.nodes.query_in_background, list[int]()
+
+    async def append_behind(shard: Shard, *commands: bytes) -> list[RespValue]:
+        replies = await query(shard, *commands)
+        calls.append(len(commands))
+        if len(calls) == reads:
+            batch = story.tell("meanwhile", at_ms=AT_MS + 7)
+            batch = batch if has_events else replace(batch, events=(), entities=drop_holes(batch))
+            assert isinstance(await store.log.append(batch), Appended)
+        return replies
+
+    monkeypatch.setattr(store.nodes, "query_in_background", append_behind)
+    left = await store.archiver.archive(story.at.shard, [story.at.session])
+    monkeypatch.undo()
+    assert left.stay == [story.at.session]
+    assert await store.archive.find(story.at.shard, story.at.session) is None
+    before = await read_all(store, story)
+    await leave(store, story)
+    assert await read_all(store, story) == before
+    assert await store.log.read_session_tasks(story.at.session) == [(story.at.task, AT_MS + 7)]
+
+
+def drop_holes(batch: Batch) -> tuple[EntityWrite, ...]:
+    return tuple(
+        replace(one, snapshot=tuple(part for part in one.snapshot if isinstance(part, bytes)))
+        for one in batch.entities
+    )
 
 
 @pytest.mark.parametrize("held_by", ["open", "receiver"])
