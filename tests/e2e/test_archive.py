@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from passerelle.cli.verify import run_verify
+from passerelle.demo.devices import DemoDevice, open_device
+from passerelle.demo.network import open_network
 from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.settings.model import Settings
 from tests.support.processes import (
@@ -23,6 +25,7 @@ from tests.support.processes import (
 )
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import WebhookReceiver
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = {"memory": "1s"}
@@ -117,3 +120,90 @@ async def test_a_kill_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) ->
         report = await run_verify(Settings(data_dir=gateway.data_dir), rebuild=True)
         assert report.lines == []
         assert report.archived == len(contexts)
+
+
+@pytest.mark.requirement("CHN-3")
+async def test_devices_follow_a_conversation_that_leaves_and_comes_back(tmp_path: Path) -> None:
+    """One that stays, one whose network goes while the session is away, one that comes later."""
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        run_gateway(tmp_path, {AGENT: peer.url}, retention=AT_ONCE) as gateway,
+        open_caller(gateway) as caller,
+        open_network(gateway.port) as network,
+    ):
+        first = await caller.send("hello")
+        stream = f"session:{(await caller.read_record(first['id']))['sessionId']}"
+        async with (
+            open_device(gateway.url, gateway.token, "desk") as desk,
+            open_device(network.url, gateway.token, "phone") as phone,
+        ):
+            for device in (desk, phone):
+                device.follow(stream)
+                await device.await_event(stream, "thread.updated")
+            await wait_until(lambda: has_left_all(gateway), 20, "the session has left")
+            network.pull_out()
+            again = await caller.send("chunks 3", contextId=first["contextId"])
+            await wait_until(lambda: has_left_all(gateway), 20, "it has left once more")
+            network.plug_in()
+            async with open_device(gateway.url, gateway.token, "later") as later:
+                later.follow(stream)
+                for device in (desk, phone, later):
+                    await wait_until(
+                        partial(has_event_of, device, stream, again["id"]), 20, "it sees the second"
+                    )
+                assert desk.events[stream] == phone.events[stream]
+                assert [device.gaps for device in (desk, phone, later)] == [[], [], []]
+        sequences = [event["sequence"] for event in desk.events[stream]]
+        assert sequences == [*range(sequences[0], sequences[0] + len(sequences))]
+
+
+def has_event_of(device: DemoDevice, stream: str, facade: str) -> bool:
+    return any(
+        event["type"] == "task.completed" and event["taskId"] == facade
+        for event in device.events[stream]
+    )
+
+
+async def test_what_has_left_is_told_to_a_webhook_and_can_be_written_to(tmp_path: Path) -> None:
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(
+            tmp_path,
+            {AGENT: peer.url},
+            retention=AT_ONCE,
+            webhooks={"allow": ["http://127.0.0.1:*"]},
+        ) as gateway,
+        open_caller(gateway) as caller,
+    ):
+        params = caller.write("chunks 3")
+        config = {"id": "mine", "url": receiver.url}
+        params["configuration"] = {"taskPushNotificationConfig": config}
+        told = (await caller.call("SendMessage", params))["task"]
+        failed = await caller.send("fail")
+        await wait_until(lambda: has_left_all(gateway), 20, "sessions with a webhook leave as well")
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})
+        assert [one["id"] for one in listed["configs"]] == ["mine"]
+        made = {"taskId": told["id"], "id": "other", "url": receiver.url}
+        await caller.call("CreateTaskPushNotificationConfig", made)
+        await wait_until(lambda: has_left_all(gateway), 20, "it has left once more")
+        gone = {"taskId": told["id"], "id": "mine"}
+        await caller.call("DeleteTaskPushNotificationConfig", gone)
+        await wait_until(lambda: has_left_all(gateway), 20, "and again")
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})
+        assert [one["id"] for one in listed["configs"]] == ["other"]
+        assert receiver.notices
+        retried = await caller.http.post(
+            f"/v1/tasks/{failed['id']}/retry",
+            headers={"Idempotency-Key": "again"},
+            json={"reason": "once more"},
+        )
+        assert retried.status_code in {200, 202}, retried.text
+
+        async def has_two_attempts() -> bool:
+            record = await caller.read_record(failed["id"])
+            return len(record["attempts"]) == 2 and record["status"] == "failed"
+
+        await wait_until(has_two_attempts, 20, "the second attempt of it has ended")
+        report = await run_verify(Settings(data_dir=gateway.data_dir), rebuild=True)
+        assert report.lines == []
