@@ -32,6 +32,7 @@ from passerelle.store.connection import pack
 from passerelle.store.failures import retry
 from passerelle.store.replies import as_hash, as_int, as_list, as_texts
 from passerelle.store.scripts import Script
+from passerelle.store.targets import decode_target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
@@ -132,10 +133,9 @@ class Archiver:
             StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
         """
         streams = await self._read_streams(shard, sessions)
-        frames = await self._read_frames(shard, streams)
-        if not frames:
+        packed = await _pack_all(await self._read_frames(shard, streams))
+        if not packed:
             return ArchiveResult(stay=[*sessions])
-        packed = await _pack_all(frames)
         segment = pack_segment(shard, self.runtime_id, [one for _, one in packed])
         digest = await self.segments.put(shard, segment.content)
         number, left = 0, list[int]()
@@ -211,8 +211,15 @@ class Archiver:
             session: [ref for ref in _list_entities(session, entries) if ref.shard == shard]
             for session, (entries, _, _) in streams.items()
         }
-        asked = [pack("HGETALL", keys.entity(ref)) for named in refs.values() for ref in named]
-        replies = iter(await self.nodes.query_in_background(shard, *asked) if asked else [])
+        # An object with what the commit refuses would be written in vain, and once more at each look.
+        live = [name for _, _, targets in streams.values() for name in _list_live(targets)]
+        asked = [
+            *(pack("ZSCORE", keys.due(shard), f"target:{name}") for name in live),
+            *(pack("HGETALL", keys.entity(ref)) for named in refs.values() for ref in named),
+        ]
+        answers = await self.nodes.query_in_background(shard, *asked) if asked else []
+        owed = {name for name, at in zip(live, answers, strict=False) if at is not None}
+        replies = iter(answers[len(live) :])
         frames = list[SessionFrame]()
         for session, named in refs.items():
             entries, tasks, targets = streams[session]
@@ -221,7 +228,10 @@ class Archiver:
             own = {ref: flat for ref, flat in found.items() if _belongs(name, ref, flat)}
             head = own.get(EntityRef(EntityKind.SESSION, session))
             # The head was read behind the entries: they are whole if they end where it does.
-            if head is not None and as_hash(head)["seq"] == entries[-1][0].partition(b"-")[0]:
+            is_whole = (
+                head is not None and as_hash(head)["seq"] == entries[-1][0].partition(b"-")[0]
+            )
+            if is_whole and not _owes(targets, owed):
                 frames.append(SessionFrame(session, own, entries, tasks, targets))
         return frames
 
@@ -283,6 +293,19 @@ def _belongs(session: bytes, ref: EntityRef, flat: RespValue) -> bool:
         return bool(words)
     return any(
         session in words[place + 1] for place in range(0, len(words), 2) if words[place] == b"s"
+    )
+
+
+def _list_live(targets: RespValue) -> list[str]:
+    found = as_hash(targets).items()
+    return [name for name, stored in found if decode_target(stored).state == "live"]
+
+
+def _owes(targets: RespValue, owed: set[str]) -> bool:
+    """Whether a receiver waits for its next try, or is one of those that are ``owed`` something."""
+    return any(
+        name in owed or decode_target(stored).state == "backoff"
+        for name, stored in as_hash(targets).items()
     )
 
 

@@ -109,25 +109,24 @@ def read_frame(stored: bytes) -> SessionFrame:
         ValueError: these bytes are none, or are damaged.
     """
     try:
-        plain = zstandard.ZstdDecompressor().decompress(stored, max_output_size=MOST_PLAIN_BYTES)
-    except zstandard.ZstdError as error:
-        message = f"no frame: {error}"
-        raise ValueError(message) from None
-    reader = hiredis.Reader()
-    reader.feed(plain)
-    arrays = list[list[bytes]]()
-    try:
+        size = zstandard.frame_content_size(stored)
+        if not 0 < size <= MOST_PLAIN_BYTES:
+            message = f"{size} bytes"
+            raise ValueError(message)
+        reader = hiredis.Reader()
+        reader.feed(zstandard.ZstdDecompressor().decompress(stored))
+        arrays = list[list[bytes]]()
         while (array := reader.gets()) is not False:
             arrays.append(cast("list[bytes]", array))
-    except hiredis.HiredisError as error:
+        return _read_arrays(arrays)
+    except (zstandard.ZstdError, hiredis.HiredisError, LookupError, TypeError, ValueError) as error:
         message = f"no frame: {error}"
         raise ValueError(message) from None
-    return _read_arrays(arrays)
 
 
 def _read_arrays(arrays: list[list[bytes]]) -> SessionFrame:
     if not arrays or arrays[0][0] != _SESSION:
-        message = "no frame: it names no session"
+        message = "it names no session"
         raise ValueError(message)
     session, *rest = arrays
     hashes, entries = dict[EntityRef, "RespValue"](), list["EntryRow"]()
@@ -142,7 +141,10 @@ def _read_arrays(arrays: list[list[bytes]]) -> SessionFrame:
             case b"tasks" | b"targets":
                 lists[kind] = cast("RespValue", words)
             case other:
-                message = f"no frame: {other!r} is no part of one"
+                message = f"{other!r} is no part of one"
                 raise ValueError(message)
     name = session[1].decode()
+    if EntityRef(EntityKind.SESSION, name) not in hashes:
+        message = f"{name} has no head"
+        raise ValueError(message)
     return SessionFrame(name, hashes, entries, lists[_TASKS], lists[_TARGETS])

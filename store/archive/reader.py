@@ -88,7 +88,7 @@ class Archive:
             return None
         reason = ""
         for _ in range(_TRIES):
-            at = Locator.read(stored)
+            at = _read_row(shard, stored)
             digest = await self._find_segment(shard, at.number)
             if digest is None:
                 reason = f"the archive of shard {shard.tag} has no segment {at.number}"
@@ -124,7 +124,9 @@ class Archive:
         names = [frame[0] for frame in await self._read_footer(shard, segment)]
         rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
         stored = zip(names, map(as_bytes, rows), strict=True)
-        return [name for name, row in stored if row and Locator.read(row).number == segment.number]
+        return [
+            name for name, row in stored if row and _read_row(shard, row).number == segment.number
+        ]
 
     async def _find_segment(self, shard: Shard, number: int) -> str | None:
         if (known := self._names.get((shard, number))) is not None:
@@ -179,3 +181,11 @@ class Archive:
             reason = f"segment {digest} of the archive of shard {shard.tag} is gone"
             raise ArchiveDamaged(reason)
         return part
+
+
+def _read_row(shard: Shard, row: bytes) -> Locator:
+    try:
+        return Locator.read(row)
+    except ValueError as error:
+        reason = f"a row of the archive of shard {shard.tag}: {error}"
+        raise ArchiveDamaged(reason) from None

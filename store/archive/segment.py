@@ -84,7 +84,7 @@ def read_footer(footer: bytes) -> list[tuple[str, ...]]:
     """
     try:
         found = cast("dict[str, Any]", orjson.loads(footer))
-        return [tuple(frame["names"]) for frame in found["frames"]]
-    except (KeyError, TypeError, orjson.JSONDecodeError) as error:
+        return [(frame["names"][0], *frame["names"][1:]) for frame in found["frames"]]
+    except (LookupError, TypeError, orjson.JSONDecodeError) as error:
         message = f"no segment: its footer is damaged ({error})"
         raise ValueError(message) from None

@@ -13,10 +13,11 @@
 --       2.. byte strings
 -- USES  int_text TARGET
 -- RETURNS  number of the segment, or 0 where no session left; then the places of the sessions that stay
--- NEVER  writes anything of a session before all of it was compared, or takes one in which something is open or owed.
+-- NEVER  writes anything of a session before all of it was compared, takes one in which something is open or owed, or
+--        writes over a row.
 
 local function is_unchanged(session)
-  local head, _, open_set, task_set, targets, sequence, chain, entities, listed, receivers = unpack(session)
+  local head, _, open_set, task_set, targets, sequence, chain, entities, listed, receivers, rows = unpack(session)
   local found = redis.call('HMGET', KEYS[head], 'seq', 'chain')
   if found[1] ~= sequence or found[2] ~= chain or redis.call('ZCARD', KEYS[open_set]) > 0 then
     return false
@@ -24,6 +25,12 @@ local function is_unchanged(session)
   for _, entity in ipairs(entities) do
     local stored = redis.call('HMGET', KEYS[entity[1]], 'v', 'op')
     if (stored[1] or '0') ~= entity[2] or (stored[2] or '') ~= entity[3] then
+      return false
+    end
+  end
+  for _, row in ipairs(rows) do
+    -- What is in the engine has no row: this one is of another id with the same hash.
+    if redis.call('HGET', KEYS[row[1]], row[2]) then
       return false
     end
   end

@@ -266,6 +266,41 @@ async def test_what_changes_while_it_is_packed_stays(
     assert len((await store.log.read_resume(stories[1].at.stream, 0))[1]) == 6
 
 
+async def test_nothing_is_written_of_what_would_stay(store: Store, tmp_path: Path) -> None:
+    waits, owed = Story(), Story()
+    hook = (TargetChange("hook", "*"),)
+    for story in (waits, owed):
+        assert isinstance(await store.log.append(story.tell("", targets=hook)), Appended)
+    key = keys.stream_targets(waits.at.stream)
+    backoff = f"backoff|*|1|{EPOCH}.1.00000000|1|0|refused"
+    await store.nodes.update(waits.at.shard, pack("HSET", key, "hook", backoff))
+    due = pack("ZADD", keys.due(owed.at.shard), 1, "target:hook")
+    await store.nodes.update(owed.at.shard, due)
+    for story in (waits, owed):
+        left = await store.archiver.archive(story.at.shard, [story.at.session])
+        assert left.stay == [story.at.session]
+    assert not [path for path in (tmp_path / "blobs" / "archive").rglob("*") if path.is_file()]
+
+
+async def test_a_row_of_another_id_is_not_written_over(store: Store) -> None:
+    story = await begin(store)
+    home = story.at.shard
+    bucket, name = place_row(home, story.refs[1].id)
+    await store.nodes.update(home, pack("HSET", bucket, name, b"x" * 15))
+    left = await store.archiver.archive(home, [story.at.session])
+    assert left.stay == [story.at.session]
+    assert len((await store.log.read_resume(story.at.stream, 0))[1]) == 6
+
+
+async def test_a_row_that_is_none_is_named(store: Store) -> None:
+    story = Story()
+    home = story.at.shard
+    bucket, name = place_row(home, story.at.session)
+    await store.nodes.update(home, pack("HSET", bucket, name, "rubbish"))
+    with pytest.raises(ArchiveDamaged, match=f"a row of the archive of shard {home.tag}"):
+        await store.log.read_head(story.at.stream)
+
+
 @pytest.mark.parametrize("reads", [1, 2])
 @pytest.mark.parametrize("has_events", [True, False])
 async def test_what_changes_between_two_reads_of_it_stays(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from passerelle.cli.verify import run_verify
+from passerelle.core.wire.json import JsonObject
 from passerelle.demo.devices import DemoDevice, open_device
 from passerelle.demo.network import open_network
 from passerelle.demo.processes import GatewayProcess
@@ -153,7 +155,7 @@ async def test_devices_follow_a_conversation_that_leaves_and_comes_back(tmp_path
                     )
                 assert desk.events[stream] == phone.events[stream]
                 assert [device.gaps for device in (desk, phone, later)] == [[], [], []]
-        sequences = [event["sequence"] for event in desk.events[stream]]
+        sequences = [cast("int", event["sequence"]) for event in desk.events[stream]]
         assert sequences == [*range(sequences[0], sequences[0] + len(sequences))]
 
 
@@ -177,17 +179,17 @@ async def test_what_has_left_is_told_to_a_webhook_and_can_be_written_to(tmp_path
         open_caller(gateway) as caller,
     ):
         params = caller.write("chunks 3")
-        config = {"id": "mine", "url": receiver.url}
+        config: JsonObject = {"id": "mine", "url": receiver.url}
         params["configuration"] = {"taskPushNotificationConfig": config}
         told = (await caller.call("SendMessage", params))["task"]
         failed = await caller.send("fail")
         await wait_until(lambda: has_left_all(gateway), 20, "sessions with a webhook leave as well")
         listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})
         assert [one["id"] for one in listed["configs"]] == ["mine"]
-        made = {"taskId": told["id"], "id": "other", "url": receiver.url}
+        made: JsonObject = {"taskId": told["id"], "id": "other", "url": receiver.url}
         await caller.call("CreateTaskPushNotificationConfig", made)
         await wait_until(lambda: has_left_all(gateway), 20, "it has left once more")
-        gone = {"taskId": told["id"], "id": "mine"}
+        gone: JsonObject = {"taskId": told["id"], "id": "mine"}
         await caller.call("DeleteTaskPushNotificationConfig", gone)
         await wait_until(lambda: has_left_all(gateway), 20, "and again")
         listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": told["id"]})

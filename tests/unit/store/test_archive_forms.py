@@ -1,0 +1,110 @@
+"""Frames and segments give back what went in, and say of other bytes that they are none."""
+
+from __future__ import annotations
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import Shard
+from passerelle.store.archive.frame import MOST_PLAIN_BYTES, SessionFrame, pack_frame, read_frame
+from passerelle.store.archive.locator import Locator
+from passerelle.store.archive.segment import (
+    TRAILER,
+    PackedFrame,
+    pack_segment,
+    read_footer,
+    read_footer_size,
+)
+from passerelle.store.connection import pack
+
+HEAD = EntityRef(EntityKind.SESSION, "se_1")
+words = st.binary(max_size=40) | st.sampled_from(
+    [b"", b"\r\n", b"*1\r\n$1\r\n", b"entity", b"\x00"]
+)
+flat = st.lists(words, max_size=6)
+frames = st.builds(
+    SessionFrame,
+    st.just("se_1"),
+    st.dictionaries(
+        st.sampled_from(
+            [EntityRef(EntityKind.TASK, "task_1"), EntityRef(EntityKind.THREAD, "th_1")]
+        ),
+        flat,
+    ).map(lambda others: {HEAD: [b"seq", b"1"], **others}),
+    st.lists(st.tuples(words, flat), max_size=4),
+    flat,
+    flat,
+)
+
+
+@given(frame=frames)
+def test_a_frame_is_read_as_it_was(frame: SessionFrame) -> None:
+    assert read_frame(pack_frame(frame)) == frame
+
+
+@given(frame=frames, cut=st.integers(0, 400), bit=st.integers(0, 7))
+def test_a_frame_with_another_bit_or_end_is_none(frame: SessionFrame, cut: int, bit: int) -> None:
+    stored = pack_frame(frame)
+    place = cut % len(stored)
+    other = stored[:place] + bytes([stored[place] ^ (1 << bit)]) + stored[place + 1 :]
+    for damaged in (stored[:place], other):
+        try:
+            assert read_frame(damaged) == frame
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        b"",
+        b"rubbish",
+        b":1\r\n",
+        b"*0\r\n",
+        pack("entity", "session", "se_1"),
+        pack("session", "se_1"),
+        pack("session", "se_1") + pack("entity", "session"),
+        pack("session", "se_1") + pack("entity", "planet", "se_1"),
+        pack("session", "se_1") + pack("entity", "session", "se_1", "v", "1"),
+        pack("session", "se_1") + pack("tasks") + pack("targets"),
+        pack("session", "se_1") + pack("moon", "se_1"),
+    ],
+)
+def test_other_words_are_no_frame(plain: bytes) -> None:
+    with pytest.raises(ValueError, match="no frame"):
+        read_frame(zstandard.ZstdCompressor().compress(plain))
+
+
+def test_a_frame_that_unpacks_to_more_than_any_session_is_not_unpacked() -> None:
+    bomb = zstandard.ZstdCompressor().compress(b"0" * (MOST_PLAIN_BYTES + 1))
+    assert len(bomb) < 1_000
+    with pytest.raises(ValueError, match="no frame"):
+        read_frame(bomb)
+
+
+def test_a_segment_says_where_its_frames_stand() -> None:
+    packed = [PackedFrame((f"se_{n}", f"task_{n}"), b"frame %d" % n) for n in range(3)]
+    segment = pack_segment(Shard(7), "rt_1", packed)
+    for at, frame in zip(segment.places, packed, strict=True):
+        assert segment.content[at.offset : at.offset + at.length] == frame.stored
+        assert Locator.read(b"\x00\x00\x00\x05" + at.pack_rest()) == at._replace(number=5)
+    end = len(segment.content) - TRAILER
+    length = read_footer_size(segment.content[end:])
+    footer = segment.content[end - length : end]
+    assert read_footer(footer) == [frame.names for frame in packed]
+    for rubbish in (
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"frames":[{}]}',
+        b'{"frames":[{"names":[]}]}',
+        footer[:-1],
+    ):
+        with pytest.raises(ValueError, match="no segment"):
+            read_footer(rubbish)
+    with pytest.raises(ValueError, match="no segment"):
+        read_footer_size(segment.content[end - 1 : -1])
