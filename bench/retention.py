@@ -32,10 +32,10 @@ _FIRST: Final = 6
 """After so many, memory is what it will be."""
 _DRAIN_S: Final = 200.0
 _LEFT: Final = re.compile(
-    r'^passerelle_archived_sessions_total\{outcome="left"\} (\S+)$', re.MULTILINE
+    r'^passerelle_archived_sessions_total\{outcome="archived"\} (\S+)$', re.MULTILINE
 )
 _TASKS: Final = 5 / 6
-"""There are so many for each answer to a pass through the steps of the order."""
+"""For each answer: the steps of the order make five tasks, and have six answers."""
 
 
 def _set_up(keep: str | None) -> Setting:

@@ -61,7 +61,7 @@ def make_event(subject: Subject, facade: str | None) -> EncodedEvent:
 
 
 def make_snapshot(session: str, size: int) -> bytes:
-    """A record of a session, of so many bytes."""
+    """A record of a session, ``size`` bytes long."""
     opening = f'{{"session_id":"{session}","text":"'.encode()
     return opening + b"s" * (size - len(opening) - 2) + b'"}'
 

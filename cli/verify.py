@@ -111,7 +111,7 @@ class Walk:
         for shard in ALL_SHARDS:
             for segment in await self.store.archive.list_segments(shard):
                 try:
-                    found += await self.store.archive.list_left(shard, segment)
+                    found += await self.store.archive.list_archived(shard, segment)
                 except ArchiveDamaged as error:
                     problem = Problem("archive", "no session", segment.sha256, error.reason)
                     self.report.problems.append(problem)

@@ -171,7 +171,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         duties = _make_duties(store, parts, forwarding, deliveries, links, routing, outages, late)
         duties.sweep.keep_ms = settings.retention.memory_ms
         duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
-        await duties.sweep.is_free()
+        await duties.sweep.may_archive()
         late.bind(duties)
         outages.on_epoch = duties.repair.note_epoch
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)

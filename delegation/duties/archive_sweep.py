@@ -75,7 +75,7 @@ class ArchiveSweep:
 
     async def _look(self) -> None:
         try:
-            if await self.is_free():
+            if await self.may_archive():
                 await self.sweep()
         except PasserelleError as error:
             self.count("failed", 1)
@@ -84,7 +84,7 @@ class ArchiveSweep:
             self.count("fault", 1)
             self.log.exception("archive.failed")
 
-    async def is_free(self) -> bool:
+    async def may_archive(self) -> bool:
         """Whether sessions may leave; why not is logged once.
 
         Raises:
@@ -97,7 +97,7 @@ class ArchiveSweep:
         return found is None
 
     async def sweep(self) -> int:
-        """One look through the shards of ours: how many sessions have left.
+        """Archives what is over in the shards of this instance; returns how many sessions that were.
 
         Raises:
             StoreUnavailable: the engine or the place of the archive does not answer; what has left has left.
@@ -125,7 +125,7 @@ class ArchiveSweep:
 
     async def _archive(self, shard: Shard, part: Sequence[EndedSession]) -> ArchiveResult:
         archived = await self.archiver.archive(shard, [one.session for one in part])
-        self.count("left", len(archived.sessions))
+        self.count("archived", len(archived.sessions))
         return archived
 
     def find_keep_ms(self) -> int | None:

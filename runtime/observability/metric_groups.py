@@ -106,7 +106,7 @@ class StoreMetrics:
         )
         self.archived: Final = Counter(
             "passerelle_archived_sessions",
-            "Sessions that have left the memory of the store (left); looks that ended by an error (failed, fault).",
+            "Sessions that have left the memory of the store (archived); looks that ended by an error (failed, fault).",
             ["outcome"],
             registry=registry,
         )

@@ -78,7 +78,7 @@ class Metrics:
     def count_archived(self, outcome: str, sessions: int) -> None:
         """Sessions that have left the engine, or a look that failed; that is an error of ours as well."""
         self.store.archived.labels(outcome).inc(sessions)
-        if outcome != "left":
+        if outcome != "archived":
             self.runtime_errors.labels("archive").inc()
 
     def count_delivery(self, kind: str, outcome: str) -> None:

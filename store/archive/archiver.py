@@ -122,7 +122,7 @@ class Archiver:
             every, ended = list(keys_of), list[EndedSession]()
             for first in range(0, len(every), _LOOKS):
                 ended += await self._find_old(shard, every[first : first + _LOOKS], before)
-            if ended := await self._keep_free(shard, ended):
+            if ended := await self._drop_busy(shard, ended):
                 found[shard] = sorted(ended, key=lambda one: one.at_ms)
         return found
 
@@ -174,8 +174,8 @@ class Archiver:
             if size <= MOST_PLAIN_BYTES // 2
         ]
 
-    async def _keep_free(self, shard: Shard, old: Sequence[EndedSession]) -> list[EndedSession]:
-        """Those in which nothing is open, and that are no home of a person who has something."""
+    async def _drop_busy(self, shard: Shard, old: Sequence[EndedSession]) -> list[EndedSession]:
+        """Those in which nothing is open. The session of a person with devices, grants or rules never ends."""
         free = list[EndedSession]()
         for first in range(0, len(old), _LOOKS):
             part = old[first : first + _LOOKS]

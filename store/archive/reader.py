@@ -109,7 +109,7 @@ class Archive:
         found = list[str]()
         for shard in shards:
             for segment in await self.list_segments(shard):
-                found += await self.list_left(shard, segment)
+                found += await self.list_archived(shard, segment)
         return found
 
     async def list_segments(self, shard: Shard) -> list[SegmentRef]:
@@ -119,7 +119,7 @@ class Archive:
         named = [(number, member.split(" ")) for member, number in as_scores(reply)]
         return [SegmentRef(number, digest, int(size)) for number, (digest, size) in named]
 
-    async def list_left(self, shard: Shard, segment: SegmentRef) -> list[str]:
+    async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
         names = [frame[0] for frame in await self._read_footer(shard, segment)]
         rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))

@@ -36,7 +36,7 @@ async def test_a_shared_server_takes_a_place_that_is_shared(rig: Rig) -> None:
     assert await read_notice(await rig.start(retention={"memory": None})) is None
     assert at.gateway.duties.sweep.keep_ms == 1_000
     assert (await at.send("ada-key")).status_code == 200
-    assert not await at.gateway.duties.sweep.is_free()
+    assert not await at.gateway.duties.sweep.may_archive()
     assert len(rig.list_sessions()) == 1
 
 
@@ -47,7 +47,9 @@ async def test_an_instance_with_another_place_moves_nothing_there(rig: Rig, tmp_
     told = (await moved.send("ada-key")).json()["result"]["task"]
     await wait_until(lambda: not rig.list_sessions(), 20, "the session has left")
     sweep = first.gateway.duties.sweep
-    assert not await sweep.is_free(), "it was the first, and would move sessions where nobody looks"
+    assert not await sweep.may_archive(), (
+        "it was the first, and would move sessions where nobody looks"
+    )
     other = await rig.start(clients=[ADA], blobs=tmp_path / "other", retention=AT_ONCE)
     assert "not the place that other instances have" in str(await read_notice(other))
     for at in (first, other):

@@ -113,7 +113,7 @@ async def test_few_sessions_wait_for_others_for_an_hour() -> None:
     assert await sweep.sweep() == 64
     assert [len(part) for part in many.asked] == [64]
     assert many.asked[0][0] == f"se_{day + 1_000 + 78}", "the oldest go first"
-    assert counted == [("left", 64)]
+    assert counted == [("archived", 64)]
 
 
 async def test_under_pressure_few_sessions_do_not_wait() -> None:
@@ -130,5 +130,5 @@ async def test_nothing_is_looked_for_while_something_is_in_the_way() -> None:
 
     sweep, _ = make(Sessions())
     sweep.find_obstacle = find
-    assert [await sweep.is_free() for _ in range(3)] == [False, False, True]
+    assert [await sweep.may_archive() for _ in range(3)] == [False, False, True]
     assert sweep.obstacle is None
