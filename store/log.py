@@ -22,8 +22,8 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
-from passerelle.core.packed_events import MOST_EVENTS, unpack_event, unpack_events
-from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
+from passerelle.core.packed_events import MOST_EVENTS
+from passerelle.core.ports.log import Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import (
@@ -39,13 +39,21 @@ from passerelle.store.connection import RespValue, pack
 from passerelle.store.failures import Redirected, try_again
 from passerelle.store.replies import as_bytes, as_hash, as_int, as_scores, as_sparse_list, as_texts
 from passerelle.store.scripts import Script
+from passerelle.store.stream_entries import (
+    as_entry_rows,
+    read_entries,
+    read_one,
+    read_row,
+    read_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from passerelle.core.batch import AppendResult, Batch
+    from passerelle.core.ports.log import Entry
     from passerelle.core.ports.projections import RowPart
-    from passerelle.store.archive.frame import EntryRow, SessionFrame
+    from passerelle.store.archive.frame import SessionFrame
     from passerelle.store.archive.reader import Archive
     from passerelle.store.nodes import Nodes
 
@@ -149,7 +157,7 @@ class RedisFactReader:
         # There is nothing more, or what comes next lies further off: a stream begins where it was trimmed.
         archived, reply = await self._look_up(stream, _ask_next(stream, after))
         if archived is not None:
-            return _read_rows(archived.entries, stream, after, limit)
+            return read_rows(archived.entries, stream, after, limit)
         return read_entries(reply, stream, after, limit)
 
     async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
@@ -161,7 +169,7 @@ class RedisFactReader:
             rows = as_entry_rows(reply) if archived is None else archived.entries
         for row in rows:
             if int(row[0].partition(b"-")[0]) >= sequence:
-                return _read_one(row, stream, sequence)
+                return read_one(row, stream, sequence)
         return None
 
     async def _load_archived(
@@ -338,7 +346,7 @@ class RedisEventLog(RedisFactReader):
         if head is None:
             archived, said = await self._look_up(stream, _ask_head(stream))
             if archived is not None:
-                return _head_of(archived), _read_rows(archived.entries, stream, after, limit)
+                return _head_of(archived), read_rows(archived.entries, stream, after, limit)
             head = _head(said)
             # It came back beside this, and the page was asked for before.
             return (
@@ -386,7 +394,7 @@ class RedisEventLog(RedisFactReader):
             command = pack("XREVRANGE", keys.entries(stream), upper, "-", "COUNT", _SEARCH_PAGE)
             rows = await self._nodes.query(batch.shard, command, as_entry_rows)
             for row in rows:
-                stored = _read_row(row, stream, 0, MOST_EVENTS, is_chained=False)
+                stored = read_row(row, stream, 0, MOST_EVENTS, is_chained=False)
                 if any(entry.event_id == wanted for entry in stored):
                     return True
             if len(rows) < _SEARCH_PAGE:
@@ -404,27 +412,6 @@ def _list_missing(result: AppendResult | SessionArchived, packed: PackedBatch) -
             return [packed.session, entity]
         case _:
             return []
-
-
-def read_entries(reply: RespValue, stream: StreamRef, after: int, limit: int) -> list[Entry]:
-    """Reads the events above a sequence, at most ``limit``, out of stream entries as XRANGE returns them."""
-    return _read_rows(as_entry_rows(reply), stream, after, limit)
-
-
-def _read_rows(rows: Sequence[EntryRow], stream: StreamRef, after: int, limit: int) -> list[Entry]:
-    entries = list[Entry]()
-    for row in rows:
-        if int(row[0].partition(b"-")[0]) <= after:
-            continue
-        entries += _read_row(row, stream, after, limit - len(entries))
-        if len(entries) == limit:
-            break
-    return entries
-
-
-def as_entry_rows(reply: RespValue) -> list[EntryRow]:
-    """Ids and members, as XRANGE returns them."""
-    return cast("list[EntryRow]", reply)
 
 
 def read_feed_rows(reply: RespValue) -> list[FeedRow]:
@@ -484,51 +471,6 @@ def _head(reply: RespValue) -> Head | None:
 def _head_of(archived: SessionFrame) -> Head | None:
     fields = as_hash(archived.hashes[EntityRef(EntityKind.SESSION, archived.session)])
     return _head([fields.get(name) for name in _HEAD_FIELDS])
-
-
-def _read_row(
-    row: EntryRow, stream: StreamRef, after: int, limit: int, *, is_chained: bool = True
-) -> list[Entry]:
-    identifier, members = row
-    last = int(identifier.partition(b"-")[0])
-    if members[0] == b"i":
-        return [_read_single(last, members)] if last > after else []
-    _, previous, _, packed = members
-    chain = previous.decode() if is_chained else ""
-    try:
-        return unpack_events(packed, stream.id, last, chain, after, limit)
-    except ValueError:
-        # Damaged: it continues no chain, so followers tell it as a gap and the verification names it.
-        return [Entry(last, "", "", "", packed)] if last > after else []
-
-
-def _read_one(row: EntryRow, stream: StreamRef, sequence: int) -> Entry | None:
-    """The event at a sequence, without the chain before it."""
-    identifier, members = row
-    last = int(identifier.partition(b"-")[0])
-    if members[0] == b"i":
-        return _read_single(last, members) if last == sequence else None
-    try:
-        return unpack_event(members[3], stream.id, last, sequence)
-    except ValueError:
-        return Entry(last, "", "", "", members[3]) if last == sequence else None
-
-
-def _read_single(sequence: int, members: list[bytes]) -> Entry:
-    """An entry of one event with its whole envelope, as schemas up to 2 have it."""
-    fields = dict(zip(members[::2], members[1::2], strict=True))
-    frame = fields.get(b"w")
-    facade = fields.get(b"t")
-    offset, _, length = (frame or b"").partition(b",")
-    return Entry(
-        sequence=sequence,
-        event_id=fields[b"i"].decode(),
-        type=fields[b"k"].decode(),
-        previous=fields[b"p"].decode(),
-        data=fields[b"d"],
-        frame=(int(offset), int(length)) if frame else None,
-        facade=facade.decode() if facade else None,
-    )
 
 
 def _loaded(ref: EntityRef, reply: RespValue) -> Loaded:

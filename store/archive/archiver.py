@@ -32,17 +32,18 @@ from passerelle.store.connection import pack
 from passerelle.store.failures import retry
 from passerelle.store.replies import as_hash, as_int, as_list, as_texts
 from passerelle.store.scripts import Script
+from passerelle.store.stream_entries import as_entry_rows
 from passerelle.store.targets import decode_target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
     from passerelle.core.ports.blobs import Blobs
-    from passerelle.store.archive.frame import EntryRow
     from passerelle.store.archive.segment import Segment
     from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Node, Nodes
+    from passerelle.store.stream_entries import EntryRow
 
 MOST_AT_ONCE: Final = 64
 """Sessions of a segment."""
@@ -201,7 +202,7 @@ class Archiver:
         replies = await self.nodes.query_in_background(shard, *asked)
         parts = zip(sessions, replies[::3], replies[1::3], replies[2::3], strict=True)
         return {
-            session: (cast("list[EntryRow]", entries), tasks, targets)
+            session: (as_entry_rows(entries), tasks, targets)
             for session, entries, tasks, targets in parts
             if entries
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import hiredis
 import zstandard
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from passerelle.store.connection import RespValue
+    from passerelle.store.stream_entries import EntryRow
 
-EntryRow: TypeAlias = "tuple[bytes, list[bytes]]"
-"""Id and members of a stream entry, as the server says them."""
 MOST_PLAIN_BYTES: Final = 8 * 1024 * 1024
 """A longer session stays in the engine: to read one of its events would take all of it."""
 _LEVEL: Final = 3
