@@ -7,7 +7,7 @@ verification treat all kinds alike, so a further kind is a further row of ``KIND
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
@@ -40,6 +40,11 @@ Record: TypeAlias = (
     SessionRecord | ThreadRecord | TaskRecord | ActionRecord | DeviceList | Grants | EditedRules
 )
 Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
+
+_KEPT_RECORDS: Final = 512
+"""Decoded records that are kept, those of the newest reads."""
+_KEPT_BYTES: Final = 4_096
+"""What has more bytes is decoded each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,17 @@ def read_snapshot(kind: EntityKind, snapshot: bytes) -> Record | None:
     Raises:
         InvalidInput: the bytes are of another schema than this version writes.
     """
-    return from_bytes(KINDS[kind].record, snapshot) if snapshot else None
+    if not snapshot:
+        return None
+    return _decode_once(kind, snapshot) if len(snapshot) <= _KEPT_BYTES else _decode(kind, snapshot)
+
+
+def _decode(kind: EntityKind, snapshot: bytes) -> Record:
+    return from_bytes(KINDS[kind].record, snapshot)
+
+
+_decode_once: Final = lru_cache(_KEPT_RECORDS)(_decode)
+"""Whoever polls a task or lists a context reads the same bytes again, and decoding them is what takes longest."""
 
 
 def read_schema(snapshot: bytes) -> int:

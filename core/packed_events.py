@@ -34,6 +34,7 @@ _NUMBERS: Final = {b"%d" % number: number for number in range(MOST_EVENTS)}
 _HEAD_FIELDS: Final = len(NO_HEAD)
 _EVENT_FIELDS: Final = 6
 _SCOPE_FIELD: Final = 3
+_FRAME_FIELD: Final = 5
 _AFTER_FRAME: Final = b"}}"
 """The braces of payload and envelope."""
 _HEAD: Final = re.compile(
@@ -122,23 +123,17 @@ def unpack_events(
     return entries
 
 
-def unpack_event(packed: bytes, session: str, last: int, sequence: int) -> Entry | None:
-    """One event of an append as ``unpack_events`` reads it without a chain; None where it stands in another append.
+def unpack_frame(packed: bytes, session: str, last: int, sequence: int) -> bytes:
+    """The A2A frame of one event of an append; empty where it has none, or stands in another append.
 
     Raises:
         ValueError: these are not such fields.
     """
     fields, count = _split(packed, session, last)
     number = count - 1 - (last - sequence)
-    if not 0 <= number < count:
-        return None
-    place = _HEAD_FIELDS + _EVENT_FIELDS * number
-    scope: bytes | None = fields[place + _SCOPE_FIELD]
-    if scope == _WHOLE or scope in _NUMBERS:
-        told = fields[_HEAD_FIELDS + _SCOPE_FIELD : place + _EVENT_FIELDS : _EVENT_FIELDS]
-        scope = _list_scopes(told)[-1]
-    known = None if scope is None else _write_shared(fields[:_HEAD_FIELDS], session) + scope
-    return _read_event(sequence, fields[place].decode(), "", known, fields, place)
+    return (
+        fields[_HEAD_FIELDS + _EVENT_FIELDS * number + _FRAME_FIELD] if 0 <= number < count else b""
+    )
 
 
 def read_scopes(packed: bytes) -> list[bytes]:

@@ -42,8 +42,8 @@ from passerelle.store.scripts import Script
 from passerelle.store.stream_entries import (
     as_entry_rows,
     read_entries,
-    read_one,
     read_row,
+    read_row_frame,
     read_rows,
 )
 
@@ -160,8 +160,8 @@ class RedisFactReader:
             return read_rows(archived.entries, stream, after, limit)
         return read_entries(reply, stream, after, limit)
 
-    async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
-        """One event without the chain before it; None where it is not in the stream any more."""
+    async def read_frame(self, stream: StreamRef, sequence: int) -> bytes:
+        """The A2A frame of one event; empty where its entry has none, or is not in the stream any more."""
         [reply] = await self._ask(stream.shard, _ask_page(stream, sequence - 1, 1))
         rows = as_entry_rows(reply)
         if not rows:
@@ -169,8 +169,8 @@ class RedisFactReader:
             rows = as_entry_rows(reply) if archived is None else archived.entries
         for row in rows:
             if int(row[0].partition(b"-")[0]) >= sequence:
-                return read_one(row, stream, sequence)
-        return None
+                return read_row_frame(row, stream, sequence)
+        return b""
 
     async def _load_archived(
         self, shard: Shard, refs: Sequence[EntityRef]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from passerelle.core.packed_events import unpack_event, unpack_events
+from passerelle.core.packed_events import unpack_events, unpack_frame
 from passerelle.core.ports.log import Entry
 
 if TYPE_CHECKING:
@@ -59,16 +59,16 @@ def read_row(
         return [Entry(last, "", "", "", packed)] if last > after else []
 
 
-def read_one(row: EntryRow, stream: StreamRef, sequence: int) -> Entry | None:
-    """The event at a sequence, without the chain before it."""
+def read_row_frame(row: EntryRow, stream: StreamRef, sequence: int) -> bytes:
+    """The A2A frame of the event at a sequence; empty where it has none, or is damaged."""
     identifier, members = row
     last = int(identifier.partition(b"-")[0])
     if members[0] == b"i":
-        return _read_single(last, members) if last == sequence else None
+        return _read_single(last, members).cut_frame() if last == sequence else b""
     try:
-        return unpack_event(members[3], stream.id, last, sequence)
+        return unpack_frame(members[3], stream.id, last, sequence)
     except ValueError:
-        return Entry(last, "", "", "", members[3]) if last == sequence else None
+        return b""
 
 
 def _read_single(sequence: int, members: list[bytes]) -> Entry:

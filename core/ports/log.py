@@ -80,8 +80,8 @@ class FactReader(Protocol):
         """At most ``limit`` events with a sequence above ``after``, in order; none where there are no more."""
         ...
 
-    async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
-        """One event without the chain before it; None where it is not in the stream any more."""
+    async def read_frame(self, stream: StreamRef, sequence: int) -> bytes:
+        """The A2A frame of one event; empty where its entry has none, or is not in the stream any more."""
         ...
 
 

@@ -81,9 +81,8 @@ class Contents:
         if kept is None:
             return (await self.fold_task(record)).task
         if kept == IN_ENTRY:
-            entry = await self.log.read_event(_stream(record), record.shown_to)
-            frame = await self.read_frame(entry, place_of(record)) if entry else None
-            return cast("JsonObject", frame["task"]) if frame else None
+            frame = await self.log.read_frame(_stream(record), record.shown_to)
+            return cast("JsonObject", orjson.loads(frame)["task"]) if frame else None
         if kept.startswith(IN_PIECES):
             long = self._find_long(record, kept)
             await self.peek(long, 1)

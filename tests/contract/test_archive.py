@@ -120,7 +120,7 @@ async def read_all(store: Store, story: Story) -> list[object]:
             for limit in (1, 256)
         ],
         [await log.read_resume(stream, after, 3) for after in range(top + 2)],
-        [await log.read_event(stream, sequence) for sequence in range(top + 2)],
+        [await log.read_frame(stream, sequence) for sequence in range(top + 2)],
         await log.read_session_tasks(story.at.session),
         await log.read_open(story.at.session),
         await store.targets.read(stream),

@@ -67,10 +67,10 @@ class FaultyLog:
         self.entries_read += len(entries)
         return entries
 
-    async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
-        entry = await self.log.read_event(stream, sequence)
-        self.entries_read += entry is not None
-        return entry
+    async def read_frame(self, stream: StreamRef, sequence: int) -> bytes:
+        frame = await self.log.read_frame(stream, sequence)
+        self.entries_read += bool(frame)
+        return frame
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256

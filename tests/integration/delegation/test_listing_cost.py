@@ -38,9 +38,9 @@ class CountingLog(FaultyLog):
         self.reads.append("page")
         return await self.log.read_page(stream, after, limit)
 
-    async def read_event(self, stream: StreamRef, sequence: int) -> Entry | None:
-        self.reads.append("event")
-        return await self.log.read_event(stream, sequence)
+    async def read_frame(self, stream: StreamRef, sequence: int) -> bytes:
+        self.reads.append("frame")
+        return await self.log.read_frame(stream, sequence)
 
 
 async def test_page_reads_its_own_tasks_only(house: House) -> None:
@@ -56,7 +56,7 @@ async def test_page_reads_its_own_tasks_only(house: House) -> None:
     assert (page["totalSize"], len(cast("list[JsonObject]", page["tasks"]))) == (9, 2)
     assert page["nextPageToken"]
     assert (counting.reads.count("load"), counting.loaded) == (1, 2)
-    assert counting.reads.count("page") + counting.reads.count("event") <= 2
+    assert counting.reads.count("page") + counting.reads.count("frame") <= 2
 
 
 async def test_state_that_is_asked_for_reads_what_is_open_and_its_own_page(house: House) -> None:

@@ -24,6 +24,7 @@ from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted,
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.task.commands import StartRun, TaskCommand
 from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from tests.support.approvals import SCOPE as ASKED
 from tests.support.approvals import Stream, make_answer
@@ -84,6 +85,28 @@ def test_replay_goes_on_from_any_snapshot(commands: list[TaskCommand], cut: int)
         for ref in find_targets(event):
             states[ref] = evolve(ref.kind, states.get(ref), event)
     assert states == whole
+
+
+@given(commands=st.lists(COMMANDS, max_size=15), cut=st.integers(0, 40))
+def test_record_that_was_read_is_the_same_to_all_who_read_it(
+    commands: list[TaskCommand], cut: int
+) -> None:
+    events = tell_story(commands)
+    stored = {ref: write_snapshot(state) for ref, state in replay(events[:cut]).items()}
+    states = {ref: read_snapshot(ref.kind, snapshot) for ref, snapshot in stored.items()}
+    for event in events[cut:]:
+        for ref in find_targets(event):
+            states[ref] = evolve(ref.kind, states.get(ref), event)
+    again = {ref: read_snapshot(ref.kind, snapshot) for ref, snapshot in stored.items()}
+    assert {ref: write_snapshot(one) for ref, one in again.items() if one} == stored
+
+
+def test_bytes_that_were_read_before_are_not_decoded_again_unless_there_are_many() -> None:
+    task = replay(tell_story([]))[TASK]
+    assert isinstance(task, TaskRecord)
+    small, large = write_snapshot(task), write_snapshot(change(task, objective="x" * 5_000))
+    assert read_snapshot(TASK.kind, small) is read_snapshot(TASK.kind, bytes(bytearray(small)))
+    assert read_snapshot(TASK.kind, large) is not read_snapshot(TASK.kind, large)
 
 
 @given(commands=st.lists(COMMANDS, max_size=10), places=st.lists(st.integers(0, 40), max_size=20))

@@ -17,8 +17,8 @@ from passerelle.core.packed_events import (
     SEPARATOR,
     pack_copy,
     pack_events,
-    unpack_event,
     unpack_events,
+    unpack_frame,
 )
 from passerelle.core.ports.log import Entry
 
@@ -106,13 +106,10 @@ def test_some_of_them_are_read_as_they_are_among_all(
 
 
 @given(events=make_events(), sequence=st.integers(99, 112))
-def test_one_of_them_is_read_as_it_is_among_all(events: list[EncodedEvent], sequence: int) -> None:
+def test_frame_of_one_is_read_as_it_is_among_all(events: list[EncodedEvent], sequence: int) -> None:
     packed, last = pack_events(events, SESSION), 100 + len(events)
-    every = {one.sequence: one for one in list_entries(events, 101, "0000000a")}
-    wanted = every.get(sequence)
-    assert unpack_event(packed, SESSION, last, sequence) == (
-        None if wanted is None else replace(wanted, previous="")
-    )
+    frames = {one.sequence: one.cut_frame() for one in list_entries(events, 101, "0000000a")}
+    assert unpack_frame(packed, SESSION, last, sequence) == frames.get(sequence, b"")
 
 
 @given(events=make_events())
