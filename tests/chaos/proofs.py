@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.chaos.site import Site
 
 _SETTLE_S: Final = 15.0
+_MOST_AWAY: Final = 0.01
+"""Of all errands: agents are killed one by one, and hardly ever while somebody tries for the second time."""
 _STATES: Final = {
     Status.COMPLETED: "TASK_STATE_COMPLETED",
     Status.FAILED: "TASK_STATE_FAILED",
@@ -105,6 +107,9 @@ class Proof:
                     self.verdict.blame(record.scope.context_id, what)
 
     def _prove_messages(self) -> None:
+        self.verdict.away = sum(map(self.records.is_away, self.records.tasks.values()))
+        if self.verdict.away > _MOST_AWAY * len(self.tolds):
+            self.verdict.blame("", f"{self.verdict.away} tasks failed as their agent was away")
         owners = Counter(
             attempt.message_id
             for record in self.records.tasks.values()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from passerelle.core.batch import EntityKind
+from passerelle.core.errors import PeerUnavailable
 from passerelle.core.events import decode_event
 from passerelle.core.ids import ALL_SHARDS, shard_of
 from passerelle.core.machine import read_loaded
@@ -49,12 +50,26 @@ class Records:
                     self.by_label[record.scope.context_id].append(record)
 
     def is_unsent(self, task_id: str | None) -> bool:
-        """Whether a task was cancelled while its message still waited for a busy agent."""
+        """Whether the record of a task says that its message never left: then it must not have reached its agent.
+
+        It was cancelled while the agent was busy, or its agent was away at each try.
+        """
         record = self.tasks.get((task_id or "").partition("~")[0])
+        if record is None or any(attempt.remote_task_id for attempt in record.attempts):
+            return False
+        return record.status is Status.CANCELLED or self.is_away(record)
+
+    def is_away(self, record: TaskRecord) -> bool:
+        """Whether a task failed as its agent could not be reached, and no message is left whose fate is not known."""
         return (
-            record is not None
-            and record.status is Status.CANCELLED
-            and all(attempt.remote_task_id is None for attempt in record.attempts)
+            record.status is Status.FAILED
+            and bool(record.attempts)
+            and all(
+                attempt.pending_message_id is None
+                and attempt.last_error is not None
+                and attempt.last_error.code == PeerUnavailable.code
+                for attempt in record.attempts
+            )
         )
 
     async def read_top(self, session: str) -> int:

@@ -158,7 +158,8 @@ def _summarize(site: Site, tolds: list[Told], verdict: Verdict) -> str:
     dead = f"{len(site.deaths)} gateways and {site.agent_deaths} agents died"
     read = f"{verdict.streams} streams and {verdict.sessions} sessions were read back"
     lines = [
-        f"chaos: {len(tolds)} errands ({ended}); {verdict.refused} messages were refused and sent anew",
+        f"chaos: {len(tolds)} errands ({ended})",
+        f"chaos: {verdict.refused} messages were refused and sent anew, {verdict.away} never left (agent away)",
         f"chaos: {dead}; {read}",
         tell_delays(verdict.taken_up),
         *(f"chaos: frozen around a send: {line}" for line in verdict.frozen),

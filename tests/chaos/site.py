@@ -23,6 +23,7 @@ import yaml
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.wire.json import JsonObject
+from passerelle.demo.checks import StoryBroken
 from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.store.engine_binary import find_engine
 from tests.chaos.plan import GATEWAYS, LASTING, SDK
@@ -70,11 +71,27 @@ class AgentProcess:
     child: Child | None = None
 
     async def start(self) -> None:
-        """Starts a life."""
+        """Starts a life.
+
+        Raises:
+            StoryBroken: it ended by itself. One that is killed while it starts has another life already.
+        """
         told = (self.name, str(self.folder / f"{self.name}.journal"))
         module = ("tests.chaos.sdk_agent",) if self.name == SDK else ("tests.chaos.agent", *told)
-        self.child = start(self.name, (*module, str(self.port), self.url), self.folder, _HERE)
-        await self.child.read_line("{")
+        child = start(self.name, (*module, str(self.port), self.url), self.folder, _HERE)
+        self.child = child
+        try:
+            await child.read_line("{")
+        except StoryBroken:
+            if self.child is child:
+                raise
+
+    def kill(self) -> bool:
+        """Kill -9; whether there was a life to take."""
+        child, self.child = self.child, None
+        if child is not None:
+            child.kill()
+        return child is not None
 
     async def read_truth(self) -> JsonObject:
         """What it has received and made; of the SDK's agent, what it has received."""
@@ -153,10 +170,9 @@ class Site:
     def kill_agent(self, name: str) -> None:
         """The same for an agent."""
         agent = self.agents[name]
-        assert agent.child is not None
-        agent.child.kill()
-        self.agent_deaths += 1
-        self._detach(agent.start())
+        if agent.kill():
+            self.agent_deaths += 1
+            self._detach(agent.start())
 
     async def freeze(self, gateway: int, trap: Trap) -> None:
         """SIGSTOP while a send is on its way, until the other gateway has decided without it; then both go on."""
@@ -249,13 +265,8 @@ async def _start_agent(site: Site, name: str, stack: AsyncExitStack) -> None:
     proxy = await stack.enter_async_context(fault_proxy(f"127.0.0.1:{agent.port}", tap, hear))
     agent.url = f"http://127.0.0.1:{proxy.port}"
     site.agents[name] = agent
-    stack.callback(_end, agent)
+    stack.callback(agent.kill)
     await agent.start()
-
-
-def _end(agent: AgentProcess) -> None:
-    if agent.child is not None:
-        agent.child.kill()
 
 
 def write_config(site: Site, store_url: str) -> str:

@@ -29,6 +29,8 @@ class Verdict:
     """What the gateways said while a run waited for too long."""
     refused: int = 0
     """Messages that were answered with an error: their callers sent another one."""
+    away: int = 0
+    """Tasks that failed as their agent was being killed at each of their tries."""
     streams: int = 0
     sessions: int = 0
 
