@@ -169,9 +169,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
         forwarding = _make_forwarding(store, parts, settings, late)
         duties = _make_duties(store, parts, forwarding, deliveries, links, routing, outages, late)
-        duties.sweep.keep_ms = settings.retention.memory_ms
-        duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
-        await duties.sweep.may_archive()
+        await _set_retention(duties, settings, store)
         late.bind(duties)
         outages.on_epoch = duties.repair.note_epoch
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
@@ -390,6 +388,14 @@ def _make_forwarding(
     pushing = Pushing(devices.web_push, devices.subscriptions)
     attempts = DeliveryAttempts(parts.writes)
     return Forwarding(attempts, reaching, holding, pushing, devices.tokens, late.drop)
+
+
+async def _set_retention(duties: Duties, settings: Settings, store: Store) -> None:
+    """How long what is over stays where. Raises StoreUnavailable."""
+    duties.sweep.keep_ms = settings.retention.memory_ms
+    duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
+    await duties.sweep.may_archive()
+    duties.inbox_sweep.keep_ms = settings.retention.inbox_ms
 
 
 def _make_duties(

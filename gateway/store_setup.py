@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.back_off import find_pause
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
-from passerelle.store.data_directory import read_stamp
+from passerelle.store.data_directory import is_in_use, read_stamp
 from passerelle.store.engine import EmbeddedEngine, find_running
 from passerelle.store.engine_process import EngineSettings
 from passerelle.store.failures import REASONS
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
     from passerelle.store.info import StoreDurability
 
+_GOING_S: Final = 0.5
+"""The engine of a gateway that was killed answers for a moment, and is gone within this."""
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_LAST_S: Final = 2.0
 _GROWN: Final = 0.9
@@ -100,7 +102,7 @@ async def _find_url(stack: AsyncExitStack, settings: Settings) -> str:
     if not data_dir.is_dir() or read_stamp(data_dir) is None:
         raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
     running = find_running(data_dir)
-    if running is not None:
+    if running is not None and await is_in_use(data_dir, _GOING_S):
         return running
     wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
     return (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url

@@ -115,6 +115,16 @@ def refuse_directory(directory: Path, error: OSError) -> EngineFailed:
     return EngineFailed(message, hint=hint, path=str(directory))
 
 
+async def is_in_use(directory: Path, look_s: float) -> bool:
+    """Whether a gateway or its engine has a directory, and still has it after so many seconds."""
+    try:
+        lock = await lock_directory(directory, look_s)
+    except DirectoryInUse:
+        return True
+    lock.release()
+    return False
+
+
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -46,6 +46,8 @@ def entity(ref: EntityRef) -> str:
 
 EVERY_SESSION: Final = "{[0-3][0-9a-f]}:s:*"
 """The pattern of SCAN that matches the head of each session."""
+EVERY_INBOX: Final = "{[0-3][0-9a-f]}:inh:*"
+"""The same for inboxes."""
 
 
 def read_entity(key: str) -> EntityRef | None:

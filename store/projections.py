@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 KEEP_BEHIND_MS: Final = 15 * 60 * 1000
 """A target shard can lose its tail, mark and rows together: the feed reaches this far behind the mark."""
+INBOX_BYTES: Final = 8 * 1024 * 1024
+"""Events that an inbox keeps for devices that were away; what is pending stands beside them."""
 _TRIM_EVERY_S: Final = 60.0
 _MARK: Final = "mark:"
 _TAKEN: Final = "taken:"
@@ -62,6 +64,7 @@ class RedisProjections:
         self._pending = Pending(nodes)
         self._epochs: dict[Shard, int] = {}
         self._trimmed_at: dict[Shard, float] = {}
+        self.inbox_bytes = INBOX_BYTES
         self._seen: dict[Shard, dict[str, bytes]] = {}
         """The marks of a shard beside the page of its feed that was read last."""
 
@@ -252,6 +255,7 @@ class RedisProjections:
             "epoch": str(epoch),
             "known": known,
             "index": index,
+            "inbox_bytes": self.inbox_bytes,
             "inbox": [_inbox(owner, mine, arguments) for owner, mine in inboxes.items()],
         }
         return read_script("advance_projection").pack_call(

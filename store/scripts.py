@@ -60,6 +60,7 @@ OPERATIONS: Final = (
     "take_over",
     "target",
     "trim",
+    "trim_inbox",
 )
 
 

@@ -27,6 +27,7 @@ from passerelle.store.connection import pack
 from passerelle.store.due import RedisDueRows, RedisShardPoll
 from passerelle.store.failures import retry
 from passerelle.store.fullness import StoreMemory
+from passerelle.store.inboxes import RedisInboxes
 from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
 from passerelle.store.inventory import RedisInventory
 from passerelle.store.leases import RedisLeases
@@ -122,6 +123,7 @@ class Store:
         self.replicas = RedisReplicas(nodes)
         self.memory = StoreMemory(nodes)
         self.retention = RedisRetention(nodes)
+        self.inboxes = RedisInboxes(nodes)
         self.inspection = RedisInspection(nodes)
         self.inventory = RedisInventory(nodes)
         self.views = RedisViews(nodes)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.delegation.duties.due import DueLoop, Handler
 from passerelle.delegation.duties.factless_writes import FactlessWrites
+from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.delegation.duties.relay import Relay
 from passerelle.delegation.duties.shard_watch import ShardWatch
@@ -47,6 +48,7 @@ class Duties:
     view_rebuild: ViewRebuild
     watch: ShardWatch
     sweep: ArchiveSweep
+    inbox_sweep: InboxSweep
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -113,6 +115,7 @@ class Duties:
             group.create_task(self.repair.run(), name="repair")
             group.create_task(self.watch.run(), name="watch")
             group.create_task(self.sweep.run(), name="archive")
+            group.create_task(self.inbox_sweep.run(), name="inboxes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,17 @@ def make_duties(
         log,
         settings.count_archived,
     )
+    inbox_sweep = InboxSweep(store.inboxes, lambda: keeper.duties, writes.read_ms, log)
     return Duties(
-        keeper, due, relay, factless_writes, taking, repair, view_rebuild, watch, sweep, log
+        keeper,
+        due,
+        relay,
+        factless_writes,
+        taking,
+        repair,
+        view_rebuild,
+        watch,
+        sweep,
+        inbox_sweep,
+        log,
     )

@@ -122,10 +122,23 @@ class RetentionSettings(Section):
         "somebody goes on with it. Sooner from 80 % of the memory on. null: never.",
     )
 
+    inbox: Duration | None = Field(
+        default=parse_duration("7d"),
+        json_schema_extra={"default": "7d"},
+        description="How long the events of an inbox stay in it, for devices that were away. One that comes back later "
+        "gets a gap and a snapshot; what is pending is never lost. At most 8 MiB of them are kept in any case. null: "
+        "until there are so many.",
+    )
+
     @property
     def memory_ms(self) -> int | None:
         """The same in milliseconds."""
         return None if self.memory is None else self.memory.ms
+
+    @property
+    def inbox_ms(self) -> int | None:
+        """The same in milliseconds."""
+        return None if self.inbox is None else self.inbox.ms
 
 
 class SigningKeySettings(Section):

@@ -12,12 +12,13 @@
 --         known        mark that the destination was seen with before, "<epoch>.<ms>-<n>", or ""
 --         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
 --                      key 0: the member leaves only
+--         inbox_bytes  what an inbox may have: above it the oldest entries go, unless they may be looked for once more
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
 --                      events: [id, index into ARGV of its fields as they are stored];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text,
 --                      key of those that ended so or 0, milliseconds of the end as text]
 --       2.. byte strings
--- USES  server_ms int_text wake_targets write_events
+-- USES  server_ms int_text wake_targets write_events drop_entries
 -- RETURNS  {"ok", mark that holds} | {"epoch", current} | {"behind", mark found or ""}: nothing was applied, since the
 --          mark is lower than the known one of the same epoch of the source: the destination has lost rows
 -- NEVER  applies a feed id that is not above the stored mark, unless the source has a new epoch; ids are
@@ -124,6 +125,12 @@ for _, inbox in ipairs(control.inbox) do
   end
   if is_ordered then
     redis.call('HSET', head, 'ordered', last)
+  end
+  if tonumber(found[4] or '0') > control.inbox_bytes then
+    -- A few more than came: an inbox that is far above comes down by and by.
+    drop_entries(head, stream, tonumber(found[4]), #ids + 8, function(upto, _, left)
+      return left > control.inbox_bytes and upto <= tonumber(last) - REPEAT_WINDOW
+    end)
   end
   for _, change in ipairs(inbox.pending) do
     local action, view, asked_ms, closed, closed_ms = unpack(change)

@@ -143,6 +143,15 @@ class Caller:
         """The task as its caller sees it."""
         return await self.call("GetTask", {"id": task_id})
 
+    async def await_question(self, task_id: str) -> None:
+        """Returns once the agent of a task asks something."""
+
+        async def is_asked() -> bool:
+            status = (await self.get_task(task_id))["status"]
+            return cast("str", status["state"]) == "TASK_STATE_INPUT_REQUIRED"
+
+        await wait_until(is_asked, 15, f"{task_id} waits for an answer")
+
     async def await_end(self, task_id: str, within_s: float = 15) -> Answer:
         """The task once it has ended."""
 

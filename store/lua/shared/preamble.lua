@@ -100,3 +100,29 @@ local function write_events(head, stream, hints, found, mint, ids, packed, at)
   end
   return sequences, epoch, before, previous, chain, hint
 end
+
+-- Takes entries off the beginning of a stream, at most `most`, as long as `goes(sequence of the last event, events as
+-- they are stored, bytes that are left)`; bytes: those of the head. Returns how many went.
+local function drop_entries(head, stream, bytes, most, goes)
+  local dropped, upto = 0, nil
+  for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', most)) do
+    local members, packed = entry[2], ''
+    for n = 1, #members, 2 do
+      packed = members[n] == 'd' and members[n + 1] or packed
+    end
+    local last = tonumber(string.match(entry[1], '^%d+'))
+    if not goes(last, packed, bytes) then
+      break
+    end
+    dropped, upto, bytes = dropped + 1, last, math.max(0, bytes - #packed)
+  end
+  if upto then
+    local first = int_text(upto + 1)
+    redis.call('XTRIM', stream, 'MINID', first .. '-0')
+    if redis.call('XLEN', stream) == 0 then
+      redis.call('UNLINK', stream)
+    end
+    redis.call('HSET', head, 'first', first, 'bytes', int_text(bytes))
+  end
+  return dropped
+end

@@ -51,6 +51,7 @@ MAINTENANCE = {
     "maintenance": frozenset({"SCAN"}),
     "inventory": frozenset({"SCAN", "MEMORY"}),
     "archiver": frozenset({"SCAN"}),
+    "inboxes": frozenset({"SCAN"}),
     "engine": frozenset({"CONFIG"}),
 }
 """What only the modules that no request needs may send besides; ``CONFIG`` to an engine of our own alone."""
@@ -58,6 +59,7 @@ ALLOW_OOM = frozenset(
     {
         *(
             "trim",
+            "trim_inbox",
             "archive_commit",
             "find_ended",
             "claim_due",

@@ -1,0 +1,63 @@
+"""The duty that takes what is older than ``retention.inbox`` out of inboxes, in the shards of this instance."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import PasserelleError
+from passerelle.core.ids import shard_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.store.inboxes import RedisInboxes
+
+_LOOKS: Final = 5
+"""In the time for which an entry stays."""
+_SOONEST_S: Final = 1.0
+_LATEST_S: Final = 6 * 3600.0
+
+
+@dataclass(slots=True)
+class InboxSweep:
+    """Looks now and then."""
+
+    inboxes: RedisInboxes
+    duties: Callable[[], frozenset[Shard]]
+    read_ms: Callable[[Shard], int]
+    log: FilteringBoundLogger
+    keep_ms: int | None = None
+    """For how long an entry stays; None: until an inbox has more bytes than it may."""
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        if self.keep_ms is None:
+            return
+        every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self.sweep(self.keep_ms)
+            except PasserelleError as error:
+                self.log.warning("inbox.sweep_failed", reason=str(error))
+            except Exception:
+                self.log.exception("inbox.sweep_failed")
+
+    async def sweep(self, keep_ms: int) -> int:
+        """Takes out what came before that; returns how many entries went.
+
+        Raises:
+            StoreUnavailable: the store does not answer; what is out is out.
+        """
+        dropped = 0
+        for owner in await self.inboxes.list_owners(self.duties()):
+            now_ms = self.read_ms(shard_of(owner))
+            dropped += await self.inboxes.trim(owner, now_ms - keep_ms, now_ms)
+        if dropped:
+            self.log.info("inbox.swept", entries=dropped)
+        return dropped
