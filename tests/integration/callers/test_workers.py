@@ -163,6 +163,11 @@ async def test_dry_run_says_what_would_be_said_and_writes_nothing(rig: Rig) -> N
         rules=[{"name": "no-mail", "effect": "ask", "about": ["delegations"]}],
         grants={"scope": "owner"},
     )
+
+    async def is_asked() -> bool:
+        return any(e["type"] == "permission.requested" for e in await read_events(one, worker))
+
+    await wait_until(is_asked, 15, "the question whether the task itself may go on")
     before = await list_judgements(one, worker)
     body = {"about": "delegations", "agent": "echo", "text": "hello"}
     judged = await one.http.post("/v1/approvals/evaluate", json=body, headers=key("ada"))
