@@ -7,7 +7,7 @@ the store writes the real ones in. No text can imitate them, since the base is d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import is_not
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args, get_type_hints
@@ -166,7 +166,7 @@ class Decision:
         task_id = event.fact.scope.task_id
         task = self._states.get(EntityRef(EntityKind.TASK, task_id)) if task_id else None
         generation = task.generation if isinstance(task, TaskRecord) else 0
-        return replace(event, generation=generation) if generation else event
+        return change(event, generation=generation) if generation else event
 
     def set_field(self, ref: EntityRef, name: str, value: bytes | None) -> None:
         """Sets or drops a further field of an entity's hash in the same write."""
@@ -272,13 +272,15 @@ def _renumber(value: object, base: int, first: int) -> object:
     if kind is dict:
         members = cast("dict[str, object]", value)
         return {name: _renumber(member, base, first) for name, member in members.items()}
-    names = _list_numbered(kind)  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
-    changes = {
-        name: renumbered
-        for name in names
-        if (member := getattr(value, name))
-        and (renumbered := _renumber(member, base, first)) is not member
-    }
+    # Half a hundred members of a record for each append: those that are empty, and numbers, cost no call.
+    top, changes = base + 10**_DIGITS, dict[str, object]()
+    for name in _list_numbered(kind):  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
+        member = getattr(value, name)
+        if type(member) is int:
+            if base <= member < top:
+                changes[name] = member - base + first
+        elif member and (renumbered := _renumber(member, base, first)) is not member:
+            changes[name] = renumbered
     return change(cast("Record", value), **changes) if changes else value
 
 

@@ -5,7 +5,7 @@ None of it is decided by a caller. It is read off the records before and after, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.machine import ActionRecord
@@ -16,6 +16,7 @@ from passerelle.core.ports.projections import IndexRow
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, LISTED, TERMINAL, Status
+from passerelle.core.wire.record import change
 from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
@@ -122,13 +123,13 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
         agent = UNSEEN
     else:
         return ()
-    return (replace(make_row(record), agent=agent),)
+    return (change(make_row(record), agent=agent),)
 
 
 def _take_out(record: TaskRecord) -> tuple[IndexRow, ...]:
     """What takes a task out of both lists in which its owner may have it: it was unseen once, and is seen now."""
-    row = replace(make_row(record), part="gone")
-    return tuple(replace(row, agent=agent) for agent in dict.fromkeys((UNSEEN, row.agent)))
+    row = change(make_row(record), part="gone")
+    return tuple(change(row, agent=agent) for agent in dict.fromkeys((UNSEEN, row.agent)))
 
 
 def make_row(record: TaskRecord) -> IndexRow:

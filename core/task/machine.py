@@ -19,7 +19,6 @@ record and never raises: what it cannot read marks the record as stale.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.errors import InvalidInput, NotCancelable, NotFound, UnsupportedOperation
@@ -63,6 +62,7 @@ from passerelle.core.task.commands import (
 )
 from passerelle.core.task.record import CHUNKS, KEPT_ARTIFACTS, WITHHELD
 from passerelle.core.task.status import ENDED, HELD, TERMINAL, Phase, Status
+from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import SPAN_ID, TRACE_ID
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def _drive(
     scope = scope_of(state)
     match command:
         case StartRun(run_id=run_id, started=started, refs=refs):
-            scope = replace(scope, run_id=run_id)
+            scope = change(scope, run_id=run_id)
             facts = [Fact(scope, started, refs)]
             if not started.gated:
                 peer, way = started.worker.peer, started.delivery_mechanism
@@ -384,7 +384,7 @@ def is_stored(state: TaskRecord) -> bool:
 def _ended_scope(state: TaskRecord, step_id: str | None = None) -> Scope:
     """The ids of the task and of its last run, live or not."""
     run_id = state.attempts[-1].run_id if state.attempts else None
-    return replace(scope_of(state, step_id), run_id=run_id)
+    return change(scope_of(state, step_id), run_id=run_id)
 
 
 def _end(

@@ -14,7 +14,6 @@ No answer can be given there, so the completion carries a warning.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -50,6 +49,7 @@ from passerelle.core.task.commands import (
     WithholdEnd,
 )
 from passerelle.core.task.status import Delivery, Phase, Status
+from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import list_all
 from passerelle.delegation.runs.draft import FACADE, DecisionDraft, find_action
@@ -149,7 +149,7 @@ def _find_verdict(
 def _open_review(draft: DecisionDraft, coverage: Coverage) -> None:
     question = judge(draft.record.acceptance, {}).review or ""
     action_id = open_review(draft, question)
-    draft.add(draft.tell(Cover(replace(coverage, review=action_id))))
+    draft.add(draft.tell(Cover(change(coverage, review=action_id))))
 
 
 def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonObject:
@@ -160,7 +160,7 @@ def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonO
         status, metadata = object_at(task, "status"), object_at(task, "metadata")
         kept = status_frame(draft.facade, draft.context.context_id, status, metadata)
     ref = draft.spill.keep(orjson.dumps(kept))
-    facts = draft.tell(WithholdEnd(replace(said, phase=Phase.VERIFYING), draft.step_id, ref))
+    facts = draft.tell(WithholdEnd(change(said, phase=Phase.VERIFYING), draft.step_id, ref))
     if task:
         working = make_status(WORKING, format_ms(draft.decision.now_ms))
         draft.context.content = {**task, "status": working}
@@ -172,7 +172,7 @@ def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonO
 
 def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
     state = said.native_status or ""
-    verifying = replace(said, phase=Phase.VERIFYING)
+    verifying = change(said, phase=Phase.VERIFYING)
     answer: Literal["message", "task"] = "message" if "message" in frame else "task"
     if answer == "message":
         draft.context.answer = object_at(frame, "message")

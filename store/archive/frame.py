@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 MOST_PLAIN_BYTES: Final = 8 * 1024 * 1024
 """A longer session stays in the engine: to read one of its events would take all of it."""
-_LEVEL: Final = 3
+_COMPRESSOR: Final = zstandard.ZstdCompressor(level=1, write_checksum=True)
+"""One for all: to make one costs half as much as to pack a session. Neither is for two threads at once."""
+_DECOMPRESSOR: Final = zstandard.ZstdDecompressor()
 _SESSION: Final = b"session"
 _ENTITY: Final = b"entity"
 _TASKS: Final = b"tasks"
@@ -98,7 +100,7 @@ def pack_frame(frame: SessionFrame) -> bytes:
     if len(plain) > MOST_PLAIN_BYTES:
         message = f"{frame.session} has {len(plain)} bytes, and a frame {MOST_PLAIN_BYTES} at most"
         raise ValueError(message)
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(plain)
+    return _COMPRESSOR.compress(plain)
 
 
 def read_frame(stored: bytes) -> SessionFrame:
@@ -113,7 +115,7 @@ def read_frame(stored: bytes) -> SessionFrame:
             message = f"{size} bytes"
             raise ValueError(message)
         reader = hiredis.Reader()
-        reader.feed(zstandard.ZstdDecompressor().decompress(stored))
+        reader.feed(_DECOMPRESSOR.decompress(stored))
         arrays = list[list[bytes]]()
         while (array := reader.gets()) is not False:
             arrays.append(cast("list[bytes]", array))
