@@ -127,8 +127,9 @@ for _, inbox in ipairs(control.inbox) do
     redis.call('HSET', head, 'ordered', last)
   end
   if tonumber(found[4] or '0') > control.inbox_bytes then
-    -- A few more than came: an inbox that is far above comes down by and by.
-    drop_entries(head, stream, tonumber(found[4]), #ids + 8, function(upto, _, left)
+    -- One more than came; an inbox that is far above, as those of earlier versions are, comes down by and by.
+    local most = #ids + (tonumber(found[4]) > 2 * control.inbox_bytes and 64 or 1)
+    drop_entries(head, stream, tonumber(found[4]), most, function(upto, _, left)
       return left > control.inbox_bytes and upto <= tonumber(last) - REPEAT_WINDOW
     end)
   end

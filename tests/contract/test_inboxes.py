@@ -157,3 +157,16 @@ async def test_events_that_may_be_said_once_more_stay_whatever_they_take(store: 
     await fill(store, owner, shard, 1, *events[-BEHIND_NOW // 2 :])
     again, after = await read(store, owner)
     assert (again.sequence, after) == (head.sequence, entries)
+
+
+async def test_inbox_of_an_earlier_version_that_is_far_too_large_comes_down(store: Store) -> None:
+    shard, owner = make_owner()
+    for feed in range(1, 101):
+        await fill(store, owner, shard, feed, *(say(f"ev_{feed}_{n}", NOW_MS) for n in range(64)))
+    size = await read_bytes(store, owner)
+    store.projections.inbox_bytes = size // 5
+    for feed in range(101, 141):
+        await fill(store, owner, shard, feed, say(f"ev_{feed}", NOW_MS))
+    head, entries = await read(store, owner)
+    assert BEHIND_NOW <= len(entries) <= BEHIND_NOW + 64
+    assert entries[-1].sequence == head.sequence == 6_440
