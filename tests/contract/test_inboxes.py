@@ -165,8 +165,8 @@ async def test_inbox_of_an_earlier_version_that_is_far_too_large_comes_down(stor
         await fill(store, owner, shard, feed, *(say(f"ev_{feed}_{n}", NOW_MS) for n in range(64)))
     size = await read_bytes(store, owner)
     store.projections.inbox_bytes = size // 5
-    for feed in range(101, 141):
+    for feed in range(101, 104):
         await fill(store, owner, shard, feed, say(f"ev_{feed}", NOW_MS))
     head, entries = await read(store, owner)
     assert BEHIND_NOW <= len(entries) <= BEHIND_NOW + 64
-    assert entries[-1].sequence == head.sequence == 6_440
+    assert entries[-1].sequence == head.sequence == 6_403
