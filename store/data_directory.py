@@ -116,7 +116,7 @@ def refuse_directory(directory: Path, error: OSError) -> EngineFailed:
 
 
 async def is_in_use(directory: Path, look_s: float) -> bool:
-    """Whether a gateway or its engine has a directory, and still has it after so many seconds."""
+    """Whether a gateway or its engine holds the lock of a directory, and goes on to do so for ``look_s`` seconds."""
     try:
         lock = await lock_directory(directory, look_s)
     except DirectoryInUse:

@@ -1,21 +1,19 @@
-"""How long inboxes keep what came: for a while, and not more than so many bytes.
+"""Retention of inboxes by time: events that are too old leave, and acks of devices that are long away.
 
-An inbox is drawn from the sessions, and what is pending stands beside it: whoever was away for longer gets a gap and a
-snapshot. The bytes are kept by whoever writes (``advance_projection``).
+An inbox is a projection of sessions, and pending questions stand beside its stream: a device that was away for longer
+gets a gap and a snapshot. The limit in bytes is kept where events are copied in (``advance_projection``).
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import format_ms
 from passerelle.store import keys
 from passerelle.store.acks import KEEP_MS
-from passerelle.store.connection import pack
-from passerelle.store.failures import retry
+from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_int
 from passerelle.store.scripts import Script
 
@@ -24,12 +22,11 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.store.lua_script import ControlValue
-    from passerelle.store.nodes import Node, Nodes
+    from passerelle.store.nodes import Nodes
 
 _TRIM_INBOX: Final = Script("trim_inbox", as_int)
 _MOST: Final = 128
 """Entries of one call: it holds up its server for less than a millisecond."""
-_SCAN_COUNT: Final = 500
 
 
 class RedisInboxes:
@@ -42,9 +39,10 @@ class RedisInboxes:
         """Everybody whose inbox stands in one of these shards. One that is made meanwhile may be missing."""
         wanted, found = {shard.number for shard in shards}, set[str]()
         for node in self._nodes.all:
-            found |= {
-                key.rpartition(":")[2] for key in await _scan(node) if int(key[1:3], 16) in wanted
-            }
+            async for names in scan_keys(node, keys.EVERY_INBOX):
+                found |= {
+                    key.rpartition(b":")[2].decode() for key in names if int(key[1:3], 16) in wanted
+                }
         return sorted(found)
 
     async def trim(self, owner: str, before_ms: int, now_ms: int) -> int:
@@ -65,15 +63,3 @@ class RedisInboxes:
             dropped = await self._nodes.run(_TRIM_INBOX, shard_of(owner), names, control)
             total += dropped
         return total
-
-
-async def _scan(node: Node) -> set[str]:
-    found, cursor = set[str](), b"0"
-    while True:
-        command = pack("SCAN", cursor, "MATCH", keys.EVERY_INBOX, "COUNT", _SCAN_COUNT)
-        async with node.background:
-            [reply] = await retry(partial(node.reads.call, command))
-        cursor, names = cast("tuple[bytes, list[bytes]]", reply)
-        found.update(name.decode() for name in names)
-        if cursor == b"0":
-            return found

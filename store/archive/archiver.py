@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -29,20 +28,20 @@ from passerelle.store.archive.frame import (
 from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.segment import PackedFrame, pack_segment
 from passerelle.store.connection import pack
-from passerelle.store.failures import retry
+from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_hash, as_int, as_list, as_texts
 from passerelle.store.scripts import Script
 from passerelle.store.stream_entries import as_entry_rows
 from passerelle.store.targets import decode_target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.store.archive.segment import Segment
     from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
-    from passerelle.store.nodes import Node, Nodes
+    from passerelle.store.nodes import Nodes
     from passerelle.store.stream_entries import EntryRow
 
 MOST_AT_ONCE: Final = 64
@@ -54,7 +53,6 @@ _COMMITS: Final = 16
 _PACKED_AT_ONCE: Final = 8
 """Frames of a few kB, before callers have their turn."""
 _LOOKS: Final = 256
-_SCAN_COUNT: Final = 500
 _HOME_KINDS: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
 """What stands beside the session of a person, which never ends."""
 
@@ -113,7 +111,7 @@ class Archiver:
         wanted = {shard.number: shard for shard in shards}
         heads = defaultdict[Shard, set[str]](set)
         for node in self.nodes.all:
-            async for names in self._scan(node):
+            async for names in scan_keys(node, keys.EVERY_SESSION):
                 for name in names:
                     if (shard := wanted.get(int(name[1:3], 16))) is not None:
                         heads[shard].add(name.decode())
@@ -152,17 +150,6 @@ class Archiver:
             sum(segment.places[place].length for place in gone),
             [session for session in sessions if session not in set(names)],
         )
-
-    async def _scan(self, node: Node) -> AsyncIterator[list[bytes]]:
-        cursor = b"0"
-        while True:
-            scan = pack("SCAN", cursor, "MATCH", keys.EVERY_SESSION, "COUNT", _SCAN_COUNT)
-            async with node.background:
-                [reply] = await retry(partial(node.reads.call, scan))
-            cursor, names = cast("tuple[bytes, list[bytes]]", reply)
-            yield names
-            if cursor == b"0":
-                return
 
     async def _find_old(
         self, shard: Shard, heads: Sequence[str], before: str

@@ -10,9 +10,10 @@
 
 local dropped = drop_entries(head, stream, tonumber(redis.call('HGET', head, 'bytes') or '0'), control.most,
   function(_, packed)
-    -- The time of an event stands before what anybody has written in it.
+    -- The time of an event stands before what anybody has written in it. An entry without one is damaged, and would
+    -- hold all that comes behind it.
     local at = string.match(packed, '"timestamp":"([^"]*)"')
-    return at ~= nil and at < control.before
+    return at == nil or at < control.before
   end)
 local devices = redis.call('HGETALL', acks)
 for n = 1, #devices, 2 do

@@ -93,6 +93,19 @@ async def test_inbox_of_somebody_who_left_becomes_empty_and_goes_on_where_it_was
     assert (entry.sequence, entry.previous, head.first) == (301, before.chain, 301)
 
 
+async def test_damaged_entry_does_not_hold_what_is_old_behind_it(store: Store) -> None:
+    shard, owner = make_owner()
+    await fill(store, owner, shard, 1, say("ev_1", NOW_MS - 30 * DAY_MS))
+    entries = keys.entries(StreamRef(StreamKind.INBOX, owner))
+    await store.nodes.write(shard, pack("DEL", entries))
+    await store.nodes.write(shard, pack("XADD", entries, "1-0", "p", "", "d", b"\xffrubbish"))
+    await fill(store, owner, shard, 2, say("ev_2", NOW_MS - 30 * DAY_MS))
+    await fill(store, owner, shard, 3, say("ev_3", NOW_MS))
+    assert await store.inboxes.trim(owner, NOW_MS - 7 * DAY_MS, NOW_MS) == 2
+    head, left = await read(store, owner)
+    assert (head.first, [one.event_id for one in left]) == (3, ["ev_3"])
+
+
 async def test_pending_questions_stay_whenever_they_came(store: Store) -> None:
     shard, owner = make_owner()
     asked = InboxRow(owner, say("ev_old", NOW_MS - 30 * DAY_MS), "act_1", b"{}", NOW_MS)

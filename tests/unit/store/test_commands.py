@@ -50,8 +50,7 @@ ALLOWED = frozenset(_STRINGS | _HASHES | _SETS | _ORDERED | _STREAMS | _HINTS | 
 MAINTENANCE = {
     "maintenance": frozenset({"SCAN"}),
     "inventory": frozenset({"SCAN", "MEMORY"}),
-    "archiver": frozenset({"SCAN"}),
-    "inboxes": frozenset({"SCAN"}),
+    "key_scan": frozenset({"SCAN"}),
     "engine": frozenset({"CONFIG"}),
 }
 """What only the modules that no request needs may send besides; ``CONFIG`` to an engine of our own alone."""

@@ -1,0 +1,34 @@
+"""Names of keys by a pattern, for duties that look through a whole primary: SCAN, behind all callers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.store.connection import pack
+from passerelle.store.failures import retry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from passerelle.store.nodes import Node
+
+_COUNT: Final = 500
+"""Keys of one call."""
+
+
+async def scan_keys(node: Node, pattern: str) -> AsyncIterator[list[bytes]]:
+    """The keys of a primary that match, in parts; a key may come twice, and one that is made meanwhile not at all.
+
+    Raises:
+        StoreUnavailable: the node does not answer.
+    """
+    cursor = b"0"
+    while True:
+        command = pack("SCAN", cursor, "MATCH", pattern, "COUNT", _COUNT)
+        async with node.background:
+            [reply] = await retry(partial(node.reads.call, command))
+        cursor, names = cast("tuple[bytes, list[bytes]]", reply)
+        yield names
+        if cursor == b"0":
+            return
