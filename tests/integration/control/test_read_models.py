@@ -86,7 +86,7 @@ async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> 
     completed = await start(desk, session_id, "echo done", Status.COMPLETED)
     failed = await start(desk, session_id, "fail badly", Status.FAILED)
     waiting = await start(desk, session_id, "ask which", Status.WAITING_INPUT)
-    running = await start(desk, session_id, "silent", Status.RUNNING)
+    running = await start(desk, session_id, "slow 60", Status.RUNNING)
     accepted = await desk.create("later", sessionId=session_id)
     blocked = await desk.create("after the other", sessionId=session_id)
     await desk.do("link_tasks", taskId=accepted, kind="blocks", target=blocked)

@@ -232,7 +232,6 @@ async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_
     task_id = await desk.start("chunks 2")
     await wait_until(lambda: peer.messages, 15, "the agent has the message")
     peer.release(1)
-    await desk.until(task_id, Status.RUNNING)
 
     async def is_known() -> bool:
         run = (await desk.record(task_id)).run
@@ -378,7 +377,7 @@ async def test_a_cancel_that_stays_here_ends_the_task_and_tells_no_agent(desk: D
 
 @pytest.mark.requirement("CMD-11")
 async def test_a_task_is_completed_only_with_every_fact(desk: Desk) -> None:
-    task_id = await desk.start("silent")
+    task_id = await desk.start("slow 60")
     await desk.until(task_id, Status.RUNNING)
     with pytest.raises(UnsupportedOperation) as refused:
         await desk.do("complete_task", taskId=task_id)
