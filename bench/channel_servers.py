@@ -128,7 +128,7 @@ class Ours:
         event, kind = mint("ev", shard), "task.progress"
         head = f'"eventId":"{event}","type":"{kind}","payload":{{"text":"'.encode()
         fill = b"e" * (EVENT_BYTES - len(head) - len(text) - 20)
-        encoded = EncodedEvent(event, kind, head + text + fill + b'"}}', None, None)
+        encoded = EncodedEvent(event, kind, head + text + fill + b'"}}')
         log = self.store.log
         batch = Batch(
             session,

@@ -7,7 +7,7 @@ Nothing is decided here: the machines of ``passerelle.core`` cost their caller t
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from passerelle.core.batch import (
@@ -22,7 +22,7 @@ from passerelle.core.batch import (
     RunMove,
     Stamp,
 )
-from passerelle.core.events import EncodedEvent
+from passerelle.core.events import EncodedEvent, Opening
 from passerelle.core.ids import SHARDS, Shard, compose_id
 
 EVENT_BYTES: Final = 560 - len('{"sequence":10,')
@@ -43,21 +43,18 @@ def mint(prefix: str, shard: Shard) -> str:
 
 def make_event(subject: Subject, facade: str | None) -> EncodedEvent:
     """One event, with a frame when it has a facade id; it shares with its neighbours what real ones share."""
-    identifier = mint("ev", subject.shard)
-    opening = (
-        f'"eventId":"{identifier}","type":"task.progress","timestamp":"2027-01-15T08:00:00.000Z","schemaVersion":"1"'
-        f',"runtimeId":"rt_bench","sessionId":"{subject.session}","threadId":"{subject.thread}"'
-        f',"taskId":"{subject.task}","payload":{{'
-    ).encode()
-    if facade is None:
-        closing = b'"}}'
-        fill = b'"text":"' + b"e" * (EVENT_BYTES - len(opening) - len(closing) - 8)
-        return EncodedEvent(identifier, "task.progress", opening + fill + closing, None, None)
-    closing = b',"a2a":' + _FRAME + b"}}"
-    fill = b'"text":"' + b"e" * (EVENT_BYTES - len(opening) - len(closing) - 9) + b'"'
-    offset = len(opening) + len(fill) + len(b',"a2a":')
-    frame = (offset, len(_FRAME))
-    return EncodedEvent(identifier, "task.progress", opening + fill + closing, frame, facade)
+    ids = f'"threadId":"{subject.thread}","taskId":"{subject.task}",'.encode()
+    made = EncodedEvent(
+        mint("ev", subject.shard),
+        "task.progress",
+        b'"payload":{"text":"',
+        _FRAME if facade else b"",
+        facade,
+        Opening((b"2027-01-15T08:00:00.000Z", b"1", b"rt_bench"), subject.session, ids),
+    )
+    closing = b'","a2a":' if facade else b'"}}'
+    fill = b"e" * (EVENT_BYTES - len(made.body) - len(closing))
+    return replace(made, rest=made.rest + fill + closing)
 
 
 def make_snapshot(session: str, size: int) -> bytes:

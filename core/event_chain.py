@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 
 def start_chain(epoch: str) -> str:
@@ -13,8 +14,9 @@ def start_chain(epoch: str) -> str:
     return _shorten(epoch)
 
 
+@lru_cache(1024)
 def extend_chain(chain: str, event_id: str) -> str:
-    """The chain after an event, from the chain before it."""
+    """The chain after an event, from the chain before it; who reads an event asks for what its page was read with."""
     return _shorten(chain + event_id)
 
 

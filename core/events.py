@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -25,13 +25,17 @@ from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from passerelle.core.wire.json import Json, JsonObject
 
 SCHEMA_VERSION: Final = "1.0"
 FRAME: Final = "a2a"
 """The member of a payload that holds the outgoing A2A frame."""
+_ONLY_FRAME: Final = b'"%b":' % FRAME.encode()
+_NEXT_FRAME: Final = b"," + _ONLY_FRAME
+AFTER_FRAME: Final = b"}}"
+"""The braces of payload and envelope."""
 GENERATION: Final = "generation"
 """The member of an envelope that gives the 1-based position of the event among those that callers of the task see."""
 
@@ -54,6 +58,7 @@ _REQUIRED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("job.item.", ("task_id",)),
 )
 _NO_REFS: Final[Mapping[str, Ref]] = MappingProxyType({})
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 
 
@@ -123,15 +128,65 @@ class Event:
         return replace(self, sequence=sequence)
 
 
+class Opening(NamedTuple):
+    """What an envelope says between its type and its payload, which events of one decision share.
+
+    ``head`` has time, schema version and runtime id; ``ids`` the other ids of the scope, each a JSON member with a
+    comma behind it.
+    """
+
+    head: tuple[bytes, bytes, bytes]
+    session: str
+    ids: bytes
+
+    def write(self) -> bytes:
+        """These members, behind the quote that ends the type."""
+        return b'%b"sessionId":"%b",%b' % (write_head(self.head), self.session.encode(), self.ids)
+
+
+def write_head(head: Sequence[bytes]) -> bytes:
+    """Time, schema version and runtime id as they stand in an envelope, behind the text of its type."""
+    return b'","timestamp":"%b","schemaVersion":"%b","runtimeId":"%b",' % tuple(head)
+
+
 @value
 class EncodedEvent:
-    """An event as the store takes it. ``frame`` = offset, length of the A2A frame in ``body``."""
+    """An event as the store takes it: the parts of its envelope behind the sequence.
+
+    ``rest`` ends where ``frame`` begins, and is the end of the envelope where there is no frame. Where there is no
+    ``opening`` it begins with the id of the event.
+    """
 
     event_id: str
     type: str
-    body: bytes
-    frame: tuple[int, int] | None = None
+    rest: bytes
+    frame: bytes = b""
     facade: str | None = None
+    opening: Opening | None = None
+
+    @property
+    def begin(self) -> bytes:
+        """The envelope behind its sequence and before its frame."""
+        if self.opening is None:
+            return self.rest
+        texts = (self.event_id.encode(), self.type.encode(), self.opening.write(), self.rest)
+        return b'"eventId":"%b","type":"%b%b%b' % texts
+
+    @property
+    def body(self) -> bytes:
+        """The envelope behind its sequence."""
+        return self.begin + self.frame + AFTER_FRAME if self.frame else self.begin
+
+    def at(self, sequence: int) -> tuple[bytes, tuple[int, int] | None]:
+        """The envelope at a place in a stream, with offset and length of its frame."""
+        return close_envelope(b'{"sequence":%d,%b' % (sequence, self.begin), self.frame)
+
+
+def close_envelope(begin: bytes, frame: bytes) -> tuple[bytes, tuple[int, int] | None]:
+    """An envelope of what comes before its frame, and where that stands; an empty one is none."""
+    if not frame:
+        return begin, None
+    return begin + frame + AFTER_FRAME, (len(begin), len(frame))
 
 
 @lru_cache(maxsize=256)
@@ -166,27 +221,21 @@ def encode_event(event: Event) -> EncodedEvent:
     if not _is_timestamp(event.timestamp):
         raise InvalidInput("timestamp", "not RFC 3339 in UTC with milliseconds")
     _check_untyped(fact.payload, event.schema_version)
-    envelope: JsonObject = {
-        "eventId": event.event_id,
-        "type": kind,
-        "timestamp": event.timestamp,
-        "schemaVersion": event.schema_version,
-        "runtimeId": event.runtime_id,
-        **to_wire(fact.scope),
-    }
+    members: JsonObject = {}
     if event.generation:
-        envelope[GENERATION] = event.generation
+        members[GENERATION] = event.generation
     if fact.refs:
-        envelope["refs"] = {name: to_wire(ref) for name, ref in fact.refs.items()}
-    envelope["payload"] = show_payload(fact.payload)
-    body = orjson.dumps(envelope)[1:]
-    if fact.frame is None:
-        return EncodedEvent(event.event_id, kind, body, None, fact.facade)
-    separator = b"" if body.endswith(b"{}}") else b","
-    start = body[:-2] + separator + b'"' + FRAME.encode() + b'":'
-    return EncodedEvent(
-        event.event_id, kind, start + fact.frame + b"}}", (len(start), len(fact.frame)), fact.facade
-    )
+        members["refs"] = {name: to_wire(ref) for name, ref in fact.refs.items()}
+    members["payload"] = show_payload(fact.payload)
+    rest = orjson.dumps(members)[1:]
+    if fact.frame is not None:
+        rest = rest[: -len(AFTER_FRAME)] + (_ONLY_FRAME if rest.endswith(b"{}}") else _NEXT_FRAME)
+    opening = _open(event.timestamp, event.schema_version, event.runtime_id, fact.scope)
+    if opening and not (_is_plain(event.event_id) and (kind in _NORMALIZED or _is_plain(kind))):
+        opening = None
+    if opening is None:
+        rest = _write_opening(event) + rest
+    return EncodedEvent(event.event_id, kind, rest, fact.frame or b"", fact.facade, opening)
 
 
 def decode_event(
@@ -221,6 +270,35 @@ def decode_event(
             facade=facade,
         ),
     )
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text stands in JSON as it is."""
+    return text.isidentifier() or _ESCAPED.search(text) is None
+
+
+@lru_cache(256)
+def _open(timestamp: str, version: str, runtime: str, scope: Scope) -> Opening | None:
+    """What events of a decision share; None where JSON escapes one of these texts, or there is no session."""
+    texts, ids = (timestamp, version, runtime), to_wire(scope)
+    session = ids.pop("sessionId", None)
+    if not isinstance(session, str) or not all(map(_is_plain, (*texts, session))):
+        return None
+    head = (timestamp.encode(), version.encode(), runtime.encode())
+    return Opening(head, session, orjson.dumps(ids)[1:-1] + b"," if ids else b"")
+
+
+def _write_opening(event: Event) -> bytes:
+    """All that an envelope says before its payload, in whatever letters."""
+    members: JsonObject = {
+        "eventId": event.event_id,
+        "type": event.type,
+        "timestamp": event.timestamp,
+        "schemaVersion": event.schema_version,
+        "runtimeId": event.runtime_id,
+        **to_wire(event.fact.scope),
+    }
+    return orjson.dumps(members)[1:-1] + b","
 
 
 @lru_cache(64)

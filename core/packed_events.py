@@ -13,10 +13,10 @@ is a copy from another stream.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.event_chain import extend_chain
+from passerelle.core.events import close_envelope, write_head
 from passerelle.core.ports.log import Entry
 
 if TYPE_CHECKING:
@@ -35,60 +35,35 @@ _HEAD_FIELDS: Final = len(NO_HEAD)
 _EVENT_FIELDS: Final = 6
 _SCOPE_FIELD: Final = 3
 _FRAME_FIELD: Final = 5
-_AFTER_FRAME: Final = b"}}"
-"""The braces of payload and envelope."""
-_HEAD: Final = re.compile(
-    rb'"eventId":"[^"]*","type":"[^"]*"'
-    rb',"timestamp":"([^"\\]*)","schemaVersion":"([^"\\]*)","runtimeId":"([^"\\]*)"'
-)
-_BEHIND_SCOPE: Final = (b'"payload":', b'"refs":', b'"generation":')
-"""What may stand behind the scope, the last first."""
-
-
-def _write_shared(head: Sequence[bytes], session: str) -> bytes:
-    """What an envelope says between its type and its scope."""
-    text = b'","timestamp":"%b","schemaVersion":"%b","runtimeId":"%b","sessionId":"%b",'
-    return text % (*head, session.encode())
+_PAYLOAD: Final = b'"payload":'
 
 
 def pack_events(events: Sequence[EncodedEvent], session: str) -> bytes:
     """The stored form of events, at least one, of a session's stream.
 
     Raises:
-        ValueError: a frame is not the last member of its payload, or a field has a control character in it.
+        ValueError: a field has a control character in it.
     """
-    head: Sequence[bytes] = NO_HEAD
-    shared = b""
-    fields, scopes = list[bytes](), dict[bytes, bytes]()
+    head: Sequence[bytes] = next((one.opening.head for one in events if one.opening), NO_HEAD)
+    fields, scopes = [*head], dict[bytes, bytes]()
     for event in events:
-        begin, frame = _cut(event)
-        name, kind = event.event_id.encode(), event.type.encode()
+        name, kind, opening = event.event_id.encode(), event.type.encode(), event.opening
         facade = event.facade.encode() if event.facade else b""
-        if not shared and (found := _HEAD.match(begin)):
-            head = found.group(1, 2, 3)
-            shared = _write_shared(head, session)
-        opening = b'"eventId":"' + name + b'","type":"' + kind + shared
-        if not shared or not begin.startswith(opening):
-            fields += (name, kind, facade, _WHOLE, begin, frame)
+        if opening is None or opening.session != session or opening.head != head:
+            fields += (name, kind, facade, _WHOLE, event.begin, event.frame)
             continue
-        place, end = len(opening), len(begin)
-        for member in _BEHIND_SCOPE:
-            found_at = begin.find(member, place, end)
-            if found_at >= 0:
-                end = found_at
-        scope = begin[place:end]
+        scope = opening.ids
         told = scopes.get(scope)
         if told is None:
             told, scopes[scope] = scope, b"%d" % len(scopes)
-        fields += (name, kind, facade, told, begin[end:], frame)
-    return _join([*head, *fields])
+        fields += (name, kind, facade, told, event.rest, event.frame)
+    return _join(fields)
 
 
 def pack_copy(event: EncodedEvent) -> bytes:
     """The fields of one event that shares nothing with its neighbours. Raises as ``pack_events`` does."""
-    begin, frame = _cut(event)
-    facade = (event.facade or "").encode()
-    return _join([event.event_id.encode(), event.type.encode(), facade, _WHOLE, begin, frame])
+    name, facade = event.event_id.encode(), (event.facade or "").encode()
+    return _join([name, event.type.encode(), facade, _WHOLE, event.begin, event.frame])
 
 
 def unpack_events(
@@ -103,7 +78,7 @@ def unpack_events(
         ValueError: these are not such fields.
     """
     fields, count = _split(packed, session, last)
-    shared = _write_shared(fields[:_HEAD_FIELDS], session)
+    shared = b'%b"sessionId":"%b",' % (write_head(fields[:_HEAD_FIELDS]), session.encode())
     skipped = min(count, max(0, after - (last - count)))
     begin = _HEAD_FIELDS + _EVENT_FIELDS * skipped
     if chain:
@@ -147,7 +122,7 @@ def read_scopes(packed: bytes) -> list[bytes]:
     for place in range(_HEAD_FIELDS, len(fields), _EVENT_FIELDS):
         told = fields[place + _SCOPE_FIELD]
         if told == _WHOLE:
-            told = fields[place + _SCOPE_FIELD + 1].partition(_BEHIND_SCOPE[0])[0]
+            told = fields[place + _SCOPE_FIELD + 1].partition(_PAYLOAD)[0]
         elif told in _NUMBERS:
             continue
         scopes[told] = None
@@ -191,22 +166,8 @@ def _read_event(
     else:
         head = (sequence, name, kind, shared, rest)
         data = b'{"sequence":%d,"eventId":"%b","type":"%b%b%b' % head
-    cut = None
-    if frame:
-        cut = (len(data), len(frame))
-        data += frame + _AFTER_FRAME
+    data, cut = close_envelope(data, frame)
     return Entry(sequence, event_id, kind.decode(), chain, data, cut, facade.decode() or None)
-
-
-def _cut(event: EncodedEvent) -> tuple[bytes, bytes]:
-    """The body before its frame, and the frame; an empty one and the whole body where there is none."""
-    if event.frame is None:
-        return event.body, b""
-    offset, length = event.frame
-    if offset + length + len(_AFTER_FRAME) != len(event.body):
-        message = f"the frame of {event.event_id} is not where readers cut it out"
-        raise ValueError(message)
-    return event.body[:offset], event.body[offset : offset + length]
 
 
 def _join(fields: Sequence[bytes]) -> bytes:

@@ -90,9 +90,10 @@ def _widens(entry: Entry) -> bool:
 
 def copy_event(entry: Entry) -> EncodedEvent:
     """The event as another stream takes it: same id, same bytes after the sequence that the old stream gave it."""
-    opening = len(f'{{"sequence":{entry.sequence},')
-    frame = None if entry.frame is None else (entry.frame[0] - opening, entry.frame[1])
-    return EncodedEvent(entry.event_id, entry.type, entry.data[opening:], frame, entry.facade)
+    begin = len(f'{{"sequence":{entry.sequence},')
+    end = len(entry.data) if entry.frame is None else entry.frame[0]
+    said = entry.data[begin:end]
+    return EncodedEvent(entry.event_id, entry.type, said, entry.cut_frame(), entry.facade)
 
 
 def read_entity(entry: Entry, kind: EntityKind) -> str | None:

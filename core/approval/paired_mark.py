@@ -21,8 +21,7 @@ _MARK: Final = b'"devices":"paired",'
 
 def mark_for_paired(event: EncodedEvent) -> EncodedEvent:
     """The event with the mark, as its first member after the sequence."""
-    frame = None if event.frame is None else (event.frame[0] + len(_MARK), event.frame[1])
-    return replace(event, body=_MARK + event.body, frame=frame)
+    return replace(event, rest=_MARK + event.begin, opening=None)
 
 
 def is_for_paired(data: bytes) -> bool:

@@ -42,9 +42,7 @@ class FeedSnapshot:
     def list_entries(self) -> Iterator[Entry]:
         """Its events as they stand in the session's stream; what comes before each is not known here."""
         for sequence, event in enumerate(self.events, self.first):
-            opening = b'{"sequence":%d,' % sequence
-            frame = None if event.frame is None else (event.frame[0] + len(opening), event.frame[1])
-            data = opening + event.body
+            data, frame = event.at(sequence)
             yield Entry(sequence, event.event_id, event.type, "", data, frame, event.facade)
 
 

@@ -32,15 +32,11 @@ def mint(prefix: str, shard: Shard) -> str:
 def event(name: str = "", *, facade: str | None = None) -> EncodedEvent:
     """An event as the store takes it, with an A2A frame when it has a facade id."""
     identifier = name or f"ev_{next(_numbers)}"
-    opening = f'"eventId":"{identifier}","payload":{{"a2a":'.encode()
+    said = f'"eventId":"{identifier}","payload":{{"a2a":'.encode()
     frame = b'{"statusUpdate":{}}'
-    return EncodedEvent(
-        identifier,
-        "task.progress",
-        opening + frame + b"}}",
-        (len(opening), len(frame)) if facade else None,
-        facade,
-    )
+    if facade:
+        return EncodedEvent(identifier, "task.progress", said, frame, facade)
+    return EncodedEvent(identifier, "task.progress", said + frame + b"}}")
 
 
 def event_of(

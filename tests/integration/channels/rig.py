@@ -285,7 +285,7 @@ def make_event(task: str | None = None, size: int = 0) -> EncodedEvent:
     named = b',"taskId":"%b"' % task.encode() if task else b""
     padding = b'"pad":"%b",' % (b"x" * size)
     body = made.body.replace(b',"payload":{', named + b',"payload":{' + padding)
-    return EncodedEvent(made.event_id, made.type, body, None, None)
+    return EncodedEvent(made.event_id, made.type, body)
 
 
 @dataclass

@@ -30,9 +30,10 @@ def test_events_share_what_those_of_the_product_share() -> None:
 
 def test_the_frame_of_an_event_is_cut_out_by_its_place() -> None:
     event = make_event(SUBJECT, SUBJECT.task)
-    assert event.frame is not None
-    offset, length = event.frame
-    assert "statusUpdate" in orjson.loads(event.body[offset : offset + length])
+    data, place = event.at(10)
+    assert place is not None
+    offset, length = place
+    assert "statusUpdate" in orjson.loads(data[offset : offset + length])
 
 
 def test_a_snapshot_names_its_session_and_has_the_bytes_that_are_asked_for() -> None:

@@ -55,9 +55,8 @@ def test_an_inbox_leaves_out_what_is_marked_for_paired_devices_and_takes_no_word
     None
 ):
     said = b'{"eventId":"ev_1","type":"action.required","payload":{"devices":"paired","x":1}}'
-    plain = EncodedEvent("ev_1", "action.required", said[1:], (40, 2))
+    plain = EncodedEvent("ev_1", "action.required", said[1:])
     marked = mark_for_paired(plain)
-    assert marked.frame == (40 + len(marked.body) - len(plain.body), 2)
     shown = {
         event.body: [shows(view, stored) for view in (UnpairedView(), FullView())]
         for event in (plain, marked)

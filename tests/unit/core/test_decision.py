@@ -77,7 +77,7 @@ def fill(pieces: SnapshotPieces, first: int) -> bytes:
 def store(batch: Batch, first: int) -> list[Event]:
     """The events of a batch as a reader finds them, with the store's numbers."""
     return [
-        decode_event(b'{"sequence":%d,' % (first + place) + event.body, event.frame, event.facade)
+        decode_event(*event.at(first + place), event.facade)
         for place, event in enumerate(batch.events)
     ]
 

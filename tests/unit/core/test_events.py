@@ -12,7 +12,6 @@ from passerelle.core.errors import InvalidInput, MalformedBody
 from passerelle.core.event_type import EventType
 from passerelle.core.events import (
     AnyPayload,
-    EncodedEvent,
     Event,
     Fact,
     OpaquePayload,
@@ -24,6 +23,7 @@ from passerelle.core.facts import Ref, Scope
 from passerelle.core.payloads import PAYLOADS, Payload
 from passerelle.core.payloads.conversation import TurnStarted
 from passerelle.core.payloads.task import TaskAccepted, TaskCreated, TaskProgress, TaskUpdated
+from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import format_ms
 from tests.support.payloads import FULL_SCOPE, JSON_OBJECTS, sample, values
@@ -48,6 +48,7 @@ NEEDED = {
 """ENV-6 and ENV-7 by family, written down a second time on purpose."""
 
 each_class = pytest.mark.parametrize("kind", list(EventType), ids=str)
+TIME = "2026-01-02T03:04:05.678Z"
 STAMPS = st.integers(0, 4_102_444_800_000).map(format_ms)
 SEQUENCES = st.integers(1, 2**53)
 NAMES = st.text(min_size=1, max_size=8)
@@ -70,21 +71,14 @@ ENDINGS: tuple[AnyPayload, ...] = (
 def event(
     payload: AnyPayload,
     scope: Scope = FULL_SCOPE,
-    timestamp: str = "2026-01-02T03:04:05.678Z",
+    timestamp: str = TIME,
 ) -> Event:
     return Event("ev_1", timestamp, "rt_1", Fact(scope, payload))
 
 
-def stored(encoded: EncodedEvent, sequence: int) -> tuple[bytes, tuple[int, int] | None]:
-    """What the store makes of it: the sequence before it, and the place of the frame moved by as much."""
-    opening = b'{"sequence":%d,' % sequence
-    place = encoded.frame and (encoded.frame[0] + len(opening), encoded.frame[1])
-    return opening + encoded.body, place
-
-
 def written(**changes: object) -> bytes:
     """A stored event with members changed, or with None removed."""
-    data, _ = stored(encode_event(event(sample(TaskCreated))), 1)
+    data, _ = encode_event(event(sample(TaskCreated))).at(1)
     members = {**orjson.loads(data), **changes}
     return orjson.dumps({name: value for name, value in members.items() if value is not None})
 
@@ -112,7 +106,7 @@ def test_a_type_that_is_neither_normalized_nor_a_vendors_is_not_written(name: st
 @pytest.mark.requirement("ENV-1")
 def test_a_vendor_type_is_written_and_comes_back() -> None:
     note = event(VendorPayload("x.acme.note", {"a": [1, None]}))
-    assert decode_event(stored(encode_event(note), 4)[0]) == note.at(4)
+    assert decode_event(encode_event(note).at(4)[0]) == note.at(4)
 
 
 @pytest.mark.requirement("ENV-9")
@@ -155,7 +149,7 @@ def test_a_time_of_another_form_is_refused(stamp: str) -> None:
 @pytest.mark.requirement("ENV-3")
 @given(stamp=STAMPS, sequence=SEQUENCES)
 def test_the_producers_time_is_the_one_that_is_read(stamp: str, sequence: int) -> None:
-    data, _ = stored(encode_event(event(TaskAccepted(), timestamp=stamp)), sequence)
+    data, _ = encode_event(event(TaskAccepted(), timestamp=stamp)).at(sequence)
     assert decode_event(data).timestamp == stamp
 
 
@@ -188,7 +182,7 @@ def test_an_event_without_a_session_is_not_read() -> None:
 
 @pytest.mark.requirement("ENV-8")
 def test_trace_and_span_stand_beside_the_other_ids() -> None:
-    members = orjson.loads(stored(encode_event(event(TaskAccepted())), 1)[0])
+    members = orjson.loads(encode_event(event(TaskAccepted())).at(1)[0])
     assert (members["traceId"], members["spanId"]) == (FULL_SCOPE.trace_id, FULL_SCOPE.span_id)
 
 
@@ -221,10 +215,39 @@ def test_an_event_comes_back_as_it_was_with_refs_frame_and_place(
     fact = Fact(replace(scope, **filled), payload, refs, frame, "task_1~2" if frame else None)
     before = Event("ev_1", stamp, "rt_1", fact, generation=generation)
     encoded = encode_event(before)
-    data, place = stored(encoded, sequence)
+    data, place = encoded.at(sequence)
     after = decode_event(data, place, encoded.facade)
     assert after == before.at(sequence)
     assert encode_event(after) == encoded, "the same event always has the same bytes"
+
+
+@pytest.mark.requirement("ENV-6", "ENV-8")
+@given(
+    texts=st.tuples(*[st.text(max_size=9) | st.sampled_from(['"', "\\", "\n", "é"])] * 4),
+    scope=SCOPES,
+    refs=st.sampled_from([{}, {"artifact": Ref(blob="ab")}]),
+    generation=st.integers(0, 9),
+)
+def test_an_envelope_is_the_json_of_its_members_whatever_letters_are_in_them(
+    texts: tuple[str, str, str, str], scope: Scope, refs: dict[str, Ref], generation: int
+) -> None:
+    name, version, runtime, vendor = texts
+    payload = VendorPayload(f"x.{vendor}y", {"text": name})
+    made = Event(
+        name, TIME, runtime, Fact(scope, payload, refs), 0, f"1.{version}", generation=generation
+    )
+    members = {
+        "eventId": name,
+        "type": payload.name,
+        "timestamp": TIME,
+        "schemaVersion": f"1.{version}",
+        "runtimeId": runtime,
+        **to_wire(scope),
+        **({"generation": generation} if generation else {}),
+        **({"refs": {key: to_wire(ref) for key, ref in refs.items()}} if refs else {}),
+        "payload": {"text": name},
+    }
+    assert b"{" + encode_event(made).body == orjson.dumps(members)
 
 
 @pytest.mark.requirement("ENV-10")
@@ -249,10 +272,8 @@ def test_the_cut_is_exactly_the_frame_before_and_after_the_store_has_put_the_seq
 ) -> None:
     whole = event(payload)
     encoded = encode_event(replace(whole, fact=Fact(FULL_SCOPE, payload, refs, frame, "task_1")))
-    assert encoded.frame is not None
-    offset, length = encoded.frame
-    assert encoded.body[offset : offset + length] == frame
-    data, place = stored(encoded, sequence)
+    assert encoded.frame == frame
+    data, place = encoded.at(sequence)
     assert place is not None
     assert data[place[0] : place[0] + place[1]] == frame
     members = orjson.loads(data)
@@ -267,8 +288,8 @@ def test_the_cut_is_exactly_the_frame_before_and_after_the_store_has_put_the_seq
 @pytest.mark.parametrize("payload", ENDINGS, ids=repr)
 def test_an_event_without_a_frame_has_no_cut_and_no_place_for_one(payload: AnyPayload) -> None:
     encoded = encode_event(event(payload))
-    assert encoded.frame is None
-    assert "a2a" not in orjson.loads(stored(encoded, 1)[0])["payload"]
+    assert (encoded.frame, encoded.at(1)[1]) == (b"", None)
+    assert "a2a" not in orjson.loads(encoded.at(1)[0])["payload"]
 
 
 # ---- what a reader does not know (ENV-5, ENV-12, ENV-13)
