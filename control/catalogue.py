@@ -14,7 +14,7 @@ from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_a
 from passerelle.core.errors import RemoteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from passerelle.core.commands import ListAgents
     from passerelle.core.peer import Peer, PeerCard
@@ -42,6 +42,10 @@ class ConfiguredAgents(Protocol):
         """Where the card of an agent is read."""
         ...
 
+    def list_breakers(self, name: str) -> Mapping[str, str]:
+        """How the breaker of each of its interfaces that were used stands: ``closed`` where calls go through."""
+        ...
+
 
 def _no_tags(_agent: str) -> frozenset[str]:
     return frozenset()
@@ -55,6 +59,11 @@ class Catalogue:
     find_tags: Callable[[str], frozenset[str]] = _no_tags
     edge: PublicEdge = field(default_factory=PublicEdge)
     public_url: str | None = None
+
+    def rests(self, name: str) -> bool:
+        """Whether calls to an agent are held back, over each way that was tried."""
+        modes = self.agents.list_breakers(name).values() if self.agents else ()
+        return bool(modes) and "closed" not in modes
 
     def list_names(self) -> tuple[str, ...]:
         """Configured names, in the order of the configuration."""

@@ -48,6 +48,7 @@ from passerelle.core.policy.requests import (
     GetActionContent,
     GetPermissions,
     GetPolicy,
+    GetToolInventory,
     ListGrants,
     ResolvePermission,
     RevokeGrant,
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from passerelle.control.start import Starting
     from passerelle.control.task_changes import TaskUpdates
     from passerelle.control.task_reads import TaskReads
+    from passerelle.control.tool_inventory import ToolInventories
     from passerelle.control.transfer import Giving
     from passerelle.core.commands import Result
     from passerelle.core.principal import Principal
@@ -203,6 +205,7 @@ class PermissionHandlers:
     subjects: Subjects
     granting: Granting
     judging: Judging
+    tools: ToolInventories
     summaries: PermissionSummaries
     editing: PolicyEditing
     workers: WorkerAsking
@@ -229,6 +232,7 @@ class PermissionHandlers:
         handlers.on_query(ListGrants, lambda principal, _: self.granting.show(principal))
         handlers.on_query(ListMutes, self._list_mutes)
         handlers.on_query(EvaluatePermission, self.judging.evaluate)
+        handlers.on_query(GetToolInventory, self.tools.read)
         handlers.on_query(GetPermissions, self.summaries.read)
         handlers.on_query(GetPolicy, lambda principal, _: self.editing.show(principal))
         handlers.on_query(TryPolicy, self.editing.rehearsing.try_policy)

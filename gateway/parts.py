@@ -23,6 +23,7 @@ from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
 from passerelle.control.task_changes import TaskChanges, TaskUpdates
 from passerelle.control.task_reads import TaskReads
+from passerelle.control.tool_inventory import ToolInventories
 from passerelle.control.transfer import Giving
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.answers import Answers
@@ -300,6 +301,14 @@ def _make_permission_handlers(
     deps, dispatch, actions = services.deps, services.dispatch, services.actions
     granting, log = dispatch.consulting.granting, services.store.log
     rehearsing = Rehearsing(records, log, deps.list_callers, read_tried_policy)
+    judging = Judging(
+        granting,
+        services.ownership,
+        deps.find_rules,
+        deps.find_terms,
+        lambda agent: agent in deps.catalogue.list_names(),
+        deps.ids,
+    )
     return PermissionHandlers(
         question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
@@ -308,14 +317,8 @@ def _make_permission_handlers(
         explaining=Explaining(actions, log),
         subjects=Subjects(actions, dispatch.blobs),
         granting=granting,
-        judging=Judging(
-            granting,
-            services.ownership,
-            deps.find_rules,
-            deps.find_terms,
-            lambda agent: agent in deps.catalogue.list_names(),
-            deps.ids,
-        ),
+        judging=judging,
+        tools=ToolInventories(deps.catalogue, judging),
         summaries=PermissionSummaries(models, granting, deps.find_rules),
         editing=PolicyEditing(
             services.writes, deps.rulebook, deps.find_rules, deps.store.rule_news, rehearsing

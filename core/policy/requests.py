@@ -228,6 +228,43 @@ class Judgement:
 
 
 @record
+class GetToolInventory:
+    """What may the caller use now: agents with a skill of that id or name, with that tag, or all (CMD-18)."""
+
+    skill: PolicyName | None = None
+    tag: PolicyName | None = None
+
+
+@record
+class AgentTools:
+    """An agent with its skills, and what policy says to work for it.
+
+    ``state``: ``denied`` and ``ask`` by policy, with the rules that said so; ``unavailable``: nothing is known of the
+    agent, or calls to it fail again and again. What a message says is not known yet: rules about it count later.
+    """
+
+    agent: str
+    state: Literal["allowed", "ask", "denied", "unavailable"]
+    source: str
+    reason: str
+    rules: tuple[str, ...]
+    risk: Risk
+    title: str
+    tags: tuple[str, ...]
+    skills: tuple[JsonObject, ...]
+
+
+@record
+class ToolInventory:
+    """``mode`` and ``policy_version`` are those of this moment; ``bypass``: the caller is auto-approved (SNAP-3)."""
+
+    mode: str
+    policy_version: str
+    bypass: bool
+    agents: tuple[AgentTools, ...]
+
+
+@record
 class GetActionContent:
     """All of what a question is about, also where the question shows only its beginning."""
 
@@ -343,6 +380,7 @@ PolicyQuery: TypeAlias = (
     ListGrants
     | ListMutes
     | EvaluatePermission
+    | GetToolInventory
     | GetActionContent
     | ExplainAction
     | TryPolicy

@@ -1,4 +1,4 @@
-"""What policy would say, asked beforehand: nothing is written, no hook is called, no grant is used (CMD-21)."""
+"""What policy would say, asked beforehand: nothing is written, no hook is called, no grant is used (CMD-18, CMD-21)."""
 
 from __future__ import annotations
 
@@ -45,21 +45,54 @@ class Judging:
         Raises:
             NotFound: a task that is named and is not the caller's.
         """
-        now_ms, rules = self.granting.writes.clock.now_ms(), self.find_rules()
+        policy = await self.prepare(principal, query.task_id)
+        return render_judgement(policy.evaluate(query))
+
+    async def prepare(self, principal: Principal, task_id: str | None = None) -> CallerPolicy:
+        """What judges cases of the caller, as parts of a task where one is named, by what holds now.
+
+        Raises:
+            NotFound: a task that is named and is not the caller's.
+        """
+        now_ms = self.granting.writes.clock.now_ms()
         grants = await self.granting.read(principal)
         facts = PolicyFacts(
             self.ids.mint("eval", Shard(0)),
-            may_call=principal.may_call(query.agent),
-            is_configured=self.is_configured(query.agent),
             grants=grants.grants if grants else (),
-            where=await self._place(principal, query.task_id),
+            where=await self._place(principal, task_id),
             bypass=grants.bypasses(now_ms) if grants else False,
+        )
+        return CallerPolicy(self, principal, facts, self.find_rules(), now_ms)
+
+    async def _place(self, principal: Principal, task: str | None) -> Where:
+        if task is None or parse_facade(task) is None:
+            return NOWHERE
+        record = (await self.ownership.find(principal, task, None, hidden=True)).record
+        return Where(record.task_id, record.thread_id or "", record.session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class CallerPolicy:
+    """Judges cases of one caller by what held at one moment."""
+
+    judging: Judging
+    principal: Principal
+    facts: PolicyFacts
+    rules: Policy
+    now_ms: int
+
+    def evaluate(self, query: EvaluatePermission) -> Evaluation:
+        """What policy says to a case; which task it is part of was said beforehand."""
+        facts = replace(
+            self.facts,
+            may_call=self.principal.may_call(query.agent),
+            is_configured=self.judging.is_configured(query.agent),
             unsound=find_fault(query.subject),
         )
-        return render_judgement(evaluate(self._make(principal, query), facts, now_ms, rules))
+        return evaluate(self._make(query), facts, self.now_ms, self.rules)
 
-    def _make(self, principal: Principal, query: EvaluatePermission) -> Case:
-        tags = self.find_terms(query.agent).tags
+    def _make(self, query: EvaluatePermission) -> Case:
+        principal, tags = self.principal, self.judging.find_terms(query.agent).tags
         match query.about:
             case "calls":
                 return InboundCall(principal.id, query.agent, tags)
@@ -82,12 +115,6 @@ class Judging:
                 return replace(asked, asker="peer", tags=tags)
             case _:
                 assert_never(query.about)
-
-    async def _place(self, principal: Principal, task: str | None) -> Where:
-        if task is None or parse_facade(task) is None:
-            return NOWHERE
-        record = (await self.ownership.find(principal, task, None, hidden=True)).record
-        return Where(record.task_id, record.thread_id or "", record.session_id)
 
 
 def render_judgement(found: Evaluation) -> JsonObject:
