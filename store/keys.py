@@ -237,6 +237,11 @@ def segments(shard: Shard) -> str:
     return _key(shard, "sg")
 
 
+def segment_notes(shard: Shard) -> str:
+    """ZSET ``<SHA-256> <bytes>`` of a segment that nothing names, or nothing yet -> since when (ms)."""
+    return _key(shard, "sgold")
+
+
 def limits(shard: Shard, name: str) -> str:
     """HASH ``s:<instance>`` -> ``slots|until``, ``m:<meter>`` -> what is left or used of it; expires."""
     return _key(shard, "lim", name)
@@ -343,7 +348,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "threads": ("th",),
     "tasks": ("t",),
     "approvals": ("a",),
-    "archive": ("al", "sg"),
+    "archive": ("al", "sg", "sgold"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
     "lists of tasks": ("idx",),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
@@ -374,7 +379,7 @@ PERMANENT: Final = re.compile(
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
-    r"|due|les|stuck|feed|meta|hw|sg|inst|runtime|vapid|owner)"
+    r"|due|les|stuck|feed|meta|hw|sg|sgold|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

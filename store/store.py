@@ -20,6 +20,7 @@ from passerelle.store.agents import RedisAgents
 from passerelle.store.archive.archiver import Archiver
 from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
+from passerelle.store.archive.segment_cleanup import SegmentCleanup
 from passerelle.store.blobs import open_blobs, open_copies, open_segments, open_uploads
 from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
 from passerelle.store.clock import StoreClock
@@ -92,6 +93,7 @@ class Store:
         self.runtime_id = ""
         self.archive = Archive(nodes.query_all, segments)
         self.archiver = Archiver(nodes, segments)
+        self.segment_cleanup = SegmentCleanup(nodes, segments)
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)

@@ -17,6 +17,7 @@ from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.delegation.duties.relay import Relay
+from passerelle.delegation.duties.segment_sweep import SegmentSweep
 from passerelle.delegation.duties.shard_watch import ShardWatch
 from passerelle.delegation.duties.tail_repair import NoDrivers, TailRepair
 from passerelle.delegation.duties.takeover import ADOPT, Adopt, LoseLink, TakeOver
@@ -49,6 +50,7 @@ class Duties:
     watch: ShardWatch
     sweep: ArchiveSweep
     inbox_sweep: InboxSweep
+    segment_sweep: SegmentSweep
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -116,6 +118,7 @@ class Duties:
             group.create_task(self.watch.run(), name="watch")
             group.create_task(self.sweep.run(), name="archive")
             group.create_task(self.inbox_sweep.run(), name="inboxes")
+            group.create_task(self.segment_sweep.run(), name="segments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,9 @@ def make_duties(
         settings.count_archived,
     )
     inbox_sweep = InboxSweep(store.inboxes, lambda: keeper.duties, writes.read_ms, log)
+    segment_sweep = SegmentSweep(
+        store.segment_cleanup, sweep.may_archive, lambda: keeper.duties, writes.read_ms, log
+    )
     return Duties(
         keeper,
         due,
@@ -247,5 +253,6 @@ def make_duties(
         watch,
         sweep,
         inbox_sweep,
+        segment_sweep,
         log,
     )

@@ -9,6 +9,7 @@ with the engine counting.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
@@ -26,7 +27,7 @@ from passerelle.store.archive.frame import (
     pack_frame,
 )
 from passerelle.store.archive.locator import place_row
-from passerelle.store.archive.segment import PackedFrame, pack_segment
+from passerelle.store.archive.segment import PackedFrame, name_segment, pack_segment
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_hash, as_int, as_list, as_texts
@@ -136,7 +137,7 @@ class Archiver:
         if not packed:
             return ArchiveResult(stay=[*sessions])
         segment = pack_segment(shard, self.runtime_id, [one for _, one in packed])
-        digest = await self.segments.put(shard, segment.content)
+        digest = await self._write(shard, segment)
         number, left = 0, list[int]()
         places = range(len(packed))
         for first in range(0, len(packed), _COMMITS):
@@ -150,6 +151,15 @@ class Archiver:
             sum(segment.places[place].length for place in gone),
             [session for session in sessions if session not in set(names)],
         )
+
+    async def _write(self, shard: Shard, segment: Segment) -> str:
+        """Noted before it is there: what a killed process has written, and nothing names, is found by its note."""
+        digest = hashlib.sha256(segment.content).hexdigest()
+        now_ms = self.nodes.node(shard).time.now_ms()
+        note = name_segment(digest, len(segment.content))
+        await self.nodes.update(shard, pack("ZADD", keys.segment_notes(shard), now_ms, note))
+        await self.segments.put_pieces(shard, digest, (segment.content,))
+        return digest
 
     async def _find_old(
         self, shard: Shard, heads: Sequence[str], before: str
@@ -232,13 +242,14 @@ class Archiver:
         part: Sequence[int],
         number: int,
     ) -> tuple[int, list[int]]:
-        arguments = Arguments((keys.meta(shard), keys.segments(shard), keys.due(shard)))
+        shard_keys = (keys.meta, keys.segments, keys.due, keys.segment_notes)
+        arguments = Arguments(key(shard) for key in shard_keys)
         sessions = [
             _write_session(shard, packed[place][0], segment.places[place].pack_rest(), arguments)
             for place in part
         ]
         control: dict[str, ControlValue] = {
-            "segment": f"{digest} {len(segment.content)}",
+            "segment": name_segment(digest, len(segment.content)),
             "number": str(number),
             "sessions": sessions,
         }

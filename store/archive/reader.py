@@ -15,7 +15,7 @@ from passerelle.core.ids import Shard
 from passerelle.store import keys
 from passerelle.store.archive.frame import SessionFrame, read_frame
 from passerelle.store.archive.locator import Locator, place_row
-from passerelle.store.archive.segment import TRAILER, read_footer, read_footer_size
+from passerelle.store.archive.segment import TRAILER, read_footer, read_footer_size, read_name
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_scores
 
@@ -116,8 +116,7 @@ class Archive:
         """The segments of a shard, the oldest first."""
         command = pack("ZRANGE", keys.segments(shard), 0, -1, "WITHSCORES")
         [reply] = await self._ask(shard, command)
-        named = [(number, member.split(" ")) for member, number in as_scores(reply)]
-        return [SegmentRef(number, digest, int(size)) for number, (digest, size) in named]
+        return [SegmentRef(number, *read_name(member)) for member, number in as_scores(reply)]
 
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
@@ -134,7 +133,8 @@ class Archive:
         command = pack("ZRANGE", keys.segments(shard), number, number, "BYSCORE", "WITHSCORES")
         [reply] = await self._ask(shard, command)
         for member, _ in as_scores(reply):
-            digest = self._names[shard, number] = member.partition(" ")[0]
+            digest, _ = read_name(member)
+            self._names[shard, number] = digest
             return digest
         return None
 

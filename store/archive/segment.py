@@ -64,6 +64,17 @@ def pack_segment(shard: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -
     return Segment(b"".join(parts), tuple(places))
 
 
+def name_segment(sha256: str, size: int) -> str:
+    """How the store names an object."""
+    return f"{sha256} {size}"
+
+
+def read_name(name: str) -> tuple[str, int]:
+    """The hash and the length in such a name."""
+    digest, _, size = name.partition(" ")
+    return digest, int(size)
+
+
 def read_footer_size(trailer: bytes) -> int:
     """The length of the footer before the last ``TRAILER`` bytes of an object.
 

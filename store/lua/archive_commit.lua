@@ -2,7 +2,8 @@
 -- archive_commit: sessions that a segment of the archive has leave the engine, and rows say where they stand from now
 -- on. A session that has changed since it was read stays, with all that is its own.
 --
--- KEYS  1 meta (of the shard)   2 segments   3 due   4.. keys of the sessions, and buckets of rows, by index
+-- KEYS  1 meta (of the shard)   2 segments   3 due   4 notes (of segments that nothing names)
+--       5.. keys of the sessions, and buckets of rows, by index
 -- ARGV  1 control, JSON:
 --         segment      hash and bytes of the object, "<SHA-256> <bytes>"
 --         number       text; the number of the segment where an earlier call has given it one, else empty
@@ -69,6 +70,7 @@ for place, session in ipairs(control.sessions) do
     if number == 0 then
       number = redis.call('HINCRBY', meta, 'segments', 1)
       redis.call('ZADD', segments, int_text(number), control.segment)
+      redis.call('ZREM', notes, control.segment)
     end
     local prefix = struct.pack('>I4', number)
     local head, stream, open_set, task_set, targets, _, _, entities, _, _, rows = unpack(session)

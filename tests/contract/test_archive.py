@@ -31,7 +31,7 @@ from tests.support.batches import EPOCH, Place, event_of, make_place, mint, oper
 from tests.support.engine import Server, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     from passerelle.store.connection import RespValue
@@ -252,13 +252,13 @@ async def test_what_changes_while_it_is_packed_stays(
 ) -> None:
     home = Shard(3)
     stories = [await begin(store, 2, Story(make_place(home))) for _ in range(3)]
-    put = store.archiver.segments.put
+    put = store.archiver.segments.put_pieces
 
-    async def append_meanwhile(shard: Shard, content: bytes) -> str:
+    async def append_meanwhile(shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
         assert isinstance(await store.log.append(stories[1].tell("meanwhile")), Appended)
-        return await put(shard, content)
+        await put(shard, sha256, pieces)
 
-    monkeypatch.setattr(store.archiver.segments, "put", append_meanwhile)
+    monkeypatch.setattr(store.archiver.segments, "put_pieces", append_meanwhile)
     left = await store.archiver.archive(home, [story.at.session for story in stories])
     assert left.sessions == [stories[0].at.session, stories[2].at.session]
     assert left.stay == [stories[1].at.session]

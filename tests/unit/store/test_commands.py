@@ -23,6 +23,7 @@ _HASHES = {
     "HMGET",
     "HGETALL",
     "HKEYS",
+    "HVALS",
     "HDEL",
     "HINCRBY",
     "HLEN",

@@ -1,0 +1,65 @@
+"""The duty that deletes segments of the archive that nothing names, in the shards of this instance."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import PasserelleError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.store.archive.segment_cleanup import SegmentCleanup
+
+_FIRST_S: Final = 600.0
+_EVERY_S: Final = 24 * 3600.0
+
+
+@dataclass(slots=True)
+class SegmentSweep:
+    """Looks once a day, and ten minutes after the start."""
+
+    cleanup: SegmentCleanup
+    may_archive: Callable[[], Awaitable[bool]]
+    """Whether the place of the archive is that of all instances: in another one there is nothing to be deleted."""
+    duties: Callable[[], frozenset[Shard]]
+    read_ms: Callable[[Shard], int]
+    log: FilteringBoundLogger
+    first_s: float = _FIRST_S
+    every_s: float = _EVERY_S
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        await asyncio.sleep(self.first_s)
+        while True:
+            await self._look()
+            await asyncio.sleep(self.every_s)
+
+    async def _look(self) -> None:
+        try:
+            if await self.may_archive():
+                await self.sweep()
+        except PasserelleError as error:
+            self.log.warning("archive.cleanup_failed", reason=str(error))
+        except Exception:
+            self.log.exception("archive.cleanup_failed")
+
+    async def sweep(self) -> int:
+        """Cleans up once; returns how many objects were deleted.
+
+        Raises:
+            StoreUnavailable: the engine or the place of the archive does not answer; the rest is for the next look.
+        """
+        deleted = size = 0
+        for shard in sorted(self.duties(), key=lambda one: one.number):
+            done = await self.cleanup.clean(shard, self.read_ms(shard))
+            deleted += done.deleted
+            size += done.bytes
+        if deleted:
+            self.log.info("archive.cleaned", segments=deleted, bytes=size)
+        return deleted

@@ -1,0 +1,95 @@
+"""The end of segments: those that nothing names any more are deleted, and those that nothing has ever named.
+
+A segment is noted before it is written; the script that names it takes the note away. So what a killed process has
+written stays noted, and no place is ever listed: what somebody else has put there is not touched. Once all sessions of
+a segment have come back no row names it, and it is noted again.
+
+What is noted is deleted ``GRACE_MS`` later, if no row names it then: a failover, and a backup of the store that is put
+back, bring back rows that are as old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from passerelle.store import keys
+from passerelle.store.archive.locator import BUCKETS, Locator
+from passerelle.store.archive.segment import read_name
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_list, as_scores
+
+if TYPE_CHECKING:
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.blobs import Copies
+    from passerelle.store.nodes import Nodes
+
+GRACE_MS: Final = 7 * 24 * 3_600_000
+
+
+class CleanedSegments(NamedTuple):
+    """How many segments of a shard were noted, and how many objects were deleted, with their bytes."""
+
+    noted: int = 0
+    deleted: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCleanup:
+    """Cleans up the archive of one runtime, shard by shard; two at once do no harm."""
+
+    nodes: Nodes
+    segments: Copies
+
+    async def clean(self, shard: Shard, now_ms: int) -> CleanedSegments:
+        """Notes segments that no row names, and deletes what was noted long ago and still has no row.
+
+        Raises:
+            ValueError: a row is none.
+            StoreUnavailable: the engine or the place of the archive does not answer; what is noted stays noted.
+        """
+        named, noted = await self._list_names(shard)
+        if not named and not noted:
+            return CleanedSegments()
+        alive = await self._find_alive(shard) if named else frozenset[int]()
+        count = deleted = size = 0
+        for name, number in named.items():
+            if number not in alive and name not in noted:
+                await self._update(shard, "ZADD", keys.segment_notes(shard), now_ms, name)
+                count += 1
+        for name, since_ms in noted.items():
+            if named.get(name) in alive:
+                await self._update(shard, "ZREM", keys.segment_notes(shard), name)
+            elif since_ms <= now_ms - GRACE_MS and await self._delete(shard, name, now_ms):
+                deleted += 1
+                size += read_name(name)[1]
+        return CleanedSegments(count, deleted, size)
+
+    async def _list_names(self, shard: Shard) -> tuple[dict[str, int], dict[str, int]]:
+        """Segments with their numbers, and notes with their times."""
+        places = (keys.segments(shard), keys.segment_notes(shard))
+        asked = (pack("ZRANGE", place, 0, -1, "WITHSCORES") for place in places)
+        named, noted = await self.nodes.query_in_background(shard, *asked)
+        return dict(as_scores(named)), dict(as_scores(noted))
+
+    async def _find_alive(self, shard: Shard) -> frozenset[int]:
+        """Numbers of segments that a row names."""
+        alive = set[int]()
+        for bucket in range(BUCKETS):
+            asked = pack("HVALS", keys.locators(shard, bucket))
+            [rows] = await self.nodes.query_in_background(shard, asked)
+            alive.update(Locator.read(row).number for row in as_list(rows))
+        return frozenset(alive)
+
+    async def _delete(self, shard: Shard, name: str, now_ms: int) -> bool:
+        # The note goes last: whoever is killed before that leaves it to the next one.
+        await self._update(shard, "ZREM", keys.segments(shard), name)
+        digest, _ = read_name(name)
+        if not await self.segments.expire(shard, digest, now_ms - GRACE_MS // 2):
+            return False
+        await self._update(shard, "ZREM", keys.segment_notes(shard), name)
+        return True
+
+    async def _update(self, shard: Shard, *words: str | int) -> None:
+        await self.nodes.update_in_background(shard, pack(*words))

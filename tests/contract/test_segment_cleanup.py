@@ -1,0 +1,157 @@
+"""Segments that nothing names are deleted a week later, whatever was killed when; all others stay."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.store import keys
+from passerelle.store.archive.segment_cleanup import CleanedSegments
+from passerelle.store.connection import pack
+from tests.contract.test_archive import Story, begin, leave, read_all
+from tests.support.batches import make_place
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from passerelle.store.store import Store
+
+pytestmark = pytest.mark.anyio
+HOME = Shard(9)
+DAY_MS = 24 * 3_600_000
+
+
+def read_ms(store: Store, days: float = 0) -> int:
+    """So many days from now."""
+    return store.clock.read_ms(HOME) + round(days * DAY_MS)
+
+
+async def clean(store: Store, days: float = 0) -> CleanedSegments:
+    """Cleans up as if so many days had passed."""
+    return await store.segment_cleanup.clean(HOME, read_ms(store, days))
+
+
+def list_objects(folder: Path) -> list[Path]:
+    """Segments that are there; the file by which a place is known is not one of them."""
+    return [path for path in (folder / "blobs" / "archive").rglob("*") if path.is_file()]
+
+
+async def tell(store: Store, count: int) -> list[Story]:
+    """Sessions of one shard."""
+    return [await begin(store, 2, Story(make_place(HOME))) for _ in range(count)]
+
+
+async def count_named(store: Store) -> tuple[int, int]:
+    """Segments that the store names, and those that are noted."""
+    asked = (pack("ZCARD", name(HOME)) for name in (keys.segments, keys.segment_notes))
+    named, noted = await store.nodes.query_all(HOME, *asked)
+    assert isinstance(named, int)
+    assert isinstance(noted, int)
+    return named, noted
+
+
+async def test_a_segment_goes_a_week_after_its_last_session_came_back(
+    store: Store, tmp_path: Path
+) -> None:
+    back, stays = await tell(store, 2), await tell(store, 1)
+    before = [await read_all(store, story) for story in (*back, *stays)]
+    await leave(store, *back)
+    await leave(store, *stays)
+    assert await count_named(store) == (2, 0)
+    await store.log.restore(HOME, back[0].at.task)
+    assert await clean(store) == CleanedSegments()
+    await store.log.restore(HOME, back[1].at.task)
+    assert await clean(store) == CleanedSegments(noted=1)
+    assert await clean(store, 6.9) == CleanedSegments()
+    assert len(list_objects(tmp_path)) == 2
+    done = await clean(store, 7.1)
+    assert (done.noted, done.deleted) == (0, 1)
+    assert done.bytes > 500
+    assert (len(list_objects(tmp_path)), await count_named(store)) == (1, (1, 0))
+    assert [await read_all(store, story) for story in (*back, *stays)] == before
+    assert await clean(store, 30) == CleanedSegments()
+    assert [await read_all(store, story) for story in (*back, *stays)] == before
+
+
+@pytest.mark.parametrize("step", ["note", "put", "commit"])
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_what_a_killed_process_has_written_goes_and_its_sessions_stay(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
+) -> None:
+    stories = await tell(store, 3)
+    before = [await read_all(store, story) for story in stories]
+    owner, name = {
+        "note": (store.nodes, "update"),
+        "put": (store.archiver.segments, "put_pieces"),
+        "commit": (store.nodes, "run"),
+    }[step]
+    call: Callable[..., Awaitable[object]] = getattr(owner, name)
+
+    async def be_killed(*words: object) -> None:
+        if is_done:
+            await call(*words)
+        raise StoreUnavailable("killed", "unknown")
+
+    monkeypatch.setattr(owner, name, be_killed)
+    with pytest.raises(StoreUnavailable):
+        await leave(store, *stories)
+    monkeypatch.undo()
+    assert [await read_all(store, story) for story in stories] == before
+    assert len(list_objects(tmp_path)) == (step == "commit" or (step == "put" and is_done))
+    await clean(store)
+    await clean(store, 8)
+    named = int(step == "commit" and is_done)
+    assert (len(list_objects(tmp_path)), await count_named(store)) == (named, (named, 0))
+    assert [await read_all(store, story) for story in stories] == before
+    if not named:
+        await leave(store, *stories)
+    await clean(store, 16)
+    assert [await read_all(store, story) for story in stories] == before
+
+
+async def test_a_note_of_a_segment_that_rows_name_is_taken_away(store: Store) -> None:
+    stories = await tell(store, 2)
+    before = [await read_all(store, story) for story in stories]
+    await leave(store, *stories)
+    [segment] = await store.archive.list_segments(HOME)
+    name = f"{segment.sha256} {segment.bytes}"
+    await store.nodes.update(HOME, pack("ZADD", keys.segment_notes(HOME), 1, name))
+    assert await clean(store, 8) == CleanedSegments()
+    assert await count_named(store) == (1, 0)
+    assert [await read_all(store, story) for story in stories] == before
+
+
+async def test_what_others_have_put_there_is_not_touched(store: Store) -> None:
+    digest = await store.archiver.segments.put(HOME, b"of another store in the same place")
+    await leave(store, *await tell(store, 1))
+    await clean(store, 30)
+    assert await store.archiver.segments.get(HOME, digest) is not None
+
+
+async def test_a_place_that_does_not_answer_is_asked_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [story] = await tell(store, 1)
+    await leave(store, story)
+    await store.log.restore(HOME, story.at.task)
+    await clean(store)
+
+    async def refuse(*_: object) -> bool:
+        raise StoreUnavailable("blob directory: Input/output error", "no")
+
+    monkeypatch.setattr(store.segment_cleanup.segments, "expire", refuse)
+    with pytest.raises(StoreUnavailable):
+        await clean(store, 8)
+    monkeypatch.undo()
+    # A file that was written lately by the clock of its place waits; its note stays.
+    [path] = list_objects(tmp_path)
+    late_s = read_ms(store, 8) / 1000
+    os.utime(path, (late_s, late_s))
+    assert (await clean(store, 8)).deleted == 0
+    assert (await clean(store, 15)).deleted == 1
+    assert (list_objects(tmp_path), await count_named(store)) == ([], (0, 0))
