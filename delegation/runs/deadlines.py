@@ -23,6 +23,7 @@ from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.finish import time_out
 from passerelle.delegation.runs.limits import find_end
 from passerelle.delegation.runs.results import name_task
+from passerelle.delegation.runs.run import RunMovedError
 from passerelle.permission_bridge.hooks.hooks import UNHEARD
 from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
 from passerelle.runtime.records.writes import AppendOptions
@@ -103,7 +104,10 @@ class Deadlines:
         run = driver.run if driver is not None else await self.dispatch.hold(row.entity)
         remote = run.record.run.remote_task_id if run.record.run else None
         peer = run.context.peer
-        await time_out(run, limit, DueClaim(row.member, row.token), driver)
+        try:
+            await time_out(run, limit, DueClaim(row.member, row.token), driver)
+        except RunMovedError:
+            return  # the row comes due again, for whoever has the run by then
         # Before anything else: the driver of a next run may be here in a moment.
         self.dispatch.runs.drop(row.entity)
         if remote is not None:

@@ -202,3 +202,18 @@ async def test_total_limit_stands_still_while_a_task_is_paused(house: House) -> 
     assert (await house.record(accepted)).status is Status.RUNNING
     await house.come_due("timeout", task_id, after_ms=7_000)
     await house.until(accepted, Status.TIMED_OUT)
+
+
+async def test_limit_of_a_run_that_another_instance_has_taken_is_left_to_that(house: House) -> None:
+    house.policy = RetryPolicy(idle_timeout_ms=5_000)
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    driver = house.parts.dispatch.find(accepted.task_id)
+    assert driver is not None
+    own = driver.run.driver
+    assert own is not None
+    driver.run.driver = replace(own, number=own.number + 1)
+    await house.come_due("idle", accepted.task_id, after_ms=5_000)
+    assert f"idle:{accepted.task_id}" in await house.due(accepted.task_id)
+    assert (await house.record(accepted)).status is Status.QUEUED
+    assert house.peer.count("CancelTask") == 0
