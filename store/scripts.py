@@ -46,6 +46,7 @@ OPERATIONS: Final = (
     "keep_agent",
     "keep_link",
     "lease",
+    "note_segment",
     "note_upload",
     "owe_link",
     "register_agent",

@@ -92,8 +92,8 @@ class Store:
         self.nodes = nodes
         self.runtime_id = ""
         self.archive = Archive(nodes.query_all, segments)
-        self.archiver = Archiver(nodes, segments)
         self.segment_cleanup = SegmentCleanup(nodes, segments)
+        self.archiver = Archiver(nodes, segments, self.segment_cleanup)
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)

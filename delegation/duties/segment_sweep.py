@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import PasserelleError
+from passerelle.core.errors import ArchiveDamaged, PasserelleError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,14 +50,18 @@ class SegmentSweep:
             self.log.exception("archive.cleanup_failed")
 
     async def sweep(self) -> int:
-        """Cleans up once; returns how many objects were deleted.
+        """Cleans up once; returns how many objects were deleted. A shard that is damaged does not hold up the others.
 
         Raises:
             StoreUnavailable: the engine or the place of the archive does not answer; the rest is for the next look.
         """
         deleted = size = 0
         for shard in sorted(self.duties(), key=lambda one: one.number):
-            done = await self.cleanup.clean(shard, self.read_ms(shard))
+            try:
+                done = await self.cleanup.clean(shard, self.read_ms(shard))
+            except ArchiveDamaged as error:
+                self.log.warning("archive.cleanup_failed", reason=str(error))
+                continue
             deleted += done.deleted
             size += done.bytes
         if deleted:

@@ -107,7 +107,7 @@ class Deadlines:
         try:
             await time_out(run, limit, DueClaim(row.member, row.token), driver)
         except RunMovedError:
-            return  # the row comes due again, for whoever has the run by then
+            return  # the row comes due again; another instance has the run
         # Before anything else: the driver of a next run may be here in a moment.
         self.dispatch.runs.drop(row.entity)
         if remote is not None:

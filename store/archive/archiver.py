@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.store.archive.segment import Segment
+    from passerelle.store.archive.segment_cleanup import SegmentCleanup
     from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
@@ -97,6 +98,7 @@ class Archiver:
 
     nodes: Nodes
     segments: Blobs
+    cleanup: SegmentCleanup
     runtime_id: str = ""
 
     async def find_ended(
@@ -155,9 +157,8 @@ class Archiver:
     async def _write(self, shard: Shard, segment: Segment) -> str:
         """Noted before it is there: what a killed process has written, and nothing names, is found by its note."""
         digest = hashlib.sha256(segment.content).hexdigest()
-        now_ms = self.nodes.node(shard).time.now_ms()
-        note = name_segment(digest, len(segment.content))
-        await self.nodes.update(shard, pack("ZADD", keys.segment_notes(shard), now_ms, note))
+        name = name_segment(digest, len(segment.content))
+        await self.cleanup.note(shard, name, self.nodes.node(shard).time.now_ms())
         await self.segments.put_pieces(shard, digest, (segment.content,))
         return digest
 

@@ -13,18 +13,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from passerelle.core.errors import ArchiveDamaged
 from passerelle.store import keys
 from passerelle.store.archive.locator import BUCKETS, Locator
 from passerelle.store.archive.segment import read_name
 from passerelle.store.connection import pack
-from passerelle.store.replies import as_list, as_scores
+from passerelle.store.replies import as_int, as_list, as_scores
+from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.blobs import Copies
+    from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
 
 GRACE_MS: Final = 7 * 24 * 3_600_000
+_NOTE: Final = Script("note_segment", as_int)
 
 
 class CleanedSegments(NamedTuple):
@@ -42,11 +46,16 @@ class SegmentCleanup:
     nodes: Nodes
     segments: Copies
 
+    async def note(self, shard: Shard, name: str, now_ms: int) -> None:
+        """Notes a segment that nothing names by now. Raises StoreUnavailable."""
+        control: dict[str, ControlValue] = {"segment": name, "since": str(now_ms)}
+        await self.nodes.run(_NOTE, shard, [keys.segment_notes(shard)], control)
+
     async def clean(self, shard: Shard, now_ms: int) -> CleanedSegments:
         """Notes segments that no row names, and deletes what was noted long ago and still has no row.
 
         Raises:
-            ValueError: a row is none.
+            ArchiveDamaged: a row is none; nothing is deleted.
             StoreUnavailable: the engine or the place of the archive does not answer; what is noted stays noted.
         """
         named, noted = await self._list_names(shard)
@@ -56,7 +65,7 @@ class SegmentCleanup:
         count = deleted = size = 0
         for name, number in named.items():
             if number not in alive and name not in noted:
-                await self._update(shard, "ZADD", keys.segment_notes(shard), now_ms, name)
+                await self.note(shard, name, now_ms)
                 count += 1
         for name, since_ms in noted.items():
             if named.get(name) in alive:
@@ -79,7 +88,11 @@ class SegmentCleanup:
         for bucket in range(BUCKETS):
             asked = pack("HVALS", keys.locators(shard, bucket))
             [rows] = await self.nodes.query_in_background(shard, asked)
-            alive.update(Locator.read(row).number for row in as_list(rows))
+            try:
+                alive.update(Locator.read(row).number for row in as_list(rows))
+            except ValueError as error:
+                reason = f"a row of the archive of shard {shard.tag}: {error}"
+                raise ArchiveDamaged(reason) from None
         return frozenset(alive)
 
     async def _delete(self, shard: Shard, name: str, now_ms: int) -> bool:

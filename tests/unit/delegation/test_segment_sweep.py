@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import structlog
 
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.segment_sweep import SegmentSweep
 from passerelle.store.archive.segment_cleanup import CleanedSegments, SegmentCleanup
@@ -52,6 +52,12 @@ async def test_each_shard_is_judged_by_its_own_clock() -> None:
     cleanup = Cleanup()
     assert await make_sweep(cleanup).sweep() == 2
     assert cleanup.calls == [(3, NOW_MS + 3), (9, NOW_MS + 9)]
+
+
+async def test_a_damaged_shard_does_not_hold_up_the_others() -> None:
+    cleanup = Cleanup([ArchiveDamaged("a row of the archive of shard 03")])
+    assert await make_sweep(cleanup).sweep() == 1
+    assert cleanup.calls == [(9, NOW_MS + 9)]
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("refused", "no"), KeyError("of our own")])

@@ -61,6 +61,7 @@ ALLOW_OOM = frozenset(
             "trim",
             "trim_inbox",
             "archive_commit",
+            "note_segment",
             "find_ended",
             "claim_due",
             "extend_claim",
