@@ -23,7 +23,8 @@ from passerelle.core.batch import (
     Stamp,
 )
 from passerelle.core.events import EncodedEvent, Opening
-from passerelle.core.ids import SHARDS, Shard, compose_id
+from passerelle.core.ids import SHARDS, Shard
+from tests.support.spelt_ids import compose_id
 
 EVENT_BYTES: Final = 560 - len('{"sequence":10,')
 """What the caller makes of an event: the store writes its opening."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import is_not
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from passerelle.core.batch import (
@@ -26,12 +27,13 @@ from passerelle.core.events import Event, encode_event
 from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
 from passerelle.core.task.edges import list_changes
 from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.generated import make_function
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.core.wire.trace import stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from passerelle.core.batch import (
         DueClaim,
@@ -267,37 +269,49 @@ def _renumber(value: object, base: int, first: int) -> object:
         return number - base + first if base <= number < base + 10**_DIGITS else number
     if kind is tuple:
         items = cast("tuple[object, ...]", value)
-        changed = tuple(_renumber(item, base, first) for item in items)
+        changed = tuple([_renumber(item, base, first) for item in items])
         return changed if any(map(is_not, changed, items)) else value
     if kind is dict:
         members = cast("dict[str, object]", value)
-        return {name: _renumber(member, base, first) for name, member in members.items()}
-    # Half a hundred members of a record for each append: those that are empty, and numbers, cost no call.
-    top, changes = base + 10**_DIGITS, dict[str, object]()
-    for name in _list_numbered(kind):  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
-        member = getattr(value, name)
-        if type(member) is int:
-            if base <= member < top:
-                changes[name] = member - base + first
-        elif member and (renumbered := _renumber(member, base, first)) is not member:
-            changes[name] = renumbered
-    return change(cast("Record", value), **changes) if changes else value
+        told = {name: _renumber(member, base, first) for name, member in members.items()}
+        return told if any(map(is_not, told.values(), members.values())) else value
+    visit = _make_visit(kind)  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
+    return value if visit is None else visit(value, base, base + 10**_DIGITS, first)
 
 
 @cache
-def _list_numbered(kind: type[Any]) -> tuple[str, ...]:
-    """Members whose type has room for a sequence."""
+def _make_visit(kind: type[Any]) -> Callable[[Any, int, int, int], Any] | None:
+    """``_renumber`` of a record, written out: of half a hundred members a few have room for a sequence."""
     if not is_dataclass(kind):
-        return ()
-    hints = get_type_hints(kind)
-    return tuple(member.name for member in fields(kind) if _has_number(hints[member.name]))
+        return None
+    hints, lines = get_type_hints(kind), ["changes = {}"]
+    for member in fields(kind):
+        hint, name = hints[member.name], member.name
+        if {hint, *get_args(hint)} <= {int, int | None, NoneType}:
+            lines += [
+                f"member = value.{name}",
+                "if member is not None and base <= member < top:",
+                f"    changes[{name!r}] = member - base + first",
+            ]
+        elif _has_number(hint):
+            lines += [
+                f"member = value.{name}",
+                "if member and (changed := renumber(member, base, first)) is not member:",
+                f"    changes[{name!r}] = changed",
+            ]
+    if len(lines) == 1:
+        return None
+    lines.append("return change(value, **changes) if changes else value")
+    known = {"renumber": _renumber, "change": change}
+    return make_function("visit(value, base, top, first)", lines, known)
 
 
 def _has_number(hint: object) -> bool:
+    """Whether a type has room for a sequence."""
     inner = get_args(hint)
     if inner:
         return any(map(_has_number, inner))
-    return hint is int or (isinstance(hint, type) and bool(_list_numbered(hint)))
+    return hint is int or (isinstance(hint, type) and _make_visit(hint) is not None)
 
 
 def split_snapshot(snapshot: bytes, base: int) -> SnapshotPieces:

@@ -279,13 +279,29 @@ def _is_plain(text: str) -> bool:
 
 @lru_cache(256)
 def _open(timestamp: str, version: str, runtime: str, scope: Scope) -> Opening | None:
-    """What events of a decision share; None where JSON escapes one of these texts, or there is no session."""
-    texts, ids = (timestamp, version, runtime), to_wire(scope)
-    session = ids.pop("sessionId", None)
-    if not isinstance(session, str) or not all(map(_is_plain, (*texts, session))):
+    """What events of a decision share; None where JSON escapes one of its texts, or there is no session."""
+    head = _encode_head(timestamp, version, runtime)
+    belonging = _encode_scope(scope)
+    return None if head is None or belonging is None else Opening(head, *belonging)
+
+
+@lru_cache(64)
+def _encode_head(timestamp: str, version: str, runtime: str) -> tuple[bytes, bytes, bytes] | None:
+    """None where JSON escapes one of them."""
+    texts = (timestamp, version, runtime)
+    if not all(map(_is_plain, texts)):
         return None
-    head = (timestamp.encode(), version.encode(), runtime.encode())
-    return Opening(head, session, orjson.dumps(ids)[1:-1] + b"," if ids else b"")
+    return timestamp.encode(), version.encode(), runtime.encode()
+
+
+@lru_cache(256)
+def _encode_scope(scope: Scope) -> tuple[str, bytes] | None:
+    """The session, and the other ids as JSON members with a comma behind each; None where there is no plain session."""
+    ids = to_wire(scope)
+    session = ids.pop("sessionId", None)
+    if not isinstance(session, str) or not _is_plain(session):
+        return None
+    return session, orjson.dumps(ids)[1:-1] + b"," if ids else b""
 
 
 def _write_opening(event: Event) -> bytes:

@@ -49,8 +49,10 @@ _LONGEST: Final = 34
 _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 ORDINALS: Final = _PAIRS
 """The letters by which ids that are minted together are told apart."""
+MINTED_LETTERS: Final = 16
+"""Of randomness in an id that is minted by itself."""
 STEM_LETTERS: Final = 14
-"""Of randomness, which such ids have in common."""
+"""Of randomness, which ids that are minted together have in common."""
 CONTEXT_BITS: Final = 62
 """Of randomness in a context at an agent."""
 _OWN: Final = re.compile(r"[a-z]{2,5}_([0-3][0-9a-f])[0-9abcdefghjkmnpqrstvwxyz]{26}")
@@ -108,16 +110,12 @@ def spell(entropy: bytes) -> str:
     return entropy.translate(_SPELLING).decode()
 
 
-def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
-    """A minted id out of a time and 80 bits of randomness, both given."""
-    return f"{prefix}{compose_stem(shard, now_ms, encode_base32(entropy, 16))}"
-
-
 def compose_stem(shard: Shard, now_ms: int, letters: str) -> str:
-    """What stands behind the prefixes of ids that are minted together: one shard, one time and the same letters.
+    """What stands behind the prefix of an id that is minted, with ``MINTED_LETTERS`` of randomness.
 
-    Behind ``STEM_LETTERS``, one of ``ORDINALS`` ends each. Whoever knows one can guess the others: they are of one
-    append, and of one owner.
+    With ``STEM_LETTERS`` it stands behind the prefixes of ids that are minted together: one shard, one time and the
+    same letters. One of ``ORDINALS`` ends each. Whoever knows one can guess the others: they are of one append, and of
+    one owner.
     """
     return f"_{shard.tag}{_encode_second(now_ms >> 10)}{_PAIRS[now_ms & 1023]}{letters}"
 

@@ -57,10 +57,9 @@ def change(known: R, **changes: Any) -> R:  # noqa: ANN401  members of the recor
     Raises:
         KeyError: the record has no such member.
     """
-    made = object.__new__(type(known))
-    members, before = made.__dict__, known.__dict__
-    members.update(before)
-    members.update(changes)
+    # A dict that is copied as a whole keeps its size; one that is filled grows step by step.
+    made, before = object.__new__(type(known)), known.__dict__
+    made.__dict__ = members = before | changes
     if len(members) != len(before):
         raise KeyError(*(changes.keys() - before.keys()))
     return made

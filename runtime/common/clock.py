@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import (
     CONTEXT_BITS,
+    MINTED_LETTERS,
     REMOTE_CONTEXT,
     STEM_LETTERS,
     compose_context,
-    compose_id,
+    compose_stem,
     spell,
 )
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
-_ID_BITS = 80
-_BLOCK_LETTERS = 256 * STEM_LETTERS
+_BLOCK_LETTERS = 256 * MINTED_LETTERS
 """One call of the operating system for as many."""
 _BLOCK_BITS = 1024
 """One call of it for what is drawn for a few requests. It is shifted as a whole for each, so it is no larger."""
@@ -62,13 +62,16 @@ class SystemIds:
     def mint(self, prefix: str, shard: Shard) -> str:
         if prefix == REMOTE_CONTEXT:
             return compose_context(_read_ms(), self.draw(CONTEXT_BITS))
-        return compose_id(prefix, shard, _read_ms(), self.draw(_ID_BITS))
+        return prefix + compose_stem(shard, _read_ms(), self._take(MINTED_LETTERS))
 
     def draw_letters(self) -> str:
-        begin = self._spelt
-        if begin == len(self._letters):
-            self._letters, begin = spell(os.urandom(_BLOCK_LETTERS)), 0
-        self._spelt = end = begin + STEM_LETTERS
+        return self._take(STEM_LETTERS)
+
+    def _take(self, count: int) -> str:
+        begin, end = self._spelt, self._spelt + count
+        if end > len(self._letters):
+            self._letters, begin, end = spell(os.urandom(_BLOCK_LETTERS)), 0, count
+        self._spelt = end
         return self._letters[begin:end]
 
     def draw(self, bits: int) -> int:

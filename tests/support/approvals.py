@@ -7,10 +7,11 @@ from passerelle.core.approval.machine import decide, evolve
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard
 from passerelle.core.payloads.approval import ApprovalRequest, Option, Origin, RemotePause
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.wire.times import format_ms
+from tests.support.spelt_ids import compose_id
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

@@ -17,8 +17,9 @@ from passerelle.core.batch import (
 )
 from passerelle.core.events import EncodedEvent, Event, Fact, VendorPayload, encode_event
 from passerelle.core.facts import Scope
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard
 from passerelle.core.ports.log import StreamKind, StreamRef
+from tests.support.spelt_ids import compose_id
 
 EPOCH = "0a1b2c3d"
 _numbers = itertools.count(1)

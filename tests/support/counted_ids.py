@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passerelle.core.ids import STEM_LETTERS, Shard, compose_id, encode_base32
+from passerelle.core.ids import STEM_LETTERS, Shard, encode_base32
+from tests.support.spelt_ids import compose_id
 
 START_MS = 1_700_000_000_000
 

@@ -46,7 +46,7 @@ from passerelle.core.commands import Authenticator
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ids import STEM_LETTERS, Shard, compose_id, encode_base32, shard_of
+from passerelle.core.ids import STEM_LETTERS, Shard, encode_base32, shard_of
 from passerelle.core.ports.deltas import OpenText, TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import AccessScope, Principal
@@ -59,6 +59,7 @@ from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
+from tests.support.spelt_ids import compose_id
 from tests.support.waiting import wait_until
 
 ADA = Principal("ada", kind="person", scopes=frozenset(AccessScope))

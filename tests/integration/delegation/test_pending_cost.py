@@ -8,7 +8,7 @@ from typing import Final, cast
 import pytest
 
 from passerelle.core.commands import ListActions
-from passerelle.core.ids import Shard, compose_id, shard_of
+from passerelle.core.ids import Shard, shard_of
 from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.lag import RELAY
 from passerelle.store import keys
@@ -16,6 +16,7 @@ from passerelle.store.connection import pack
 from tests.integration.delegation.test_listing_cost import CountingLog
 from tests.support.asking import ask_leave
 from tests.support.house import ADA, House
+from tests.support.spelt_ids import compose_id
 
 pytestmark = pytest.mark.anyio
 

@@ -13,10 +13,11 @@ from passerelle.channels.services import Snapshots, StreamGrant, StreamName
 from passerelle.channels.states import ReadModelState, States
 from passerelle.channels.views import PlainView, TaskView
 from passerelle.core.errors import Limited, StoreUnavailable
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard
 from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
+from tests.support.spelt_ids import compose_id
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

@@ -15,9 +15,10 @@ from passerelle.channels.outbox import Outbox
 from passerelle.channels.texts import WINDOW_S, TextReader, Texts
 from passerelle.channels.views import FullView, TaskView, View
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard
 from passerelle.core.ports.deltas import TextDelta
 from passerelle.core.ports.log import StreamKind, StreamRef
+from tests.support.spelt_ids import compose_id
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("EVC-6")]

@@ -21,7 +21,7 @@ from passerelle.core.decision import NOTHING, Decision, Held, split_snapshot
 from passerelle.core.errors import CallerError
 from passerelle.core.events import Event, Fact, decode_event
 from passerelle.core.facts import Scope
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard
 from passerelle.core.machine import evolve, find_targets, replay, write_snapshot
 from passerelle.core.payloads.conversation import ThreadStarted
 from passerelle.core.payloads.run import RunStatus
@@ -32,6 +32,7 @@ from passerelle.core.task.commands import BeginTask, DescribeTask, StartRun, Tas
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Delivery
 from tests.support.counted_ids import START_MS, CountedIds
+from tests.support.spelt_ids import compose_id
 from tests.support.task_commands import COMMANDS, CREATED, STARTED
 
 SHARD = Shard(5)

@@ -13,7 +13,6 @@ from passerelle.core.ids import (
     Shard,
     TaskId,
     compose_context,
-    compose_id,
     derive_id,
     derive_shard,
     encode_base32,
@@ -24,6 +23,7 @@ from passerelle.core.ids import (
     read_shard,
     shard_of,
 )
+from tests.support.spelt_ids import compose_id
 
 PREFIXES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=2, max_size=5)
 SHARD = st.sampled_from(ALL_SHARDS)

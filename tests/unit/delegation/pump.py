@@ -15,7 +15,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.decision import NOTHING, Decision, Held
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard
 from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
 from passerelle.core.payloads.task import TaskCancelRequested
@@ -33,6 +33,7 @@ from passerelle.delegation.runs.observation import observe
 from passerelle.delegation.runs.questions import open_questions
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from tests.support.counted_ids import START_MS, CountedIds
+from tests.support.spelt_ids import compose_id
 from tests.support.task_commands import CREATED, STARTED
 
 SHARD = Shard(9)

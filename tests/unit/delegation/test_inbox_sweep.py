@@ -11,9 +11,10 @@ import pytest
 import structlog
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard
 from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.store.inboxes import RedisInboxes
+from tests.support.spelt_ids import compose_id
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

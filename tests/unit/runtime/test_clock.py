@@ -2,7 +2,14 @@
 
 import time
 
-from passerelle.core.ids import REMOTE_CONTEXT, Shard, compose_stem, is_own_context, shard_of
+from passerelle.core.ids import (
+    REMOTE_CONTEXT,
+    STEM_LETTERS,
+    Shard,
+    compose_stem,
+    is_own_context,
+    shard_of,
+)
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 
 
@@ -36,6 +43,14 @@ def test_ids_and_draws_differ_however_many_are_asked_for() -> None:
     assert max(drawn).bit_length() > 60
     assert ids.draw(5000).bit_length() > 4900
     assert ids.draw(64).bit_length() > 32
+
+
+def test_ids_and_stems_that_are_asked_for_in_turn_are_whole() -> None:
+    ids = SystemIds()
+    for _ in range(2_000):
+        assert len(ids.mint("task", Shard(3))) == len("task_03") + 26
+        assert len(ids.draw_letters()) == STEM_LETTERS
+    assert len({ids.mint("ev", Shard(3))[-16:] for _ in range(2_000)}) == 2_000
 
 
 def test_the_context_that_an_agent_is_told_is_minted_like_an_id() -> None:

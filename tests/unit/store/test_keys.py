@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ids import ALL_SHARDS, Shard, compose_id
+from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.index_changes import SESSIONS, UNSEEN
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import PARTS
 from passerelle.store import keys
 from passerelle.store.topology import slot_of
+from tests.support.spelt_ids import compose_id
 
 shards = st.sampled_from(ALL_SHARDS)
 
