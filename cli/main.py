@@ -247,6 +247,7 @@ def check(
 )
 def verify(
     session: SessionFlag = None,
+    *,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make read models and lists again, and compare.")
     ] = False,
@@ -256,21 +257,41 @@ def verify(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what --repair would write, and write nothing.")
     ] = False,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Only so many sessions, drawn at random.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only sessions with an event since: 2026-01-31T12:00:00Z, or 24h ago."),
+    ] = None,
     config: ConfigFlag = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Replay the stored streams and compare them with the snapshots."""
-    from passerelle.cli.verify import run_verify
+    """Replay the stored streams and compare them with the snapshots.
+
+    Of all sessions, unless some are chosen; snapshots and rows that belong to no session are looked for only then.
+    """
+    from passerelle.cli.verify import read_since, run_verify
+    from passerelle.delegation.verification.selection import Selection
     from passerelle.gateway.server import run
+    from passerelle.runtime.common.clock import SystemClock, SystemIds
     from passerelle.runtime.observability.logs import configure_logs
 
     if dry_run and not repair:
         raise typer.BadParameter("says what --repair would do: give both", param_hint="--dry-run")
+    if session is not None and (sample or since):
+        raise typer.BadParameter("one session is all that is looked at", param_hint="--session")
+    since_ms = None if since is None else read_since(since, SystemClock().now_ms())
+    selection = Selection(sample, since_ms, SystemIds().draw)
     settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
     configure_logs(settings.log_level, settings.log_format)
-    looked = run_verify(settings, session, rebuild=rebuild or repair, repair=repair and not dry_run)
-    report = run(looked)
+    is_written = repair and not dry_run
+    report = run(
+        run_verify(
+            settings, session, rebuild=rebuild or repair, repair=is_written, selection=selection
+        )
+    )
     for line in (*(report.foretell() if dry_run else report.lines), report.summary):
         print(line)
     raise typer.Exit(ExitStatus.DONE if report.ok else ExitStatus.REMOTE)

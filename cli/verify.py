@@ -1,204 +1,78 @@
-"""The validator: every stored stream is replayed, and must give byte for byte the stored snapshots (I4, VAL-1).
-
-It trusts nothing that is derived. Sequences must be dense and the chain unbroken; the fields of an entry must say
-what its envelope says; an event must have the ids of its class (ENV-6); a snapshot must be the fold of its facts; and
-a task that has not ended must have a living driver, a due row or an open question, so that something moves it on.
-
-On request, what is derived from the records is made again and compared as well, and repaired. It may look while a
-gateway works: what moved meanwhile is looked at again. Facts and records are never written.
-"""
+"""``passerelle verify``: the validator over the store of the settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import sys
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import ArchiveDamaged, InvalidInput, NotFound
-from passerelle.core.ids import ALL_SHARDS, read_shard
-from passerelle.core.machine import read_loaded
-from passerelle.core.policy.edited_rules import EditedRules
-from passerelle.core.policy.grant import Grants
-from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.delegation.verification.content import find_missing_content
-from passerelle.delegation.verification.drive import find_undriven
-from passerelle.delegation.verification.rebuild import compare_rebuilt
-from passerelle.delegation.verification.repair import repair_session
-from passerelle.delegation.verification.report import Problem, VerifyReport
-from passerelle.delegation.verification.strays import (
-    find_stray_rows,
-    repair_stray,
-    still_strays,
-)
-from passerelle.delegation.verification.stream import (
-    check_chain,
-    compare_all,
-    count_events,
-    look_at,
-)
+from passerelle.core.errors import InvalidInput
+from passerelle.core.wire.times import parse_ms
+from passerelle.delegation.verification.selection import ALL
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.store_setup import reach_store
+from passerelle.runtime.common.durations import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from passerelle.core.batch import Loaded
+    from passerelle.delegation.verification.report import VerifyReport
+    from passerelle.delegation.verification.selection import Selection
     from passerelle.gateway.settings.model import Settings
-    from passerelle.store.store import Store
 
-_AT_ONCE: Final = 256
-_LOOKS: Final = 8
+_LINE_S: Final = 0.2
 
 
 async def run_verify(
-    settings: Settings, session: str | None = None, *, rebuild: bool = False, repair: bool = False
+    settings: Settings,
+    session: str | None = None,
+    *,
+    rebuild: bool = False,
+    repair: bool = False,
+    selection: Selection = ALL,
 ) -> VerifyReport:
     """Verifies the store of the settings, also beside a gateway. With ``repair`` it is repaired on the way.
+
+    How far it is stands on standard error, where that is a terminal.
 
     Raises:
         ConfigInvalid: there is no store in the data directory.
         NotFound: there is no such session.
         EngineFailed, StoreUnavailable: the store cannot be opened or read.
     """
+    progress = _Progress()
     async with reach_store(settings) as store:
-        return await verify_store(store, session, rebuild=rebuild, repair=repair)
+        return await verify_store(
+            store, session, rebuild=rebuild, repair=repair, selection=selection, tell=progress.tell
+        )
 
 
-async def verify_store(
-    store: Store, session: str | None = None, *, rebuild: bool = False, repair: bool = False
-) -> VerifyReport:
-    """Verifies one session, or all of them and that no snapshot stands outside of them.
-
-    With ``rebuild``, what is derived from the records is made again from the streams, too: read models, lists, open
-    sets, inboxes. With ``repair`` it is also written where it differs.
+def read_since(text: str, now_ms: int) -> int:
+    """A time in ms, written as RFC 3339 (``2026-01-31T12:00:00Z``) or as how long ago it was (``24h``).
 
     Raises:
-        NotFound: there is no such session.
-        StoreUnavailable: the store does not answer.
+        InvalidInput: it is neither.
     """
-    walk = Walk(store, rebuild or repair, repair)
-    if session is not None:
-        await walk.verify(session)
-        if not walk.report.sessions:
-            raise NotFound("session", session)
-        return walk.report
-    inventory = await store.inspection.list_entities()
-    sessions = {ref.id for ref in inventory if ref.kind is EntityKind.SESSION}
-    archived = await walk.list_archived()
-    for name in sorted(sessions.union(archived)):
-        await walk.verify(name)
-    await walk.verify_strays(inventory)
-    if walk.rebuild:
-        await walk.verify_rows()
-    return walk.report
-
-
-@dataclass(slots=True)
-class Walk:
-    """One way through a store: what was found, and which entities the replays gave."""
-
-    store: Store
-    rebuild: bool = False
-    repair: bool = False
-    report: VerifyReport = field(default_factory=VerifyReport)
-    seen: set[str] = field(default_factory=set[str])
-    trimmed: set[str] = field(default_factory=set[str])
-    replayed: set[EntityRef] = field(default_factory=set[EntityRef])
-
-    async def list_archived(self) -> list[str]:
-        """Sessions that stand in the archive; a segment that cannot be read is a problem."""
-        found = list[str]()
-        for shard in ALL_SHARDS:
-            for segment in await self.store.archive.list_segments(shard):
-                try:
-                    found += await self.store.archive.list_archived(shard, segment)
-                except ArchiveDamaged as error:
-                    problem = Problem("archive", "no session", segment.sha256, error.reason)
-                    self.report.problems.append(problem)
-        self.report.archived = len(found)
-        return found
-
-    async def verify(self, session: str) -> None:
-        """Verifies a session, if there is such a stream."""
-        self.seen.add(session)
-        try:
-            look = await look_at(self.store.log, session) if read_shard(session) else None
-        except ArchiveDamaged as error:
-            self.report.problems.append(Problem("archive", session, session, error.reason))
-            return
-        if look is None:
-            return
-        report = self.report
-        report.sessions += 1
-        count_events(look.events, report)
-        report.problems += [*look.problems, *check_chain(session, look.head, look.entries)]
-        self.replayed |= look.states.keys()
-        if not look.is_whole:
-            self.trimmed.add(session)
-            report.trimmed += 1
-            return
-        report.problems += compare_all(look, report)
-        report.problems += await find_undriven(self.store, look)
-        report.problems += await find_missing_content(self.store, look)
-        if self.rebuild:
-            report.problems += await self._rebuild(session)
-            report.rebuilt += 1
-
-    async def verify_rows(self) -> None:
-        """Rows of lists and inboxes that name what is not: no session of theirs tells of them."""
-        for stray in await find_stray_rows(self.store):
-            if not self.repair:
-                self.report.problems.append(stray.problem)
-                continue
-            await repair_stray(self.store, stray)
-            is_left = await still_strays(self.store, stray)
-            told = self.report.problems if is_left else self.report.repaired
-            told.append(stray.problem)
-
-    async def _rebuild(self, session: str) -> list[Problem]:
-        """Differences that are there while nothing is written to the session, and that were not repaired."""
-        if self.repair:
-            one = await repair_session(self.store, session)
-            self.report.repaired += [found for found in one.found if found not in one.left]
-            return [*one.left]
-        looks = 0
-        while True:
-            looks += 1
-            look = await look_at(self.store.log, session)
-            if look is None:
-                return []
-            found = await compare_rebuilt(self.store, look)
-            stream = StreamRef(StreamKind.SESSION, session)
-            if not found or looks == _LOOKS or await self.store.log.read_head(stream) == look.head:
-                return found
-
-    async def verify_strays(self, inventory: Iterable[EntityRef]) -> None:
-        """Snapshots that no replay gave: their session is trimmed, newer than the list, or nothing stands for them."""
-        refs = [ref for ref in inventory if ref not in self.replayed]
-        for first in range(0, len(refs), _AT_ONCE):
-            for loaded in await self.store.log.load(refs[first : first + _AT_ONCE]):
-                if loaded.snapshot:
-                    await self._verify_stray(loaded)
-
-    async def _verify_stray(self, loaded: Loaded) -> None:
-        session = _read_session(loaded)
-        if session not in self.seen:
-            await self.verify(session)
-        if loaded.ref in self.replayed or session in self.trimmed:
-            return
-        if loaded.ref.id != session:  # a session's own snapshot was compared with its stream
-            detail = "a snapshot without facts"
-            problem = Problem("stray", session or "no session", loaded.ref.id, detail)
-            self.report.problems.append(problem)
-
-
-def _read_session(loaded: Loaded) -> str:
     try:
-        record = read_loaded(loaded)
-    except InvalidInput:
-        return ""
-    if record is None:
-        return ""
-    if isinstance(record, Grants | EditedRules):
-        return loaded.ref.id
-    return record.scope.session_id if isinstance(record, ActionRecord) else record.session_id
+        return now_ms - parse_duration(text).ms
+    except ValueError:
+        pass
+    try:
+        return parse_ms(text)
+    except ValueError:
+        reason = f"{text!r} is neither a time, such as 2026-01-31T12:00:00Z, nor how long ago, such as 24h"
+        raise InvalidInput("since", reason) from None
+
+
+class _Progress:
+    """One line of a terminal, written over and over."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+        self._told_s = 0.0
+
+    def tell(self, done: int, of: int) -> None:
+        now_s = monotonic()
+        if self._is_shown and (now_s - self._told_s >= _LINE_S or done == of):
+            self._told_s = now_s
+            end = "\n" if done == of else ""
+            sys.stderr.write(f"\rverify: {done} of {of} sessions{end}")
+            sys.stderr.flush()

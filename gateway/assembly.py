@@ -442,6 +442,7 @@ def _make_duties(
             drivers=parts.dispatch,
             note_epoch=outages.note_epoch,
             count_archived=outages.metrics.count_archived,
+            count_verified=outages.metrics.count_verified,
         ),
         outages.log,
     )

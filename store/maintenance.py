@@ -15,10 +15,11 @@ from passerelle.core.ports.projections import PARTS
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.failures import retry
+from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_hash, as_int, as_ms, as_texts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import ClosingState
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Node, Nodes
 
 _SCAN_COUNT: Final = 1_000
+_CHANCE_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,28 @@ class RedisInspection:
             if (ref := keys.read_entity(name)) is not None:
                 found.add(ref)
         return list(found)
+
+    async def draw_sessions(
+        self, shards: Collection[Shard], count: int, draw: Callable[[int], int]
+    ) -> list[str]:
+        """``count`` sessions of these shards, each as likely as any other, or all of them; ``draw(bits)`` is chance.
+
+        Raises:
+            StoreUnavailable: a node does not answer.
+        """
+        wanted, seen, drawn = {shard.number for shard in shards}, 0, list[str]()
+        for node in self._nodes.all:
+            async for names in scan_keys(node, keys.EVERY_SESSION):
+                for name in names:
+                    if int(name[1:3], 16) not in wanted:
+                        continue
+                    seen += 1
+                    place = draw(_CHANCE_BITS) % seen
+                    if len(drawn) < count:
+                        drawn.append(name.decode())
+                    elif place < count:
+                        drawn[place] = name.decode()
+        return [name.rpartition(":")[2] for name in dict.fromkeys(drawn)]
 
     async def list_views(self) -> tuple[set[keys.OwnerList], set[str]]:
         """Every list of tasks that an owner has, and every owner with pending questions.

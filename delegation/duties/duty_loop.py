@@ -21,6 +21,7 @@ from passerelle.delegation.duties.segment_sweep import SegmentSweep
 from passerelle.delegation.duties.shard_watch import ShardWatch
 from passerelle.delegation.duties.tail_repair import NoDrivers, TailRepair
 from passerelle.delegation.duties.takeover import ADOPT, Adopt, LoseLink, TakeOver
+from passerelle.delegation.duties.verification_sweep import VerificationSweep
 from passerelle.delegation.duties.view_rebuild import REBUILD, ViewRebuild
 from passerelle.runtime.records.task_fields import LEASE
 
@@ -51,6 +52,7 @@ class Duties:
     sweep: ArchiveSweep
     inbox_sweep: InboxSweep
     segment_sweep: SegmentSweep
+    verification_sweep: VerificationSweep
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -119,6 +121,7 @@ class Duties:
             group.create_task(self.sweep.run(), name="archive")
             group.create_task(self.inbox_sweep.run(), name="inboxes")
             group.create_task(self.segment_sweep.run(), name="segments")
+            group.create_task(self.verification_sweep.run(), name="verification")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ class DutySettings:
     note_epoch: Callable[[Shard, int], None] | None = None
     """Told of a new epoch of a shard that the lease loop has seen; it comes back to ``TailRepair.note_epoch``."""
     count_archived: Callable[[str, int], None] = lambda _outcome, _sessions: None
+    count_verified: Callable[[str, int], None] = lambda _outcome, _sessions: None
 
 
 def make_duties(
@@ -242,6 +246,9 @@ def make_duties(
     segment_sweep = SegmentSweep(
         store.segment_cleanup, sweep.may_archive, lambda: keeper.duties, writes.read_ms, log
     )
+    verification_sweep = VerificationSweep(
+        store, lambda: keeper.duties, writes.ids.draw, log, settings.count_verified
+    )
     return Duties(
         keeper,
         due,
@@ -254,5 +261,6 @@ def make_duties(
         sweep,
         inbox_sweep,
         segment_sweep,
+        verification_sweep,
         log,
     )

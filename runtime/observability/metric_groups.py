@@ -110,6 +110,12 @@ class StoreMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.verified: Final = Counter(
+            "passerelle_verified_sessions",
+            "Sessions of the daily sample that were whole or damaged; looks that ended by an error (failed, fault).",
+            ["outcome"],
+            registry=registry,
+        )
         self.memory_share: Final = Gauge(
             "passerelle_store_memory_share",
             "Of its memory limit, what the fullest primary uses; 0 without a limit.",

@@ -81,6 +81,12 @@ class Metrics:
         if outcome != "archived":
             self.runtime_errors.labels("archive").inc()
 
+    def count_verified(self, outcome: str, sessions: int) -> None:
+        """Sessions that were verified, or a look that failed; that is an error of ours as well."""
+        self.store.verified.labels(outcome).inc(sessions)
+        if outcome in {"failed", "fault"}:
+            self.runtime_errors.labels("verify").inc()
+
     def count_delivery(self, kind: str, outcome: str) -> None:
         """What became of one try to deliver."""
         self.webhooks.deliveries.labels(kind, outcome).inc()

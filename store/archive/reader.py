@@ -6,6 +6,7 @@ Frames that were read last are kept, since whoever reads a task reads its events
 from __future__ import annotations
 
 import asyncio
+import heapq
 import zlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -29,6 +30,7 @@ _READS_AT_ONCE: Final = 8
 _KEPT_BYTES: Final = 1024 * 1024
 """Of frames as they are stored; parsed, they take up to ten times as much."""
 _TRIES: Final = 2
+_CHANCE_BITS: Final = 64
 
 
 class SegmentRef(NamedTuple):
@@ -111,6 +113,13 @@ class Archive:
             for segment in await self.list_segments(shard):
                 found += await self.list_archived(shard, segment)
         return found
+
+    async def draw_segments(
+        self, shards: Iterable[Shard], count: int, draw: Callable[[int], int]
+    ) -> list[tuple[Shard, SegmentRef]]:
+        """At most ``count`` segments of these shards; ``draw(bits)`` is chance. Raises as ``locate`` does."""
+        places = [(shard, one) for shard in shards for one in await self.list_segments(shard)]
+        return heapq.nsmallest(count, places, key=lambda _: draw(_CHANCE_BITS))
 
     async def list_segments(self, shard: Shard) -> list[SegmentRef]:
         """The segments of a shard, the oldest first."""

@@ -10,7 +10,7 @@ from typing import cast
 import orjson
 import pytest
 
-from passerelle.cli.verify import run_verify, verify_store
+from passerelle.cli.verify import run_verify
 from passerelle.core.batch import (
     Appended,
     Batch,
@@ -31,6 +31,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.verification.rebuild import find_difference
 from passerelle.delegation.verification.report import VerifyReport
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.store import keys

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from passerelle.channels.cursor_check import CursorHeld, verify
-from passerelle.cli.verify import verify_store
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.protocol.cursor import Cursor
 from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings

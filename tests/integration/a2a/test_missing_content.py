@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.delegation.verification.report import VerifyReport
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.records.long_content import MISSING
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.a2a.rig import Answer, run_rig

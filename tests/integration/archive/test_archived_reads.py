@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import Instance, Rig, open_rig

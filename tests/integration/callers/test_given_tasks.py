@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, cast
 import httpx
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.ids import parse_facade
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.delegation.verification.walk import verify_store
 from tests.integration.channels.test_connection import HELLO
 from tests.support.raw_channel import open_channel
 from tests.support.waiting import wait_until

@@ -12,13 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import shard_of
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.delegation.runs.dispatch import Dispatch
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
 from tests.support.engine import ask

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from passerelle.channels.services import parse_stream_name
-from passerelle.cli.verify import verify_store
 from passerelle.control import transfer as giving
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
@@ -28,6 +27,7 @@ from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.status import Status
+from passerelle.delegation.verification.walk import verify_store
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB
 from tests.support.waiting import wait_until

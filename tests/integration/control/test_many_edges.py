@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core import machine
 from passerelle.core.batch import Batch, EntityKind, EntityRef, Loaded
 from passerelle.core.task.edges import KEPT_EDGES
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_bytes
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.store import keys
 from tests.integration.control.stories import is_known
 from tests.support.desk import Desk

@@ -9,7 +9,6 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.control.read_models import LOOKED_AT
 from passerelle.core import machine
 from passerelle.core.batch import EntityKind, EntityRef
@@ -29,6 +28,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.json import Json, JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.rpc.table import CALLS
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store.retention import Archived, Trimmed

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.control import cancellation as cancelling
 from passerelle.core import machine
 from passerelle.core.batch import Batch
@@ -18,6 +17,7 @@ from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
+from passerelle.delegation.verification.walk import verify_store
 from tests.integration.control.stories import is_known
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until

@@ -7,7 +7,6 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.batch import Batch
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.events import Event
@@ -18,6 +17,7 @@ from passerelle.core.task.record import KEPT_ARTIFACTS
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs import artifacts
+from passerelle.delegation.verification.walk import verify_store
 from tests.support.desk import Desk
 from tests.support.house import House, task_of
 from tests.support.proof import SNAPSHOT_CAP

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from passerelle.a2a_mapping.members import object_at
-from passerelle.cli.verify import verify_store
 from passerelle.core.batch import (
     AppendResult,
     Batch,
@@ -51,6 +50,7 @@ from passerelle.delegation.runs.turn_templates import (
     render_sample,
 )
 from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest, Turns
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.peers.agent import AgentPeer
 from passerelle.runtime.records.places import draw_shard, list_places, place_context
 from passerelle.runtime.records.writes import Writes

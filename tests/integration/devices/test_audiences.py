@@ -6,8 +6,8 @@ import orjson
 import pytest
 import websockets
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import (
     ADA,

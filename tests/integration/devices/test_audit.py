@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
 from tests.support.paired_device import PairedDevice, sign_decision

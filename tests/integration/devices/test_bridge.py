@@ -9,9 +9,9 @@ import orjson
 import pytest
 import websockets
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import format_ms
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.common.clock import SystemClock
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, asks, bearer, make_answer, say

@@ -4,9 +4,9 @@ from typing import cast
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.ids import shard_of
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.store import keys
 from passerelle.store.pushes import HeldPush
 from tests.integration.callers.rig import Instance, Rig

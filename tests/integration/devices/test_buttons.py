@@ -8,9 +8,9 @@ from typing import cast
 import httpx
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.errors import CredentialExpired, Unauthenticated
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.devices.action_tokens import LIFE_MS, ActionTokens
 from passerelle.runtime.common.clock import StoppedClock, SystemIds
 from passerelle.runtime.common.sealer import make_sealer

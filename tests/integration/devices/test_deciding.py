@@ -4,8 +4,8 @@ from typing import cast
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import (
     ADA,

@@ -13,9 +13,9 @@ import orjson
 import pytest
 import websockets
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.common.clock import SystemClock
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, read, say

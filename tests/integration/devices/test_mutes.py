@@ -6,11 +6,11 @@ from typing import cast
 import httpx
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.due import DueRow
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import parse_ms
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.common.clock import SystemClock
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, read, say

@@ -7,9 +7,9 @@ import orjson
 import pytest
 import websockets
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.payloads.device import KeyAlgorithm
 from passerelle.core.session.device import CODE_MS
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.common.clock import SystemClock
 from tests.integration.callers.rig import Instance, Rig
 from tests.support.paired_device import Keys, PairedDevice

@@ -12,7 +12,6 @@ from typing import cast
 
 import pytest
 
-from passerelle.cli.verify import verify_store
 from passerelle.core.batch import EntityRef
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.index_changes import SESSIONS
@@ -21,6 +20,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import PARTS, IndexPart
 from passerelle.core.session import machine
 from passerelle.delegation.verification.report import DERIVED
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
 from passerelle.store.store import Store

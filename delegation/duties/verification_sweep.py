@@ -1,0 +1,128 @@
+"""The duty that verifies some sessions each day, so that damage is heard of before somebody looks for what is damaged.
+
+What is drawn stands in the engine or in the archive. A difference counts once it was there twice: of a session that is
+written to, what moves it on may stand in neither place for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ArchiveDamaged, PasserelleError
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.delegation.verification.report import Problem
+from passerelle.delegation.verification.walk import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.store.store import Store
+
+_FIRST_S: Final = 900.0
+_EVERY_S: Final = 24 * 3600.0
+_SAMPLE: Final = 64
+"""Sessions of the engine, and as many of the archive."""
+_PAUSE_S: Final = 0.25
+"""Between two sessions: callers are served meanwhile."""
+_AGAIN_S: Final = 30.0
+_CHANCE_BITS: Final = 64
+_MOST_EVENTS: Final = 2_000
+"""A longer session is replayed by the command alone: it would hold up callers for a tenth of a second and more."""
+
+
+@dataclass(slots=True)
+class VerificationSweep:
+    """Looks once a day, and a quarter of an hour after the start. ``count(outcome, sessions)`` is for the metrics."""
+
+    store: Store
+    duties: Callable[[], frozenset[Shard]]
+    draw: Callable[[int], int]
+    log: FilteringBoundLogger
+    count: Callable[[str, int], None]
+    first_s: float = _FIRST_S
+    every_s: float = _EVERY_S
+    sample: int = _SAMPLE
+    pause_s: float = _PAUSE_S
+    again_s: float = _AGAIN_S
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        await asyncio.sleep(self.first_s)
+        while True:
+            await self._look()
+            await asyncio.sleep(self.every_s)
+
+    async def _look(self) -> None:
+        try:
+            await self.sweep()
+        except PasserelleError as error:
+            self.count("failed", 1)
+            self.log.warning("verify.failed", reason=str(error))
+        except Exception:
+            self.count("fault", 1)
+            self.log.exception("verify.failed")
+
+    async def sweep(self) -> list[Problem]:
+        """Verifies a sample of the shards of this instance; returns what is wrong, which is logged as well.
+
+        Raises:
+            StoreUnavailable: the engine or the place of the archive does not answer.
+        """
+        problems = list[Problem]()
+        sessions = await self.store.inspection.draw_sessions(self.duties(), self.sample, self.draw)
+        sessions += await self._draw_archived(problems)
+        for session in sessions:
+            await asyncio.sleep(self.pause_s)
+            if not await self._is_short(session):
+                continue
+            found = await self._verify(session)
+            self.count("damaged" if found else "whole", 1)
+            problems += found
+        for one in problems:
+            self.log.error(
+                "verify.problem",
+                kind=one.kind,
+                session=one.session,
+                subject=one.subject,
+                detail=one.detail,
+            )
+        return problems
+
+    async def _draw_archived(self, problems: list[Problem]) -> list[str]:
+        """A session of each of some segments; one whose footer is damaged is a problem."""
+        archive, sessions = self.store.archive, list[str]()
+        for shard, segment in await archive.draw_segments(self.duties(), self.sample, self.draw):
+            try:
+                names = await archive.list_archived(shard, segment)
+            except ArchiveDamaged as error:
+                self.count("damaged", 1)
+                problems.append(Problem("archive", "no session", segment.sha256, error.reason))
+                continue
+            if names:
+                sessions.append(names[self.draw(_CHANCE_BITS) % len(names)])
+        return sessions
+
+    async def _is_short(self, session: str) -> bool:
+        try:
+            head = await self.store.log.read_head(StreamRef(StreamKind.SESSION, session))
+        except ArchiveDamaged:
+            return True  # to be named by the verification
+        return head is not None and head.sequence <= _MOST_EVENTS
+
+    async def _verify(self, session: str) -> list[Problem]:
+        found = await self._list_problems(session)
+        if not found:
+            return []
+        await asyncio.sleep(self.again_s)
+        again = {(one.kind, one.subject) for one in await self._list_problems(session)}
+        return [one for one in found if (one.kind, one.subject) in again]
+
+    async def _list_problems(self, session: str) -> list[Problem]:
+        walk = Walk(self.store)
+        await walk.verify(session)
+        return walk.report.problems

@@ -1,0 +1,79 @@
+"""Which sessions are verified where not all are: some that are drawn, or those in which something happened lately."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ArchiveDamaged, InvalidInput
+from passerelle.core.events import decode_event
+from passerelle.core.ids import read_shard
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.times import parse_ms
+from passerelle.runtime.common.concurrency import join_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from passerelle.core.ports.log import EventLog
+
+_AT_ONCE: Final = 64
+_BITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """``sample`` of them at most, and only those with an event at or after ``since_ms``; None: no such bound.
+
+    ``draw(bits)`` gives the chance of a sample.
+    """
+
+    sample: int | None = None
+    since_ms: int | None = None
+    draw: Callable[[int], int] | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return self.sample is None and self.since_ms is None
+
+
+ALL: Final = Selection()
+
+
+async def choose(log: EventLog, sessions: Iterable[str], selection: Selection) -> list[str]:
+    """Those of the sessions that are chosen, by their ids. One whose last event cannot be read is.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    names = sorted(sessions)
+    if selection.since_ms is not None:
+        names = await _list_since(log, names, selection.since_ms)
+    draw = selection.draw
+    if selection.sample is None or draw is None:
+        return names
+    return sorted(heapq.nsmallest(selection.sample, names, key=lambda _name: draw(_BITS)))
+
+
+async def _list_since(log: EventLog, names: list[str], since_ms: int) -> list[str]:
+    found = list[str]()
+    for first in range(0, len(names), _AT_ONCE):
+        part = names[first : first + _AT_ONCE]
+        times = await join_all(_read_last_ms(log, name) for name in part)
+        told = zip(part, times, strict=True)
+        found += [name for name, at_ms in told if at_ms is None or at_ms >= since_ms]
+    return found
+
+
+async def _read_last_ms(log: EventLog, session: str) -> int | None:
+    if read_shard(session) is None:
+        return None
+    stream = StreamRef(StreamKind.SESSION, session)
+    try:
+        head = await log.read_head(stream)
+        page = await log.read_page(stream, head.sequence - 1, 1) if head else []
+        return parse_ms(decode_event(page[0].data).timestamp) if page else None
+    except (ArchiveDamaged, InvalidInput, ValueError):
+        return None
