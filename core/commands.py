@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 from pydantic import Field
 
 from passerelle.core.approval.requests import GetAudit, MuteMinutes
+from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetBundle
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.session.device_requests import (
@@ -146,6 +147,7 @@ OtherCommand: TypeAlias = (
     | LinkRequest
     | DeviceRequest
     | PolicyRequest
+    | ExportBundle
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
 
@@ -323,6 +325,7 @@ Query: TypeAlias = (
     | ListStreamWebhooks
     | DeviceQuery
     | GetAudit
+    | GetBundle
     | PolicyQuery
 )
 
@@ -394,6 +397,7 @@ Result: TypeAlias = (
     | LinkAnswer
     | DeviceAnswer
     | PolicyAnswer
+    | BundleExported
 )
 
 

@@ -35,6 +35,7 @@ from passerelle.gateway.settings.values import (
     list_bounds,
     list_prices,
     list_quotas,
+    load_evidence_signer,
     load_signer,
     load_webhooks,
     make_peer_configs,
@@ -146,6 +147,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             replace(
                 _list_dependencies(settings, store, hub, peers, outages, spending, terms, late),
                 push_sender=pushes,
+                evidence_signer=load_evidence_signer(data_dir, signer),
             ),
             _load_webhooks(settings, data_dir, signer, outages),
         )

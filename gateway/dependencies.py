@@ -30,6 +30,7 @@ from passerelle.permission_bridge.hooks.caller import HookCaller
 from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
 from passerelle.permission_bridge.hooks.hooks import Hooks
 from passerelle.runtime.common.clock import SystemClock
+from passerelle.runtime.common.signatures import Signer
 from passerelle.runtime.records.contents import Contents
 from passerelle.runtime.records.inbox_arrivals import InboxArrivals
 from passerelle.runtime.records.ownership import Ownership
@@ -110,6 +111,8 @@ class Dependencies:
     """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
     machine: Clock = field(default_factory=SystemClock)
     """Time of this machine: what others judge by their own, such as signatures."""
+    evidence_signer: Signer = field(default_factory=lambda: Signer(()))
+    """Signs bundles of facts."""
     find_entrance: Callable[[], Entrance] = Entrance
     """Where devices come in."""
 

@@ -41,6 +41,7 @@ from passerelle.core.commands import (
     SetPushConfig,
 )
 from passerelle.core.errors import Forbidden
+from passerelle.core.evidence.requests import ExportBundle, GetBundle
 from passerelle.core.policy.requests import (
     AskPermission,
     EvaluatePermission,
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from passerelle.control.creation import Creating
     from passerelle.control.device_streams import ChannelNotices, DeviceStreams
     from passerelle.control.edges import Linking
+    from passerelle.control.evidence import Exporting
     from passerelle.control.interruption import Interrupting
     from passerelle.control.outputs import Outputs
     from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
@@ -161,6 +163,7 @@ class TaskHandlers:
     linking: Linking
     sessions: Sessions
     interrupting: Interrupting
+    exporting: Exporting
 
     def register(self, handlers: Handlers) -> None:
         """Adds them."""
@@ -181,6 +184,8 @@ class TaskHandlers:
         handlers.on_command(DescribeSession, self.sessions.describe)
         handlers.on_repeatable(InterruptTurn, self.interrupting.interrupt)
         handlers.on_repeatable(ResumeThread, self.interrupting.resume)
+        handlers.on_repeatable(ExportBundle, self.exporting.export)
+        handlers.on_query(GetBundle, self.exporting.read)
         handlers.on_query(GetTask, self.reads.read)
         handlers.on_query(GetRecord, self.reads.read_record)
         handlers.on_query(ListTasks, self.listing.list_tasks)

@@ -12,6 +12,8 @@ from passerelle.control.closure import Finishing
 from passerelle.control.creation import Creating, Preparing
 from passerelle.control.device_streams import ChannelNotices, DeviceStreams
 from passerelle.control.edges import Linking
+from passerelle.control.evidence import Exporting
+from passerelle.control.evidence_facts import EvidenceReader
 from passerelle.control.handlers import Handlers
 from passerelle.control.interruption import Interrupting
 from passerelle.control.messages import Messages
@@ -289,6 +291,12 @@ def _make_task_handlers(
         linking=Linking(changes),
         sessions=Sessions(records),
         interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
+        exporting=Exporting(
+            changes,
+            EvidenceReader(writes, ownership, services.lists),
+            store.blobs,
+            deps.evidence_signer,
+        ),
     )
 
 

@@ -23,7 +23,11 @@ class Repair:
 
 @record
 class EvidenceChanged:
-    """A bundle was exported, or one from elsewhere seen; ``covers`` is the last sequence in it (EVC-15)."""
+    """A bundle was exported, or one from elsewhere seen; ``first`` and ``covers`` are its range of sequences (EVC-15).
+
+    ``sha256`` is that of its manifest. ``proof`` is what the chain of the stream says of the facts in it, ``traces``
+    are those that they are parts of, ``notes`` what is missing in it or open.
+    """
 
     type: ClassVar = EventType.EVIDENCE_CHANGED
     evidence_id: str
@@ -33,6 +37,10 @@ class EvidenceChanged:
     subject: str
     sha256: str
     covers: int
+    first: int = 1
+    proof: Literal["whole", "trimmed", "broken"] = "whole"
+    traces: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @record

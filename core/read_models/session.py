@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
+from passerelle.core.read_models.evidence import EvidenceSummary, show_evidence
 from passerelle.core.read_models.history import HistoryWindow
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.session.machine import SessionRecord
@@ -43,6 +44,7 @@ class SessionSnapshot:
     labels: dict[str, str] = field(default_factory=dict[str, str])
     open_tasks: tuple[str, ...] = ()
     open_actions: tuple[str, ...] = ()
+    evidence_summary: EvidenceSummary = field(default_factory=EvidenceSummary)
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
@@ -76,6 +78,7 @@ def show_session(
         labels=session.labels,
         open_tasks=tuple(name for name in still_open if name.startswith("task_")),
         open_actions=tuple(name for name in still_open if not name.startswith("task_")),
+        evidence_summary=show_evidence(session.bundles or ()),
         marks=marks,
     )
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
+from passerelle.core.evidence.record import KEPT_BUNDLES, REF, ExportedBundle
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
+from passerelle.core.payloads.history import EvidenceChanged
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.wire.record import change, record
 
@@ -47,6 +49,8 @@ class SessionRecord:
     thread_count: int = 0
     given: tuple[str, ...] = ()
     """Its tasks that are somebody else's by now: what the stream says of them is not for the owner of the session."""
+    bundles: tuple[ExportedBundle, ...] | None = None
+    """The newest that were exported of it, but for those of tasks that are somebody else's; None: nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
 
 
 FOLDED: Final[frozenset[type]] = frozenset(
-    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated}
+    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated, EvidenceChanged}
 )
 
 
@@ -137,6 +141,8 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             threads=(*state.threads, thread)[-_LISTED_THREADS:],
             thread_count=state.thread_count + 1,
         )
+    if isinstance(payload, EvidenceChanged):
+        return moved if event.fact.scope.task_id in state.given else _keep_bundle(moved, event)
     if isinstance(payload, TaskUpdated) and payload.new_owner is not None:
         task = event.fact.scope.task_id or ""
         others = tuple(one for one in state.given if one != task)
@@ -144,3 +150,26 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             moved, given=others if payload.new_owner == state.principal else (*others, task)
         )
     return state
+
+
+def _keep_bundle(state: SessionRecord, event: Event) -> SessionRecord:
+    said, ref = event.fact.payload, event.fact.refs.get(REF)
+    if not isinstance(said, EvidenceChanged) or ref is None:
+        return state
+    bundle = ExportedBundle(
+        evidence_id=said.evidence_id,
+        kind=said.kind,
+        scope=said.scope,
+        subject=said.subject,
+        first=said.first,
+        covers=said.covers,
+        sha256=said.sha256,
+        blob=ref.blob or "",
+        size=ref.size or 0,
+        proof=said.proof,
+        at=event.timestamp,
+        traces=said.traces,
+        notes=said.notes,
+    )
+    others = tuple(one for one in state.bundles or () if one.evidence_id != said.evidence_id)
+    return change(state, bundles=(*others, bundle)[-KEPT_BUNDLES:])

@@ -42,6 +42,7 @@ from passerelle.core.errors import (
     PeerUnavailable,
     UnknownMethod,
 )
+from passerelle.core.evidence.requests import BundleExported
 from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session.device_requests import (
@@ -59,6 +60,7 @@ from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
 from passerelle.gateway.rpc.forms import (
     ActionParams,
     CancelAnswer,
@@ -151,7 +153,15 @@ _ROWS: Final = (
 )
 CALLS: Final[Mapping[str, MethodRow]] = {
     row.name: row
-    for row in (*_ROWS, *TASK_ROWS, *SESSION_ROWS, *MODEL_ROWS, *DEVICE_ROWS, *POLICY_ROWS)
+    for row in (
+        *_ROWS,
+        *TASK_ROWS,
+        *SESSION_ROWS,
+        *MODEL_ROWS,
+        *DEVICE_ROWS,
+        *POLICY_ROWS,
+        *EVIDENCE_ROWS,
+    )
 }
 
 
@@ -273,6 +283,7 @@ def render_result(result: Result) -> JsonObject:
             | SeenNoted()
             | ReturnOwed()
             | PeerMuted()
+            | BundleExported()
         ):
             return to_wire(result)
         case PushConfigSet():

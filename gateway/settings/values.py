@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
@@ -36,7 +36,13 @@ from passerelle.peers.signatures import CardTrust
 from passerelle.runtime.common.private_file import load_or_mint
 from passerelle.runtime.common.sealer import KEY_FILE, SETTING, make_sealer, mint_key, read_keys
 from passerelle.runtime.common.secret import Secret
-from passerelle.runtime.common.signatures import JWKS_PATH, Signer, load_signing_key
+from passerelle.runtime.common.signatures import (
+    JWKS_PATH,
+    Signer,
+    load_signing_key,
+    mint_signing_key,
+    read_signing_key,
+)
 from passerelle.runtime.limits.bounds import Bounds
 from passerelle.webhooks.addresses import WebhookRules
 from passerelle.webhooks.push import Authority
@@ -260,6 +266,23 @@ def load_signer(settings: Settings) -> Signer | None:
             raise ConfigInvalid(f"signing.keys.{index}.file", f"holds the key {key.kid} again")
     jku = f"{settings.public_url}{JWKS_PATH}" if settings.public_url else None
     return Signer(keys, jku)
+
+
+EVIDENCE_KEY: Final = "evidence-key"
+"""The file in the data directory that holds the key of evidence, where none is configured."""
+
+
+def load_evidence_signer(data_dir: Path, signer: Signer | None) -> Signer:
+    """What signs evidence: the configured keys, or else one of this data directory, which is made with the first start.
+
+    Raises:
+        ConfigInvalid: the file cannot be made, read or trusted.
+    """
+    if signer is not None and any(key.signs for key in signer.keys):
+        return signer
+    path = data_dir / EVIDENCE_KEY
+    kept = load_or_mint(path, lambda: mint_signing_key("EdDSA").get_secret_value().strip())
+    return Signer((read_signing_key(Secret(kept.text), str(path)),))
 
 
 def load_webhooks(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.evidence.record import KEPT_BUNDLES
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.approval import ActionRequired, ActionResolved
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
+from passerelle.core.payloads.history import EvidenceChanged
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.task.folds.changes import Folds, take_step
 from passerelle.core.task.record import KEPT_ARTIFACTS, ArtifactRef, Edge, TaskRecord
@@ -142,6 +144,12 @@ def _turn_ended(state: TaskRecord, payload: TurnCompleted | TurnFailed, event: E
     return change(state, open_turns=tuple(turn for turn in state.open_turns if turn != ended))
 
 
+def _evidence(state: TaskRecord, payload: EvidenceChanged, event: Event) -> TaskRecord:
+    del event
+    others = tuple(one for one in state.evidence_refs if one != payload.evidence_id)
+    return change(state, evidence_refs=(*others, payload.evidence_id)[-KEPT_BUNDLES:])
+
+
 FOLDS: Final[Folds] = {
     say.TaskDelegated: _delegated,
     say.TaskDependencyUpdated: _dependency,
@@ -151,4 +159,5 @@ FOLDS: Final[Folds] = {
     TurnSubmitted: _turn_submitted,
     TurnCompleted: _turn_ended,
     TurnFailed: _turn_ended,
+    EvidenceChanged: _evidence,
 }

@@ -44,6 +44,7 @@ IDS: Final = frozenset(
     {
         *("taskId", "sessionId", "contextId", "threadId", "turnId", "actionId", "parentTaskId"),
         *("grantId", "deviceId", "webhookId", "delivery", "stream", "target", "device"),
+        "evidenceId",
     }
 )
 LAWFUL: Final[dict[str, dict[str, Json]]] = {

@@ -40,6 +40,8 @@ UNREPEATED: Final = frozenset(
         *("mute_peer", "unmute_peer"),
         # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
         *("ask_permission", "use_permission", "withdraw_permission", "resolve_permission"),
+        # What has not changed since is the same export: evidence/test_exports.py.
+        *("export_evidence", "export_replay", "export_review"),
     }
 )
 

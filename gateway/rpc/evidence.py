@@ -1,0 +1,47 @@
+"""The calls about evidence: bundles of facts are made, recorded, and read in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.evidence.requests import (
+    BundleContent,
+    BundleExported,
+    ExportBundle,
+    ExportParams,
+    GetBundle,
+)
+from passerelle.core.principal import AccessScope
+from passerelle.runtime.common.calls import MethodRow
+
+if TYPE_CHECKING:
+    from passerelle.core.evidence.record import BundleKind
+
+_AUDIT: Final = (AccessScope.READ_AUDIT,)
+
+
+def _export(kind: BundleKind, summary: str) -> MethodRow:
+    return MethodRow(
+        f"export_{kind}",
+        summary,
+        _AUDIT,
+        ExportParams,
+        lambda params, _: ExportBundle(kind, params),
+        BundleExported,
+    )
+
+
+EVIDENCE_ROWS: Final[Sequence[MethodRow]] = (
+    _export("evidence", "Make a bundle of facts that can be checked elsewhere"),
+    _export("replay", "The same of what is needed to do it again"),
+    _export("review", "The same of what the facts say in sentences, and leave open"),
+    MethodRow(
+        "get_evidence",
+        "A bundle as it was exported, part by part",
+        _AUDIT,
+        GetBundle,
+        lambda params, _: params,
+        model=BundleContent,
+    ),
+)

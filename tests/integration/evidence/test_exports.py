@@ -1,0 +1,305 @@
+"""Exports of a whole gateway: what is in them, where they are named, and that the same is the same."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from passerelle.gateway.auth.keys import hash_key
+from passerelle.runtime.common.secret import Secret
+from tests.integration.devices.asking import ADA, BOB, PEOPLE, bearer
+from tests.integration.evidence.exporting import (
+    PATHS,
+    approve,
+    export,
+    leave,
+    list_scopes,
+    refuse,
+)
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from passerelle.core.wire.json import JsonObject
+    from tests.integration.callers.rig import Instance, Rig
+
+pytestmark = pytest.mark.anyio
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+HALF = hash_key(Secret("ada-key"))
+CARL = {"name": "carl", "kind": "person", "scopes": ["a2a:call", "tasks:read"]}
+
+
+async def read(at: Instance, path: str, who: str = "ada") -> dict[str, Any]:
+    answer = await at.http.get(path, headers=bearer(who))
+    assert answer.status_code == 200, answer.text
+    return cast("dict[str, Any]", answer.json())
+
+
+async def settle(at: Instance, session: str, task: object) -> int:
+    """The last sequence of a session whose task has ended, and of which nothing more is said."""
+    heads: list[int] = []
+
+    async def rests() -> bool:
+        shown = await read(at, f"/v1/tasks/{task}")
+        heads.append(len(await at.read_session(session)))
+        return shown["status"] == "completed" and len(heads) > 3 and len({*heads[-3:]}) == 1
+
+    await wait_until(rests, 20, "the task is completed, and its session rests")
+    return heads[-1]
+
+
+@pytest.mark.requirement("ID-12", "EVC-15", "CMD-20", "CMD-26", "GR-9", "SNAP-8", "TR-18")
+async def test_each_export_is_a_fact_with_an_edge_and_a_reference(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    headers = {**bearer("ada"), "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": at.message("hello")}
+    sent = await at.http.post("/agents/echo", json=body, headers=headers)
+    task = sent.json()["result"]["task"]["id"]
+    session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
+    made = {kind: (await export(at, kind, {"taskId": task})).told for kind in PATHS}
+    ids = [told["evidenceId"] for told in made.values()]
+    facts = [one for one in await at.read_session(session) if one["type"] == "evidence.changed"]
+    assert [one["payload"]["evidenceId"] for one in facts] == ids
+    assert [one["payload"]["kind"] for one in facts] == [*PATHS]
+    assert [one["refs"]["evidence"]["blob"] for one in facts] == [
+        told["blob"] for told in made.values()
+    ]
+    assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == ids
+    assert (await read(at, f"/v1/tasks/{task}/summary"))["evidenceRefs"] == ids
+    edges = [one["edge"] for one in (await read(at, f"/v1/tasks/{task}/graph"))["edges"]]
+    assert [one["target"] for one in edges if one["kind"] == "evidence"] == ids
+    summary = (await read(at, f"/v1/sessions/{session}"))["evidenceSummary"]
+    assert [*summary["evidence"], *summary["replays"], *summary["reviews"]] == ids
+    assert summary["traces"] == [TRACE]
+    assert summary["proofs"] == dict.fromkeys(ids, "whole")
+    assert summary["marks"] == {}
+
+
+@pytest.mark.requirement("SNAP-8")
+async def test_summary_notes_what_a_review_leaves_open(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    task = (await at.send("ada-key", "ask Which one?")).json()["result"]["task"]["id"]
+    session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
+    empty = (await read(at, f"/v1/sessions/{session}"))["evidenceSummary"]
+    assert empty["marks"]["evidence"]["state"] == "not_applicable"
+    review = await export(at, "review", {"sessionId": session})
+    summary = (await read(at, f"/v1/sessions/{session}"))["evidenceSummary"]
+    notes = summary["notes"][review.told["evidenceId"]]
+    assert f"no fact says how task {task} ended" in notes
+    assert notes == review.told["notes"]
+
+
+@pytest.mark.requirement("CMD-20", "CMD-26")
+async def test_the_same_scope_at_the_same_sequence_has_the_same_hash(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view, _ = await approve(at)
+    session = str(view["sessionId"])
+    last = await settle(at, session, view["taskId"])
+    first = {
+        (kind, place): await export(at, kind, scope)
+        for kind in PATHS
+        for place, scope in enumerate(list_scopes(view))
+    }
+    stored = len(await at.read_session(session))
+    elsewhere = await rig.start(clients=[ADA])
+    for (kind, place), bundle in first.items():
+        scope = list_scopes(view)[place]
+        again_at: list[tuple[Instance, JsonObject]] = [
+            (at, {}),
+            (at, {"through": last}),
+            (elsewhere, {}),
+        ]
+        for instance, through in again_at:
+            again = await export(instance, kind, scope | through)
+            assert again.told == {**bundle.told, "repeated": True}
+            assert again.content == bundle.content
+    assert len(await at.read_session(session)) == stored
+    # The two ways to name a turn are one; every other scope has an id of its own.
+    assert len({bundle.told["evidenceId"] for bundle in first.values()}) == 12
+    for bundle in first.values():
+        assert bundle.told["sha256"] == hashlib.sha256(bundle.lines[0]).hexdigest()
+        assert bundle.told["blob"] == hashlib.sha256(bundle.content).hexdigest()
+
+
+@pytest.mark.requirement("CMD-20")
+async def test_an_export_is_the_same_once_its_session_stands_in_the_archive(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view, _ = await approve(at)
+    session = str(view["sessionId"])
+    last = await settle(at, session, view["taskId"])
+    before = [await export(at, kind, {"taskId": view["taskId"]}) for kind in PATHS]
+    assert session in await leave(rig)
+    other = await rig.start(clients=[ADA])
+    after = [await export(other, kind, {"taskId": view["taskId"]}) for kind in PATHS]
+    assert [one.content for one in after] == [one.content for one in before]
+    assert session not in rig.list_sessions()
+    # What nobody has exported before is recorded, and so the session comes back.
+    fresh = await export(other, "evidence", {"sessionId": session, "through": last})
+    assert session in rig.list_sessions()
+    assert fresh.told["covers"] == before[0].told["covers"] == last
+
+
+@pytest.mark.requirement("VAL-10", "CMD-20", "OBJ-10", "PRS-11")
+async def test_ids_and_hashes_are_those_of_read_models_and_of_the_audit(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view, _ = await approve(at)
+    session, task = str(view["sessionId"]), view["taskId"]
+    await settle(at, session, task)
+    bundle = await export(at, "evidence", {"sessionId": session})
+    facts = bundle.list("fact")
+    assert facts == (await at.read_session(session))[: len(facts)]
+    shown = await read(at, f"/v1/tasks/{task}")
+    audited = await read(at, f"/v1/audit?actionId={view['actionId']}")
+    entries = bundle.manifest["entries"]
+    hashes = {one["id"]: one["sha256"] for one in entries if one["kind"] == "fact"}
+    assert audited["facts"]
+    for fact in audited["facts"]:
+        assert hashes[fact["fact"]["eventId"]] == fact["sha256"]
+    assert bundle.manifest["chain"]["epoch"] == audited["proof"]["epoch"]
+    for name, known in (
+        ("taskId", {str(task)}),
+        ("turnId", {shown["turnId"]}),
+        ("threadId", {shown["threadId"]}),
+        ("runId", {one["runId"] for one in shown["attempts"]}),
+        ("actionId", {str(view["actionId"])}),
+    ):
+        assert {fact[name] for fact in facts if name in fact} == known
+    artifacts = {one["artifactId"]: one["sha256"] for one in shown["artifacts"]}
+    named = {one["name"]: one["sha256"] for one in bundle.manifest["files"] if one["of"] == "parts"}
+    assert named == artifacts
+
+
+@pytest.mark.requirement("CMD-20")
+async def test_a_replay_names_what_came_in_and_nothing_that_came_out(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view, _ = await approve(at)
+    await settle(at, str(view["sessionId"]), view["taskId"])
+    bundle = await export(at, "replay", {"taskId": view["taskId"]})
+    facts = {fact["eventId"]: fact for fact in bundle.list("fact")}
+    steps = bundle.list("step")
+    assert [step["number"] for step in steps] == [*range(1, len(steps) + 1)]
+    assert [step["event"] for step in steps] == [*facts]
+    acts = [step["act"] for step in steps]
+    assert [act for act in acts if act != "judge"] == ["create", "send", "attempt", "ask", "answer"]
+    (sent,) = [facts[step["event"]] for step in steps if step["act"] == "send"]
+    assert sent["payload"]["message"]["parts"][0]["text"].startswith("ask-data")
+    (answered,) = [facts[step["event"]] for step in steps if step["act"] == "answer"]
+    assert answered["payload"]["decision"]["optionId"] == "yes"
+    assert not [fact for fact in facts.values() if fact["type"].startswith(("run.", "artifact."))]
+
+
+@pytest.mark.requirement("CMD-26", "ID-15")
+async def test_a_review_says_what_facts_say_and_has_no_word_of_its_own(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view, _ = await approve(at)
+    await settle(at, str(view["sessionId"]), view["taskId"])
+    evidence = await export(at, "evidence", {"taskId": view["taskId"]})
+    review = await export(at, "review", {"taskId": view["taskId"]})
+    facts = {fact["eventId"]: fact for fact in evidence.list("fact")}
+    statements = review.list("statement")
+    assert review.manifest["evidence"] == evidence.told["evidenceId"]
+    assert statements[0]["evidence"] == evidence.told["evidenceId"]
+    for one in statements[1:]:
+        (event,) = one["events"]
+        assert one["text"].startswith(f"{facts[event]['timestamp']}: ")
+        if "recorded is" in one["text"]:
+            assert one["text"].endswith(facts[event]["type"])
+    assert review.list("question") == []
+    for bundle in (evidence, review):
+        own = [bundle.manifest, *bundle.list("statement"), *bundle.list("device")]
+        assert not [name for one in own for name in one if name in {"status", "verdict", "state"}]
+
+
+async def test_a_review_alone_exports_its_evidence_as_well(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    task = (await at.send("ada-key")).json()["result"]["task"]["id"]
+    review = await export(at, "review", {"taskId": task})
+    kept = (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"]
+    assert kept == [review.manifest["evidence"], review.told["evidenceId"]]
+
+
+@pytest.mark.requirement("CMD-20")
+async def test_what_cannot_be_exported_names_the_field_and_writes_nothing(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA, BOB, CARL])
+    task = (await at.send("ada-key")).json()["result"]["task"]["id"]
+    session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
+    await settle(at, session, task)
+    stored = len(await at.read_session(session))
+    bad: list[tuple[JsonObject, str]] = [
+        ({}, "sessionId"),
+        ({"sessionId": session, "taskId": task}, "sessionId"),
+        ({"taskId": task, "turnId": "turn_1"}, "turnId"),
+        ({"taskId": task, "through": 0}, "through"),
+        ({"taskId": task, "through": 1}, "through"),
+        ({"sessionId": session, "turnId": "turn_1"}, "through"),
+        ({"taskId": task, "form": "pdf"}, "form"),
+    ]
+    for of, field in bad:
+        problem = await refuse(at, of)
+        assert problem["status"] == 400, problem
+        assert field in problem["detail"], problem
+    others: list[JsonObject] = [{"taskId": task}, {"sessionId": session}, {"threadId": "th_none"}]
+    for of in others:
+        assert (await refuse(at, of, "bob"))["status"] == 404
+        assert (await refuse(at, of, "carl"))["status"] == 403
+    unknown = await at.http.get(f"/v1/evidence/evd_1?sessionId={session}", headers=bearer("ada"))
+    assert unknown.status_code == 404
+    nowhere = await at.http.get("/v1/evidence/evd_1", headers=bearer("ada"))
+    assert (nowhere.status_code, nowhere.json()["detail"]) == (
+        400,
+        "sessionId: sessionId or taskId is required",
+    )
+    assert len(await at.read_session(session)) == stored
+
+
+@pytest.mark.requirement("CMD-20")
+async def test_a_task_that_was_given_away_is_exported_by_its_new_owner_alone(rig: Rig) -> None:
+    at = await rig.start(clients=[{**ADA, "scopes": [*PEOPLE, "tasks:write"]}, BOB])
+    kept = (await at.send("ada-key")).json()["result"]["task"]
+    session = (await read(at, f"/v1/tasks/{kept['id']}"))["sessionId"]
+    made = await at.http.post(
+        "/v1/tasks",
+        json={"agent": "echo", "objective": "count boats", "sessionId": session},
+        headers={**bearer("ada"), "Idempotency-Key": "make"},
+    )
+    given = made.json()["task"]["taskId"]
+    handed = await at.http.post(
+        f"/v1/tasks/{given}/give",
+        json={"owner": "bob"},
+        headers={**bearer("ada"), "Idempotency-Key": "give"},
+    )
+    assert handed.status_code == 200, handed.text
+    named = await at.http.patch(
+        f"/v1/sessions/{session}",
+        json={"title": "boats"},
+        headers={**bearer("ada"), "Idempotency-Key": "name"},
+    )
+    assert named.status_code == 200, named.text
+    before = await export(at, "evidence", {"sessionId": session})
+    assert {one.get("taskId") for one in before.list("fact")} == {None, kept["id"]}
+    assert before.list("omitted")
+    assert (await refuse(at, {"taskId": given}))["status"] == 404
+    told = await export(at, "evidence", {"taskId": given}, "bob")
+    assert {one.get("taskId") for one in told.list("fact")} == {given}
+    # That he did so is not for the owner of the session.
+    summary = (await read(at, f"/v1/sessions/{session}"))["evidenceSummary"]
+    assert summary["evidence"] == [before.told["evidenceId"]]
+    place = f"/v1/evidence/{told.told['evidenceId']}?sessionId={session}"
+    assert (await at.http.get(place, headers=bearer("ada"))).status_code == 404
+    again = await export(at, "evidence", {"sessionId": session})
+    assert given.encode() not in b"".join(again.lines)
+
+
+@pytest.mark.requirement("CMD-20")
+async def test_a_narrowed_credential_exports_what_it_may_read(rig: Rig) -> None:
+    agents = [{"name": one, "url": rig.peer.url} for one in ("echo", "vault")]
+    half = {"name": "ada", "key_hash": HALF, "kind": "person", "scopes": PEOPLE}
+    at = await rig.start(clients=[ADA], agents=agents)
+    narrow = await rig.start(clients=[{**half, "may_call": ["vault"]}], agents=agents)
+    task = (await at.send("ada-key")).json()["result"]["task"]["id"]
+    session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
+    bundle = await export(narrow, "evidence", {"sessionId": session})
+    assert {one.get("taskId") for one in bundle.list("fact")} == {None}
+    whole = await export(at, "evidence", {"sessionId": session})
+    assert {one.get("taskId") for one in whole.list("fact")} == {None, task}
