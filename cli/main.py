@@ -20,6 +20,7 @@ from passerelle.cli.verbs.answers import answers
 from passerelle.cli.verbs.approvals import approvals
 from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
+from passerelle.cli.verbs.evidence import evidence
 from passerelle.cli.verbs.inbox import inbox_verb
 from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
@@ -77,6 +78,7 @@ approvals.add_typer(rules)
 approvals.add_typer(inbox_verb)
 app.add_typer(approvals, name="approvals")
 app.add_typer(devices, name="devices")
+app.add_typer(evidence, name="evidence")
 app.add_typer(deliveries, name="deliveries")
 app.add_typer(agents)
 app.add_typer(owner_token)

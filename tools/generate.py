@@ -17,6 +17,7 @@ from tools.channel_types import render_types
 from tools.difference_docs import render_differences
 from tools.event_docs import render_events
 from tools.event_schema import render_event_schema
+from tools.evidence_docs import render_hash
 from tools.machine_docs import render_state_machine
 from tools.settings_docs import render_settings
 
@@ -27,6 +28,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/events.md": render_events,
     "docs/protocol/channel-frames.md": render_frames,
     "docs/protocol/channel-frames.schema.json": render_frame_schema,
+    "docs/protocol/check_evidence.sha256": render_hash,
     "docs/protocol/differences.md": render_differences,
     "docs/operate/settings.md": render_settings,
     "docs/protocol/events.schema.json": render_event_schema,

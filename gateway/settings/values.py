@@ -285,6 +285,18 @@ def load_evidence_signer(data_dir: Path, signer: Signer | None) -> Signer:
     return Signer((read_signing_key(Secret(kept.text), str(path)),))
 
 
+def find_evidence_keys(settings: Settings) -> list[str]:
+    """The fingerprints (RFC 7638) of the keys that sign evidence; makes none.
+
+    Raises:
+        ConfigInvalid: a key cannot be read or trusted, or there is none yet.
+    """
+    signer, path = load_signer(settings), settings.data_dir / EVIDENCE_KEY
+    if not (signer and any(key.signs for key in signer.keys)) and not path.exists():
+        raise ConfigInvalid(str(path), "is not there yet: the first start of the gateway makes it")
+    return [key.kid for key in load_evidence_signer(settings.data_dir, signer).keys if key.signs]
+
+
 def load_webhooks(
     settings: Settings, data_dir: Path, signer: Signer | None, clock: Clock, draw: Draw
 ) -> Webhooks:

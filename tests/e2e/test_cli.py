@@ -22,10 +22,12 @@ from passerelle.runtime.common.version import VERSION
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
     *("init", "serve", "demo", "check", "verify", "key", "signing-key", "token", "store"),
-    *("agents", "approvals", "deliveries", "devices", "tasks", "sessions"),
+    *("agents", "approvals", "deliveries", "devices", "evidence", "tasks", "sessions"),
 )
 BESIDE_GATEWAYS: Final = {"token", "store"}
 """Groups whose verbs open the store themselves, as ``verify`` does."""
+ALONE: Final = {("evidence", "verify"), ("evidence", "checker")}
+"""Verbs that take neither a gateway nor settings."""
 
 
 def run(
@@ -94,7 +96,8 @@ def test_help_of_each_verb_has_a_short_line_and_an_example_of_itself() -> None:
             assert len(first) <= 80, (name, verb)
             assert (command.epilog or "").startswith(f"Example: passerelle {name} {verb}")
             wanted = {"--config"} if name in BESIDE_GATEWAYS else {"--json", "--url", "--config"}
-            assert wanted <= {flag for one in command.params for flag in one.opts}
+            flags = {flag for one in command.params for flag in one.opts}
+            assert wanted <= flags or (name, verb) in ALONE
     assert verbs >= 20
 
 

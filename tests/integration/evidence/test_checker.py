@@ -1,0 +1,365 @@
+"""Bundles of a whole gateway before the program that checks them: what it proves, and every byte that it misses."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+import pytest
+
+from passerelle.cli import check_evidence
+from passerelle.cli.check_evidence import Report, check
+from passerelle.core.evidence.bundle import pack
+from passerelle.core.wire.canonical import canonicalize
+from passerelle.runtime.common.signatures import Signer, mint_signing_key, read_signing_key
+from tests.integration.devices.asking import ADA, BOB, ask, make_answer, say
+from tests.integration.evidence.exporting import PATHS, Bundle, approve, export
+from tests.integration.evidence.test_exports import read, settle
+from tests.support.paired_device import Keys, PairedDevice, sign_decision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.wire.json import Json, JsonObject
+    from tests.integration.callers.rig import Instance, Rig
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CMD-20")]
+CHANGES: Final = 1_000
+PROGRAM: Final = Path(check_evidence.__file__)
+
+
+@dataclass
+class Draws:
+    """Numbers that are drawn from a seed, the same ones each time."""
+
+    seed: int = 23
+    drawn: int = 0
+
+    def below(self, bound: int) -> int:
+        self.drawn += 1
+        return int.from_bytes(hashlib.sha256(f"{self.seed}:{self.drawn}".encode()).digest()) % bound
+
+
+def run_alone(folder: Path, content: bytes, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The program as a stranger runs it: alone in a folder, without this package in sight."""
+    program, bundle = folder / "check_evidence.py", folder / "bundle.jsonl.gz"
+    program.write_bytes(PROGRAM.read_bytes())
+    bundle.write_bytes(content)
+    return subprocess.run(
+        [sys.executable, "-I", "-S", program, bundle, *flags],
+        cwd=folder,
+        env={},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def find_fingerprint(at: Instance) -> str:
+    """The fingerprint of the gateway, as its operator would tell it."""
+    (key,) = at.gateway.parts.tasks.exporting.signer.keys
+    return key.kid
+
+
+def repack(bundle: Bundle, change: Callable[[list[bytes]], None]) -> bytes:
+    """The bundle with other lines, in a container that is whole."""
+    lines = [*bundle.lines]
+    change(lines)
+    return pack(b"".join(line + b"\n" for line in lines))
+
+
+def forge(bundle: Bundle, change: Callable[[JsonObject], None]) -> bytes:
+    """The bundle as somebody makes it who has a key of their own, and changes a fact: all hashes are made anew."""
+    signer = Signer((read_signing_key(mint_signing_key("EdDSA"), "forger"),))
+    lines, manifest = [*bundle.lines], bundle.manifest
+    for place, entry in enumerate(manifest["entries"], 1):
+        said = orjson.loads(lines[place])
+        change(said)
+        if said != orjson.loads(lines[place]):
+            lines[place] = orjson.dumps(said)
+        entry["sha256"] = hashlib.sha256(lines[place]).hexdigest()
+    lines[0] = canonicalize(manifest)
+    (made,) = signer.sign(lines[0])
+    jwk = {name: signer.keys[0].jwk[name] for name in ("kty", "crv", "x")}
+    signature: JsonObject = {"jwk": jwk, "protected": made.protected, "signature": made.signature}
+    lines[-1] = canonicalize({"signatures": [signature]})
+    return pack(b"".join(line + b"\n" for line in lines))
+
+
+async def make_all(at: Instance) -> dict[str, Bundle]:
+    view, _ = await approve(at)
+    await settle(at, str(view["sessionId"]), view["taskId"])
+    return {kind: await export(at, kind, {"taskId": view["taskId"]}) for kind in PATHS}
+
+
+async def test_a_bundle_says_who_approved_what_and_when_and_with_which_digest(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view, phone = await approve(at)
+    await settle(at, str(view["sessionId"]), view["taskId"])
+    bundle = await export(at, "evidence", {"taskId": view["taskId"]})
+    decided = (await read(at, f"/v1/approvals/{view['actionId']}"))["decision"]
+    report = check(bundle.content)
+    assert report.faults == report.missing == []
+    assert report.origin.startswith("consistent, origin not proven")
+    assert bundle.told["evidenceId"] in report.about[0]
+    (said,) = [one for one in report.said if "has allowed" in one]
+    for word in (
+        f"{decided['decidedAt']}: person ada has allowed question {view['actionId']}",
+        "run a tool: pay(amount: 40)",
+        'subject {"bytes":61,"content":{"arguments":{"amount":"40"},"name":"pay"',
+        "by option yes (Pay)",
+        f"bound to digest {view['digest']}",
+        f"signed by device {phone.device_id} with key key_",
+        "which the gateway says is that of ada since 20",
+    ):
+        assert word in said
+    policy = [one for one in report.said if "policy says" in one]
+    assert len(policy) >= 2
+
+
+async def test_an_origin_is_proven_by_a_fingerprint_from_outside(rig: Rig, tmp_path: Path) -> None:
+    at = await rig.start(clients=[ADA])
+    bundles = await make_all(at)
+    gateway = find_fingerprint(at)
+    (device,) = bundles["evidence"].list("device")
+    for bundle in bundles.values():
+        proven = check(bundle.content, [gateway])
+        assert proven.ok
+        assert proven.origin == f"proven, signed by the gateway key {gateway}, which you trust"
+        strange = check(bundle.content, ["X" * 43])
+        assert strange.faults == [f"signed by the gateway key {gateway}, which you do not trust"]
+        signed = check(bundle.content, [device["keyId"]])
+        assert signed.origin.startswith("consistent, origin not proven")
+        assert any(f"with key {device['keyId']}, which you trust" in one for one in signed.said)
+        alone = run_alone(tmp_path, bundle.content, f"--trust={gateway}")
+        assert (alone.returncode, alone.stderr) == (0, "")
+        assert alone.stdout.splitlines() == [*proven.lines()]
+        unpacked = check(b"".join(line + b"\n" for line in bundle.lines), [gateway])
+        assert [*unpacked.lines()] == [*proven.lines()]
+
+
+async def test_the_key_stays_and_a_configured_one_takes_its_place(rig: Rig, tmp_path: Path) -> None:
+    first, again = [find_fingerprint(await rig.start(clients=[ADA])) for _ in range(2)]
+    assert first == again
+    assert (rig.folder / "evidence-key").stat().st_mode & 0o777 == 0o600
+    file = tmp_path / "card.pem"
+    file.write_text(mint_signing_key("ES256").get_secret_value())
+    file.chmod(0o600)
+    at = await rig.start(clients=[ADA], signing={"keys": [{"file": str(file)}], "cards": False})
+    bundle = (await make_all(at))["evidence"]
+    published = (await at.http.get("/.well-known/jwks.json")).json()["keys"]
+    assert [key["kid"] for key in published] == [find_fingerprint(at)] != [first]
+    assert check(bundle.content, [published[0]["kid"]]).origin.startswith("proven")
+
+
+async def test_devices_of_both_kinds_and_votes_are_checked(rig: Rig) -> None:
+    tier = {"risk": "high", "who": ["ada", "bob"], "need": 2}
+    at = await rig.start(clients=[ADA, BOB], policy={"approvers": [tier]})
+    phones = {
+        "ada": PairedDevice(at.http, Keys("Ed25519")),
+        "bob": PairedDevice(at.http, Keys("ES256")),
+    }
+    rights = ["approvals:read", "approvals:decide", "approvals:decide-high"]
+    for who, phone in phones.items():
+        await phone.pair(f"{who}-key", scopes=rights)
+    view = await ask(at, "high")
+    for phone, status in ((phones["ada"], 202), (phones["bob"], 200)):
+        answer = make_answer(await get(at, phone, view))
+        told = await say(at, phone.headers, sign_decision(phone, answer))
+        assert told.status_code == status, told.text
+    await settle(at, str(view["sessionId"]), view["taskId"])
+    bundle = await export(at, "evidence", {"taskId": view["taskId"]})
+    assert {one["algorithm"] for one in bundle.list("device")} == {"Ed25519", "ES256"}
+    report = check(bundle.content)
+    assert report.faults == []
+    (vote,) = [one for one in report.said if "has given a vote" in one]
+    assert f"ada has given a vote on question {view['actionId']}" in vote
+    assert f"signed by device {phones['ada'].device_id}" in vote
+    (said,) = [one for one in report.said if "person bob has allowed" in one]
+    assert f"signed by device {phones['bob'].device_id}" in said
+
+
+async def get(at: Instance, phone: PairedDevice, view: JsonObject) -> JsonObject:
+    return cast("JsonObject", (await phone.get(f"/v1/approvals/{view['actionId']}")).json())
+
+
+async def test_every_one_of_a_thousand_changed_bytes_is_found_and_named(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    bundles = [*(await make_all(at)).values()]
+    draw = Draws()
+    for number in range(CHANGES):
+        bundle = bundles[number % len(bundles)]
+        if number % 2:
+            content = change_byte(draw, bundle.content)
+            report = check(content)
+            assert named(report, "container") or named(report, "line 1 "), number
+            continue
+        line = draw.below(len(bundle.lines))
+
+        def change(lines: list[bytes], line: int = line) -> None:
+            lines[line] = change_byte(draw, lines[line])
+
+        report = check(repack(bundle, change))
+        last = f"line {len(bundle.lines)} " if line == len(bundle.lines) - 1 else "no such name"
+        # A byte that has become the end of a line moves what stands below it.
+        words = (f"line {line + 1} ", f"(line {line + 1})", last, "whole lines")
+        assert any(named(report, word) for word in words), (number, line, report.faults)
+
+
+def change_byte(draw: Draws, content: bytes) -> bytes:
+    changed = bytearray(content)
+    changed[draw.below(len(content))] ^= 1 + draw.below(255)
+    return bytes(changed)
+
+
+def named(report: Report, word: str) -> bool:
+    return any(word in fault for fault in report.faults)
+
+
+async def test_the_program_alone_finds_changed_bytes_as_well(rig: Rig, tmp_path: Path) -> None:
+    at = await rig.start(clients=[ADA])
+    bundle = (await make_all(at))["review"]
+    draw = Draws()
+    for _ in range(5):
+        done = run_alone(tmp_path, change_byte(draw, bundle.content))
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "fault: " in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("evidence: not valid")
+    missing = run_alone(tmp_path, b"")
+    assert missing.returncode == 1
+    unread = subprocess.run(
+        [sys.executable, "-I", "-S", PROGRAM, tmp_path / "none"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (unread.returncode, unread.stdout) == (2, "")
+    assert unread.stderr.startswith("cannot be read: ")
+
+
+def set_option(said: JsonObject) -> None:
+    if said.get("type") == "action.resolved":
+        cast("dict[str, Any]", said)["payload"]["decision"]["optionId"] = "no"
+
+
+def set_option_and_shown(said: JsonObject) -> None:
+    set_option(said)
+    if "signed" in said:
+        cast("dict[str, Any]", said)["signed"]["optionId"] = "no"
+
+
+def set_subject(said: JsonObject) -> None:
+    if said.get("type") == "action.required":
+        subject = cast("dict[str, Any]", said)["payload"]["request"]["subject"]
+        subject["content"]["arguments"]["amount"] = "4000"
+
+
+def set_decider(said: JsonObject) -> None:
+    if said.get("type") == "action.resolved":
+        cast("dict[str, Any]", said)["payload"]["decision"]["decidedBy"] = "eve"
+
+
+def set_digest(said: JsonObject) -> None:
+    if said.get("type") == "action.resolved":
+        cast("dict[str, Any]", said)["payload"]["decision"]["digest"] = "sha256:00"
+
+
+def set_key(said: JsonObject) -> None:
+    if "confirmedAt" in said:
+        said["public"] = Keys().public
+
+
+def set_event(said: JsonObject) -> None:
+    if said.get("type") == "turn.submitted":
+        said["eventId"] = "ev_0"
+
+
+def set_place(said: JsonObject) -> None:
+    if said.get("type") == "turn.submitted":
+        said["sequence"] = 1
+
+
+def set_evidence(said: JsonObject) -> None:
+    if said.get("evidence"):
+        said["evidence"] = "evd_0"
+
+
+def set_events(said: JsonObject) -> None:
+    if said.get("text") and not said.get("evidence"):
+        events: list[Json] = ["ev_0"]
+        said["events"] = events
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "fault"),
+    [
+        ("evidence", set_option, "what a device has signed is not shown as the fact has it"),
+        ("evidence", set_option_and_shown, "is not that of this answer"),
+        ("evidence", set_subject, "the digest of the question is not that of what was asked"),
+        ("evidence", set_digest, "bound to another digest than the question has"),
+        ("evidence", set_decider, "the device that has signed it is not that of who has answered"),
+        ("evidence", set_key, "the id of its key is not that of the key"),
+        ("evidence", set_event, "is not the fact that the manifest names"),
+        ("evidence", set_place, "neither here nor named"),
+        ("review", set_evidence, "names other evidence than the manifest"),
+        ("review", set_events, "names no fact that is here"),
+    ],
+)
+async def test_who_has_another_key_cannot_change_what_a_device_has_signed(
+    rig: Rig, kind: str, change: Callable[[JsonObject], None], fault: str
+) -> None:
+    at = await rig.start(clients=[ADA])
+    bundle = (await make_all(at))[kind]
+    forged = check(forge(bundle, lambda _said: None))
+    assert forged.ok
+    assert forged.origin.startswith("consistent, origin not proven")
+    assert check(forge(bundle, lambda _said: None), [find_fingerprint(at)]).faults
+    assert named(check(forge(bundle, change)), fault)
+
+
+async def test_lines_that_are_left_out_or_put_in_are_named(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    bundle = (await make_all(at))["evidence"]
+    *others, last = bundle.lines
+    for lines, word in (
+        ([*others[:3], *others[4:], last], "line 4 (fact "),
+        ([*others[:3], others[3], *others[3:], last], "line 5 (fact "),
+        (others, "(signatures): "),
+        ([*others, last, b"{}"], "(signatures): "),
+        ([*others, b'{"signatures":[]}'], "no gateway has signed"),
+        ([*others, last + b" "], "is not in its one form"),
+    ):
+        assert named(check(pack(b"".join(line + b"\n" for line in lines))), word)
+    whole = b"".join(line + b"\n" for line in bundle.lines)
+    assert named(check(whole[:-1]), "whole lines")
+    for size in range(0, len(whole), 997):
+        assert check(whole[:size]).faults
+
+
+async def test_what_is_not_here_is_said(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view = await ask(at)
+    big = (await at.send("ada-key", "big")).json()["result"]["task"]["id"]
+    open_one = check((await export(at, "evidence", {"taskId": view["taskId"]})).content)
+    assert [one for one in open_one.missing if f"an answer to question {view['actionId']}" in one]
+    record = await read(at, f"/v1/tasks/{big}")
+    await settle(at, record["sessionId"], big)
+    bundle = await export(at, "evidence", {"taskId": big})
+    spilled = [one for one in bundle.manifest["files"] if one["of"] == "content"]
+    assert spilled
+    report = check(bundle.content)
+    assert [one for one in report.missing if spilled[0]["sha256"] in one]
+    content = await read_output(at, big, spilled[0]["sha256"])
+    given = check(bundle.content, files=[content])
+    assert [one for one in given.said if spilled[0]["sha256"] in one]
+    assert named(check(bundle.content, files=[b"other"]), "no fact names a file with SHA-256")
+
+
+async def read_output(at: Instance, task: str, sha256: str) -> bytes:
+    part = await read(at, f"/v1/tasks/{task}/outputs/{sha256}?limit=1048576")
+    return base64.b64decode(part["content"])
