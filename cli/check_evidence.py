@@ -192,7 +192,10 @@ def verify_p256(public: bytes, message: bytes, signature: bytes) -> bool:
 
 def canonicalize(value: Json) -> bytes:
     """The bytes of RFC 8785. Raises Damaged: there are none, as of a whole number beyond 2^53."""
-    return _write(value).encode("utf-8", "strict")
+    try:
+        return _write(value).encode("utf-8")
+    except (UnicodeEncodeError, RecursionError):
+        raise Damaged("is not Unicode, or nested too deeply") from None
 
 
 def _write(value: Json) -> str:
@@ -218,6 +221,8 @@ def _write(value: Json) -> str:
 
 def _write_float(value: float) -> str:
     """As ECMAScript writes it: the shortest digits, and an exponent from 1e21 on and below 1e-6."""
+    if not abs(value) < float("inf"):
+        raise Damaged("a number that is not finite has no canonical form")
     if value == 0:
         return "0"
     sign = "-" if value < 0 else ""
@@ -385,6 +390,8 @@ def check(content: bytes, trust: Collection[str] = (), files: Sequence[bytes] = 
             _judge_origin(keys, trust, report)
     except Damaged as error:
         report.faults.append(str(error))
+    except (UnicodeEncodeError, RecursionError):
+        report.faults.append("a text is not Unicode, or something is nested too deeply")
     return report
 
 
@@ -433,7 +440,7 @@ def _check_signatures(lines: list[bytes], report: Report) -> list[str]:
         if canonicalize(last) != lines[-2] or set(last) != {"signatures"}:
             raise Damaged("is not in its one form")
         keys += [_check_signature(one, lines[0]) for one in _objects(last, "signatures")]
-    except (Damaged, UnicodeEncodeError) as error:
+    except Damaged as error:
         report.faults.append(f"{at}: {error}")
     else:
         if not keys:
@@ -517,12 +524,10 @@ class _Content:
         """Adds what is wrong to the report, and what is said. ``sha256`` is that of the manifest."""
         self._introduce(sha256)
         self._check_chain()
-        for name, device in self.devices.items():
-            self._check_device(name, device)
         for entry in self.entries:
             try:
                 self._check_entry(entry)
-            except (Damaged, UnicodeEncodeError) as error:
+            except Damaged as error:
                 self.report.faults.append(f"{entry}: {error}")
         for name in self.shown.keys() - {entry.name for entry in self.facts}:
             self.report.faults.append(f"signature {name}: no fact is here that has it")
@@ -553,7 +558,8 @@ class _Content:
                 start = _whole(entry.said, "first")
                 for place, event in enumerate(_list(entry.said, "eventIds"), start):
                     ids[place] = str(event)
-        if sorted(ids) != list(range(first, last + 1)):
+        whole = len(ids) == last - first + 1 and min(ids, default=0) == first
+        if not whole or max(ids) != last:
             self.report.faults.append(
                 f"facts between {first} and {last} are neither here nor named"
             )
@@ -573,33 +579,33 @@ class _Content:
             f"of them holds, from {before} to {value}"
         )
 
-    def _check_device(self, name: str, device: JsonObject) -> None:
-        raw = _decode(_text(device, "public"), "public")
-        if _text(device, "keyId") != f"key_{hashlib.sha256(raw).hexdigest()[:32]}":
-            self.report.faults.append(f"device {name}: the id of its key is not that of the key")
-
     def _check_entry(self, entry: BundleLine) -> None:
         match entry.kind:
             case "fact":
                 self._check_fact(entry)
-            case "step" | "statement" | "question":
-                named = (
-                    [entry.said.get("event")]
-                    if entry.kind == "step"
-                    else _list(entry.said, "events")
-                )
-                known = {fact.name for fact in self.facts}
-                of_evidence = entry.said.get("evidence")
-                if [one for one in named if one not in known] or not (named or of_evidence):
-                    raise Damaged("names no fact that is here")
-                if of_evidence is not None and of_evidence != self.manifest.get("evidence"):
-                    raise Damaged("names other evidence than the manifest")
-                if entry.kind != "step":
-                    self.report.said.append(
-                        f"{entry.kind} {entry.name}: {_text(entry.said, 'text')}"
-                    )
-            case _:
+            case "step":
+                self._check_names(entry, [entry.said.get("event")])
+            case "statement" | "question":
+                self._check_names(entry, _list(entry.said, "events"))
+                self.report.said.append(f"{entry.kind} {entry.name}: {_text(entry.said, 'text')}")
+            case "device":
+                raw = _decode(_text(entry.said, "public"), "public")
+                if _text(entry.said, "keyId") != f"key_{hashlib.sha256(raw).hexdigest()[:32]}":
+                    raise Damaged("the id of its key is not that of the key")
+            case "omitted" | "signature":
                 pass
+            case _:
+                raise Damaged("is of a kind that is not known here")
+
+    def _check_names(self, entry: BundleLine, events: list[Json]) -> None:
+        """What is said names facts that are here, or the evidence that the bundle is made from."""
+        known, evidence = {fact.name for fact in self.facts}, entry.said.get("evidence")
+        if [one for one in events if not isinstance(one, str) or one not in known]:
+            raise Damaged("names a fact that is not here")
+        if evidence is not None and evidence != self.manifest.get("evidence"):
+            raise Damaged("names other evidence than the manifest")
+        if not events and evidence is None:
+            raise Damaged("names no fact")
 
     def _check_fact(self, entry: BundleLine) -> None:
         fact, scope = entry.said, _object(self.manifest, "scope")
@@ -709,7 +715,7 @@ def _show_question(request: JsonObject | None) -> str:
     """The question with its subject, which the digest binds; its title is made for people, and is not bound."""
     if request is None:
         return " (which is not in this bundle)"
-    subject = _write(request.get("subject"))
+    subject = canonicalize(request.get("subject")).decode()
     shown = subject if len(subject) <= SHOWN else f"{subject[:SHOWN]}…"
     return f" ({_text(request, 'title')}; risk {_text(request, 'risk')}; subject {shown})"
 
@@ -794,7 +800,7 @@ def name_bundle(session: str, kind: str, sha256: str) -> str:
     return f"evd_{session.partition('_')[2][:2]}{body}"
 
 
-def _show(line: str) -> str:
+def show(line: str) -> str:
     """A line for a terminal: what agents and people have written must not act on it."""
     return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line)
 
@@ -815,7 +821,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
         return 2
     report = check(content, given.trust, files)
     for line in report.lines():
-        print(_show(line))
+        print(show(line))
     return 0 if report.ok else 1
 
 

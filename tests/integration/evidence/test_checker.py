@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.common.signatures import SigningAlgorithm
     from tests.integration.callers.rig import Instance, Rig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CMD-20")]
@@ -149,14 +151,20 @@ async def test_the_key_stays_and_a_configured_one_takes_its_place(rig: Rig, tmp_
     first, again = [find_fingerprint(await rig.start(clients=[ADA])) for _ in range(2)]
     assert first == again
     assert (rig.folder / "evidence-key").stat().st_mode & 0o777 == 0o600
-    file = tmp_path / "card.pem"
-    file.write_text(mint_signing_key("ES256").get_secret_value())
-    file.chmod(0o600)
-    at = await rig.start(clients=[ADA], signing={"keys": [{"file": str(file)}], "cards": False})
+    files = [tmp_path / name for name in ("new.pem", "old.pem")]
+    for file, algorithm in zip(files, ("ES256", "EdDSA"), strict=True):
+        file.write_text(mint_signing_key(cast("SigningAlgorithm", algorithm)).get_secret_value())
+        file.chmod(0o600)
+    named_keys = [{"file": str(file)} for file in files]
+    at = await rig.start(clients=[ADA], signing={"keys": named_keys, "cards": False})
     bundle = (await make_all(at))["evidence"]
     published = (await at.http.get("/.well-known/jwks.json")).json()["keys"]
-    assert [key["kid"] for key in published] == [find_fingerprint(at)] != [first]
-    assert check(bundle.content, [published[0]["kid"]]).origin.startswith("proven")
+    assert [key["alg"] for key in published] == ["ES256", "EdDSA"]
+    # While keys rotate both have signed, and either is enough for whoever knows one.
+    for key in published:
+        assert key["kid"] != first
+        assert check(bundle.content, [key["kid"]]).origin.startswith("proven")
+    assert check(bundle.content, [first]).faults
 
 
 async def test_devices_of_both_kinds_and_votes_are_checked(rig: Rig) -> None:
@@ -307,7 +315,7 @@ def set_events(said: JsonObject) -> None:
         ("evidence", set_event, "is not the fact that the manifest names"),
         ("evidence", set_place, "neither here nor named"),
         ("review", set_evidence, "names other evidence than the manifest"),
-        ("review", set_events, "names no fact that is here"),
+        ("review", set_events, "names a fact that is not here"),
     ],
 )
 async def test_who_has_another_key_cannot_change_what_a_device_has_signed(
@@ -363,3 +371,83 @@ async def test_what_is_not_here_is_said(rig: Rig) -> None:
 async def read_output(at: Instance, task: str, sha256: str) -> bytes:
     part = await read(at, f"/v1/tasks/{task}/outputs/{sha256}?limit=1048576")
     return base64.b64decode(part["content"])
+
+
+async def test_signatures_have_one_form(rig: Rig) -> None:
+    """Of 86 letters the last has four bits that no decoder needs."""
+    at = await rig.start(clients=[ADA])
+    bundle = (await make_all(at))["evidence"]
+    last = json.loads(bundle.lines[-1])
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    (one,) = last["signatures"]
+    for name, spare in (("signature", 4), ("protected", 0)):
+        text = one[name]
+        place = letters.index(text[-1])
+        for more in range(1, 1 << spare):
+            changed = {**one, name: text[:-1] + letters[place ^ more]}
+            lines = [*bundle.lines[:-1], canonicalize({"signatures": [changed]})]
+            report = check(pack(b"".join(line + b"\n" for line in lines)))
+            assert named(report, f"{name} is not base64url in its one form")
+    # A member that nobody has signed is none of ours, and a second signature has to hold as well.
+    for changed in ({**one, "note": "x"}, {**one, "jwk": {**one["jwk"], "use": "sig"}}):
+        lines = [*bundle.lines[:-1], canonicalize({"signatures": [one, changed]})]
+        assert check(pack(b"".join(line + b"\n" for line in lines))).faults
+
+
+JUNK: Final[tuple[Json, ...]] = (
+    *(None, True, 0, -1, 2**70, 1e300, "", "x", "\ud800", "\x1b[2J", [], [None], [[]], {}),
+    *({"a": {"b": []}}, orjson.loads("[" * 400 + "]" * 400)),
+)
+
+
+def list_members(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The way to each member of a value, at whatever depth."""
+    items: list[tuple[str | int, Json]] = []
+    if isinstance(value, dict):
+        items = [*value.items()]
+    elif isinstance(value, list):
+        items = [*enumerate(value)]
+    found = [(*path, name) for name, _ in items]
+    return found + [way for name, one in items for way in list_members(one, (*path, name))]
+
+
+async def test_nonsense_under_a_good_signature_is_a_fault_or_harmless_and_no_traceback(
+    rig: Rig,
+) -> None:
+    at = await rig.start(clients=[ADA])
+    bundles = [*(await make_all(at)).values()]
+    draw, refused = Draws(), 0
+    for number in range(400):
+        bundle = bundles[number % len(bundles)]
+        line = draw.below(len(bundle.lines) - 1)
+        whole = orjson.loads(bundle.lines[line])
+        ways = [way for way in list_members(whole) if way[0] != "entries"]
+        if not ways:
+            continue
+        way, junk = ways[draw.below(len(ways))], JUNK[draw.below(len(JUNK))]
+        report = check(sign_anew(bundle, line, way, junk))
+        refused += not report.ok
+        # A line is for one line of a terminal, whatever stands in it.
+        assert all(check_evidence.show(one).isprintable() for one in report.lines())
+    assert refused > 50
+
+
+def sign_anew(bundle: Bundle, line: int, way: tuple[str | int, ...], junk: Json) -> bytes:
+    """The bundle of a forger with other content in one member of one line."""
+    signer = Signer((read_signing_key(mint_signing_key("EdDSA"), "forger"),))
+    lines = [*bundle.lines]
+    said = json.loads(lines[line])
+    holder = said
+    for step in way[:-1]:
+        holder = holder[step]
+    holder[way[-1]] = junk
+    lines[line] = json.dumps(said).encode()
+    manifest = said if line == 0 else bundle.manifest
+    for place, entry in enumerate(manifest["entries"], 1):
+        entry["sha256"] = hashlib.sha256(lines[place]).hexdigest()
+    lines[0] = json.dumps(manifest).encode()
+    (made,) = signer.sign(lines[0])
+    jwk = {name: signer.keys[0].jwk[name] for name in ("kty", "crv", "x")}
+    signature: JsonObject = {"jwk": jwk, "protected": made.protected, "signature": made.signature}
+    lines[-1] = canonicalize({"signatures": [signature]})
+    return pack(b"".join(one + b"\n" for one in lines))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from passerelle.cli.verify import verify_store
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
 from tests.integration.devices.asking import ADA, BOB, PEOPLE, bearer
@@ -303,3 +305,20 @@ async def test_a_narrowed_credential_exports_what_it_may_read(rig: Rig) -> None:
     assert {one.get("taskId") for one in bundle.list("fact")} == {None}
     whole = await export(at, "evidence", {"sessionId": session})
     assert {one.get("taskId") for one in whole.list("fact")} == {None, task}
+
+
+@pytest.mark.requirement("EVC-15")
+async def test_many_who_export_at_once_are_one_export(rig: Rig) -> None:
+    at, other = [await rig.start(clients=[ADA]) for _ in range(2)]
+    task = (await at.send("ada-key")).json()["result"]["task"]["id"]
+    session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
+    await settle(at, session, task)
+    scopes: list[JsonObject] = [{"taskId": task}, {"sessionId": session}]
+    made = await asyncio.gather(
+        *(export(one, "review", of) for of in scopes for one in (at, other) for _ in range(4))
+    )
+    assert len({bundle.told["evidenceId"] for bundle in made}) == 2
+    facts = [one for one in await at.read_session(session) if one["type"] == "evidence.changed"]
+    assert sorted(one["payload"]["kind"] for one in facts) == ["evidence"] * 2 + ["review"] * 2
+    report = await verify_store(at.gateway.store, rebuild=True)
+    assert report.lines == []

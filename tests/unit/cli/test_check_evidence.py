@@ -175,9 +175,16 @@ def test_numbers_are_written_as_the_gateway_does(number: float) -> None:
     assert check_evidence.canonicalize(number) == canonicalize(number)
 
 
-def test_a_number_without_a_canonical_form_is_refused() -> None:
+@pytest.mark.parametrize("number", [2**53, -(2**53), float("inf"), float("nan")])
+def test_a_number_without_a_canonical_form_is_refused(number: float) -> None:
     with pytest.raises(Damaged, match="no canonical form"):
-        check_evidence.canonicalize({"n": 2**53})
+        check_evidence.canonicalize({"n": number})
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}])
+def test_a_text_that_is_not_unicode_is_refused(value: Json) -> None:
+    with pytest.raises(Damaged, match="not Unicode"):
+        check_evidence.canonicalize(value)
 
 
 @given(st.integers(0, 253402300799999))
