@@ -275,7 +275,7 @@ def verify(
     Of all sessions, unless some are chosen; snapshots and rows that belong to no session are looked for only then.
     """
     from passerelle.cli.verify import read_since, run_verify
-    from passerelle.delegation.verification.selection import Selection
+    from passerelle.delegation.verification.subset import SessionSubset
     from passerelle.gateway.server import run
     from passerelle.runtime.common.clock import SystemClock, SystemIds
     from passerelle.runtime.observability.logs import configure_logs
@@ -285,14 +285,12 @@ def verify(
     if session is not None and (sample or since):
         raise typer.BadParameter("one session is all that is looked at", param_hint="--session")
     since_ms = None if since is None else read_since(since, SystemClock().now_ms())
-    selection = Selection(sample, since_ms, SystemIds().draw)
+    subset = SessionSubset(sample, since_ms, SystemIds().draw)
     settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
     configure_logs(settings.log_level, settings.log_format)
     is_written = repair and not dry_run
     report = run(
-        run_verify(
-            settings, session, rebuild=rebuild or repair, repair=is_written, selection=selection
-        )
+        run_verify(settings, session, rebuild=rebuild or repair, repair=is_written, subset=subset)
     )
     for line in (*(report.foretell() if dry_run else report.lines), report.summary):
         print(line)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.times import parse_ms
-from passerelle.delegation.verification.selection import ALL
+from passerelle.delegation.verification.subset import ALL
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.store_setup import reach_store
 from passerelle.runtime.common.durations import parse_duration
 
 if TYPE_CHECKING:
     from passerelle.delegation.verification.report import VerifyReport
-    from passerelle.delegation.verification.selection import Selection
+    from passerelle.delegation.verification.subset import SessionSubset
     from passerelle.gateway.settings.model import Settings
 
 _LINE_S: Final = 0.2
@@ -27,7 +27,7 @@ async def run_verify(
     *,
     rebuild: bool = False,
     repair: bool = False,
-    selection: Selection = ALL,
+    subset: SessionSubset = ALL,
 ) -> VerifyReport:
     """Verifies the store of the settings, also beside a gateway. With ``repair`` it is repaired on the way.
 
@@ -41,7 +41,7 @@ async def run_verify(
     progress = _Progress()
     async with reach_store(settings) as store:
         return await verify_store(
-            store, session, rebuild=rebuild, repair=repair, selection=selection, tell=progress.tell
+            store, session, rebuild=rebuild, repair=repair, subset=subset, tell=progress.tell
         )
 
 

@@ -26,7 +26,6 @@ from passerelle.delegation.verification.drive import find_undriven
 from passerelle.delegation.verification.rebuild import compare_rebuilt
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.delegation.verification.report import Problem, VerifyReport
-from passerelle.delegation.verification.selection import ALL, choose
 from passerelle.delegation.verification.strays import (
     find_stray_rows,
     repair_stray,
@@ -38,12 +37,13 @@ from passerelle.delegation.verification.stream import (
     count_events,
     look_at,
 )
+from passerelle.delegation.verification.subset import ALL, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from passerelle.core.batch import Loaded
-    from passerelle.delegation.verification.selection import Selection
+    from passerelle.delegation.verification.subset import SessionSubset
     from passerelle.store.store import Store
 
 _AT_ONCE: Final = 256
@@ -56,10 +56,10 @@ async def verify_store(
     *,
     rebuild: bool = False,
     repair: bool = False,
-    selection: Selection = ALL,
+    subset: SessionSubset = ALL,
     tell: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> VerifyReport:
-    """Verifies one session, those of a ``selection``, or all of them and that no snapshot stands outside of them.
+    """Verifies one session, those of a ``subset``, or all of them and that no snapshot stands outside of them.
 
     With ``rebuild``, what is derived from the records is made again from the streams, too: read models, lists, open
     sets, inboxes. With ``repair`` it is also written where it differs. ``tell`` hears how many sessions are done, and
@@ -78,14 +78,14 @@ async def verify_store(
     inventory = await store.inspection.list_entities()
     sessions = {ref.id for ref in inventory if ref.kind is EntityKind.SESSION}
     archived = set(await walk.list_archived())
-    chosen = await choose(store.log, sessions | archived, selection)
+    chosen = await choose(store.log, sessions | archived, subset)
     walk.report.archived = len(archived.intersection(chosen))
     for done, name in enumerate(chosen, 1):
         await walk.verify(name)
         tell(done, len(chosen))
-    if selection.is_all:
+    if subset.is_all:
         await walk.verify_strays(inventory)
-    if selection.is_all and walk.rebuild:
+    if subset.is_all and walk.rebuild:
         await walk.verify_rows()
     return walk.report
 

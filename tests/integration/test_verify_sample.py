@@ -16,7 +16,7 @@ from passerelle.core.batch import EntityRef, Loaded
 from passerelle.core.errors import InvalidInput, StoreUnavailable
 from passerelle.core.ids import Shard, shard_of
 from passerelle.delegation.duties.verification_sweep import VerificationSweep
-from passerelle.delegation.verification.selection import Selection
+from passerelle.delegation.verification.subset import SessionSubset
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.store import keys
@@ -54,13 +54,15 @@ async def test_a_sample_is_drawn_anew_each_time(store: Store) -> None:
     stories = [await tell_story(store) for _ in range(6)]
     drawn = set[tuple[str, ...]]()
     for _ in range(40):
-        report = await verify_store(store, selection=Selection(2, draw=SystemIds().draw))
+        report = await verify_store(store, subset=SessionSubset(2, draw=SystemIds().draw))
         assert (report.ok, report.sessions, report.entities) == (True, 2, 10)
         found = await store.inspection.draw_sessions([SHARD], 2, SystemIds().draw)
         drawn.add(tuple(sorted(found)))
     assert len(drawn) > 5
     assert {one for pair in drawn for one in pair} == {story.session.id for story in stories}
-    assert (await verify_store(store, selection=Selection(50, draw=SystemIds().draw))).sessions == 6
+    assert (
+        await verify_store(store, subset=SessionSubset(50, draw=SystemIds().draw))
+    ).sessions == 6
 
 
 async def test_only_sessions_with_an_event_since_then_are_looked_at(store: Store) -> None:
@@ -75,8 +77,8 @@ async def test_only_sessions_with_an_event_since_then_are_looked_at(store: Store
         told.append((done, of))
 
     async def count(since_ms: int) -> tuple[int, int]:
-        selection = Selection(since_ms=since_ms)
-        report = await verify_store(store, selection=selection, tell=tell)
+        subset = SessionSubset(since_ms=since_ms)
+        report = await verify_store(store, subset=subset, tell=tell)
         return report.sessions, report.archived
 
     assert await count(0) == (2, 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from passerelle.cli.verify import verify_store
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
 from tests.integration.devices.asking import ADA, BOB, PEOPLE, bearer

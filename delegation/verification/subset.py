@@ -23,7 +23,7 @@ _BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SessionSubset:
     """``sample`` of them at most, and only those with an event at or after ``since_ms``; None: no such bound.
 
     ``draw(bits)`` gives the chance of a sample.
@@ -39,22 +39,22 @@ class Selection:
         return self.sample is None and self.since_ms is None
 
 
-ALL: Final = Selection()
+ALL: Final = SessionSubset()
 
 
-async def choose(log: EventLog, sessions: Iterable[str], selection: Selection) -> list[str]:
+async def choose(log: EventLog, sessions: Iterable[str], subset: SessionSubset) -> list[str]:
     """Those of the sessions that are chosen, by their ids. One whose last event cannot be read is.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
     names = sorted(sessions)
-    if selection.since_ms is not None:
-        names = await _list_since(log, names, selection.since_ms)
-    draw = selection.draw
-    if selection.sample is None or draw is None:
+    if subset.since_ms is not None:
+        names = await _list_since(log, names, subset.since_ms)
+    draw = subset.draw
+    if subset.sample is None or draw is None:
         return names
-    return sorted(heapq.nsmallest(selection.sample, names, key=lambda _name: draw(_BITS)))
+    return sorted(heapq.nsmallest(subset.sample, names, key=lambda _name: draw(_BITS)))
 
 
 async def _list_since(log: EventLog, names: list[str], since_ms: int) -> list[str]:
