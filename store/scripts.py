@@ -41,7 +41,6 @@ OPERATIONS: Final = (
     "forget_uploads",
     "hello",
     "extend_claim",
-    "find_ended",
     "defer_push",
     "keep_agent",
     "keep_link",

@@ -18,6 +18,7 @@ from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
 from passerelle.store.archive.archiver import Archiver
+from passerelle.store.archive.ended_sessions import EndedSessions
 from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
 from passerelle.store.archive.segment_cleanup import SegmentCleanup
@@ -93,6 +94,7 @@ class Store:
         self.runtime_id = ""
         self.archive = Archive(nodes.query_all, segments)
         self.segment_cleanup = SegmentCleanup(nodes, segments)
+        self.ended_sessions = EndedSessions(nodes)
         self.archiver = Archiver(nodes, segments, self.segment_cleanup)
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.ids import Shard
-    from passerelle.store.archive.archiver import Archiver, ArchiveResult, EndedSession
+    from passerelle.store.archive.archiver import Archiver, ArchiveResult
+    from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
     from passerelle.store.fullness import StoreMemory
 
 _LOOKS: Final = 5
@@ -47,6 +48,7 @@ _BEGINS, _ENDS = 0.80, 0.90
 class ArchiveSweep:
     """``count(outcome, sessions)`` counts for the metrics."""
 
+    ended: EndedSessions
     archiver: Archiver
     memory: StoreMemory
     duties: Callable[[], frozenset[Shard]]
@@ -106,25 +108,29 @@ class ArchiveSweep:
         if not shards or keep_ms is None:
             return 0
         # The clocks of shards differ by milliseconds.
-        now_ms = min(map(self.read_ms, shards))
-        ended = await self.archiver.find_ended(shards, now_ms - keep_ms)
+        before_ms = min(map(self.read_ms, shards)) - keep_ms
         segments = [
             (shard, part)
-            for shard, sessions in ended.items()
-            for part in self._choose(sessions, now_ms - keep_ms)
+            for shard, sessions in (await self.ended.find(shards, before_ms)).items()
+            for part in self._choose(sessions, before_ms)
         ]
         left = size = 0
         for first in range(0, len(segments), _SEGMENTS_AT_ONCE):
             some = segments[first : first + _SEGMENTS_AT_ONCE]
-            for archived in await join_all(self._archive(shard, part) for shard, part in some):
+            for archived in await join_all(
+                self._archive(shard, part, before_ms) for shard, part in some
+            ):
                 left += len(archived.sessions)
                 size += archived.bytes
         if left:
             self.log.info("archive.swept", sessions=left, bytes=size)
         return left
 
-    async def _archive(self, shard: Shard, part: Sequence[EndedSession]) -> ArchiveResult:
-        archived = await self.archiver.archive(shard, [one.session for one in part])
+    async def _archive(
+        self, shard: Shard, part: Sequence[EndedSession], before_ms: int
+    ) -> ArchiveResult:
+        archived = await self.archiver.archive(shard, [one.session for one in part], before_ms)
+        self.ended.forget(archived.stay)
         self.count("archived", len(archived.sessions))
         return archived
 

@@ -235,6 +235,7 @@ def make_duties(
         is_alone=lambda: keeper.is_alone,
     )
     sweep = ArchiveSweep(
+        store.ended_sessions,
         store.archiver,
         store.memory,
         lambda: keeper.duties,

@@ -1,27 +1,24 @@
 """The way out: sessions in which nothing has happened for a while leave the engine, together.
 
-Found by SCAN, since what tells them (nothing open, the time of the last event) stands in what they have anyway: no
-append pays for it, and nothing can be forgotten. They are read, packed and written first; the script that takes them
-out compares all of it once more. Killed at any step, a session is in the engine, or in the archive, or in both places
-with the engine counting.
+They are read, packed and written first; the script that takes them out compares all of it once more. Killed at any
+step, a session is in the engine, or in the archive, or in both places with the engine counting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import Shard
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.wire.times import format_ms, parse_ms
+from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.append import Arguments
+from passerelle.store.archive.ended_sessions import EndedSession
 from passerelle.store.archive.frame import (
-    MOST_PLAIN_BYTES,
     SessionFrame,
     list_entities,
     pack_frame,
@@ -29,14 +26,13 @@ from passerelle.store.archive.frame import (
 from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.segment import PackedFrame, name_segment, pack_segment
 from passerelle.store.connection import pack
-from passerelle.store.key_scan import scan_keys
-from passerelle.store.replies import as_hash, as_int, as_list, as_texts
+from passerelle.store.replies import as_hash, as_list, as_texts
 from passerelle.store.scripts import Script
 from passerelle.store.stream_entries import as_entry_rows
 from passerelle.store.targets import decode_target
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.store.archive.segment import Segment
@@ -54,21 +50,9 @@ _COMMITS: Final = 16
 """Sessions of one call of the script: it holds up its server for about a tenth of a millisecond each."""
 _PACKED_AT_ONCE: Final = 8
 """Frames of a few kB, before callers have their turn."""
-_LOOKS: Final = 256
-_HOME_KINDS: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
-"""What stands beside the session of a person, which never ends."""
-
 
 _Stream: TypeAlias = "tuple[list[EntryRow], RespValue, RespValue]"
 """Entries of a session, its list of tasks, its webhook receivers."""
-
-
-class EndedSession(NamedTuple):
-    """A session in which nothing is open: the time of its last event, and the length of its history."""
-
-    session: str
-    at_ms: int
-    bytes: int
 
 
 def split_into_segments(sessions: Sequence[EndedSession]) -> list[list[EndedSession]]:
@@ -101,41 +85,18 @@ class Archiver:
     cleanup: SegmentCleanup
     runtime_id: str = ""
 
-    async def find_ended(
-        self, shards: Collection[Shard], before_ms: int
-    ) -> dict[Shard, list[EndedSession]]:
-        """Sessions in which nothing is open and nothing has happened since, by shard, oldest first.
-
-        One that is too long for a frame is left out, and that of a person who has devices, grants or rules.
-
-        Raises:
-            StoreUnavailable: a node does not answer.
-        """
-        wanted = {shard.number: shard for shard in shards}
-        heads = defaultdict[Shard, set[str]](set)
-        for node in self.nodes.all:
-            async for names in scan_keys(node, keys.EVERY_SESSION):
-                for name in names:
-                    if (shard := wanted.get(int(name[1:3], 16))) is not None:
-                        heads[shard].add(name.decode())
-        found = dict[Shard, list[EndedSession]]()
-        before = format_ms(before_ms)
-        for shard, keys_of in heads.items():
-            every, ended = list(keys_of), list[EndedSession]()
-            for first in range(0, len(every), _LOOKS):
-                ended += await self._find_old(shard, every[first : first + _LOOKS], before)
-            if ended := await self._drop_busy(shard, ended):
-                found[shard] = sorted(ended, key=lambda one: one.at_ms)
-        return found
-
-    async def archive(self, shard: Shard, sessions: Sequence[str]) -> ArchiveResult:
+    async def archive(
+        self, shard: Shard, sessions: Sequence[str], before_ms: int | None = None
+    ) -> ArchiveResult:
         """Takes sessions of a shard, at most ``MOST_AT_ONCE``, into one segment. What has changed meanwhile stays.
+
+        One that has an event since ``before_ms`` stays as well.
 
         Raises:
             StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
         """
         streams = await self._read_streams(shard, sessions)
-        packed = await _pack_all(await self._read_frames(shard, streams))
+        packed = await _pack_all(await self._read_frames(shard, streams, before_ms))
         if not packed:
             return ArchiveResult(stay=[*sessions])
         segment = pack_segment(shard, self.runtime_id, [one for _, one in packed])
@@ -162,32 +123,6 @@ class Archiver:
         await self.segments.put_pieces(shard, digest, (segment.content,))
         return digest
 
-    async def _find_old(
-        self, shard: Shard, heads: Sequence[str], before: str
-    ) -> list[EndedSession]:
-        packed = _FIND_ENDED.file.pack_call(heads, {"before": before})
-        [reply] = await self.nodes.query_in_background(shard, packed)
-        return [
-            EndedSession(heads[place - 1].rpartition(":")[2], parse_ms(at), size)
-            for place, at, size in _FIND_ENDED.decode(reply)
-            if size <= MOST_PLAIN_BYTES // 2
-        ]
-
-    async def _drop_busy(self, shard: Shard, old: Sequence[EndedSession]) -> list[EndedSession]:
-        """Those in which nothing is open. The session of a person with devices, grants or rules never ends."""
-        free = list[EndedSession]()
-        for first in range(0, len(old), _LOOKS):
-            part = old[first : first + _LOOKS]
-            asked = [command for one in part for command in _ask_state(shard, one.session)]
-            looks = await self.nodes.query_in_background(shard, *asked)
-            each = len(looks) // len(part)
-            free += [
-                one
-                for place, one in enumerate(part)
-                if not any(map(as_int, looks[place * each : (place + 1) * each]))
-            ]
-        return free
-
     async def _read_streams(self, shard: Shard, sessions: Sequence[str]) -> dict[str, _Stream]:
         asked = list[bytes]()
         for session in sessions:
@@ -205,7 +140,9 @@ class Archiver:
             if entries
         }
 
-    async def _read_frames(self, shard: Shard, streams: dict[str, _Stream]) -> list[SessionFrame]:
+    async def _read_frames(
+        self, shard: Shard, streams: dict[str, _Stream], before_ms: int | None
+    ) -> list[SessionFrame]:
         refs = {
             session: [ref for ref in _list_entities(session, entries) if ref.shard == shard]
             for session, (entries, _, _) in streams.items()
@@ -227,9 +164,7 @@ class Archiver:
             own = {ref: flat for ref, flat in found.items() if _belongs(name, ref, flat)}
             head = own.get(EntityRef(EntityKind.SESSION, session))
             # The head was read behind the entries: they are whole if they end where it does.
-            is_whole = (
-                head is not None and as_hash(head)["seq"] == entries[-1][0].partition(b"-")[0]
-            )
+            is_whole = head is not None and _ends(entries, as_hash(head), before_ms)
             if is_whole and not _owes(targets, owed):
                 frames.append(SessionFrame(session, own, entries, tasks, targets))
         return frames
@@ -281,11 +216,6 @@ def _list_entities(session: str, entries: Sequence[EntryRow]) -> list[EntityRef]
         return []  # a damaged append: the session stays, and the verification names it
 
 
-def _ask_state(shard: Shard, session: str) -> list[bytes]:
-    beside = [pack("HLEN", keys.entity(EntityRef(kind, session))) for kind in _HOME_KINDS]
-    return [pack("ZCARD", keys.session_open(shard, session)), *beside]
-
-
 def _belongs(session: bytes, ref: EntityRef, flat: RespValue) -> bool:
     """Whether an entity that events of a session name is its own: its snapshot names the session."""
     words = as_list(flat)
@@ -294,6 +224,13 @@ def _belongs(session: bytes, ref: EntityRef, flat: RespValue) -> bool:
     return any(
         session in words[place + 1] for place in range(0, len(words), 2) if words[place] == b"s"
     )
+
+
+def _ends(entries: Sequence[EntryRow], head: dict[str, bytes], before_ms: int | None) -> bool:
+    """Whether the last of its entries is that of a session, and is old enough."""
+    if head["seq"] != entries[-1][0].partition(b"-")[0]:
+        return False
+    return before_ms is None or parse_ms(head["at"].decode()) < before_ms
 
 
 def _list_live(targets: RespValue) -> list[str]:
@@ -349,15 +286,9 @@ def _write_session(
     ]
 
 
-def _read_ended(reply: RespValue) -> list[tuple[int, str, int]]:
-    rows = cast("list[tuple[int, bytes, bytes]]", reply)
-    return [(place, at.decode(), int(size)) for place, at, size in rows]
-
-
 def _read_commit(reply: RespValue) -> tuple[int, list[int]]:
     number, stay = cast("tuple[int, list[int]]", reply)
     return number, stay
 
 
 _COMMIT: Final = Script("archive_commit", _read_commit)
-_FIND_ENDED: Final = Script("find_ended", _read_ended, lane="reads")

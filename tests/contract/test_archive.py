@@ -23,7 +23,8 @@ from passerelle.core.batch import (
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
-from passerelle.store.archive.archiver import MOST_AT_ONCE, EndedSession, split_into_segments
+from passerelle.store.archive.archiver import MOST_AT_ONCE, split_into_segments
+from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
 from passerelle.store.archive.locator import place_row
 from passerelle.store.connection import pack
 from passerelle.store.store import Store, StoreSettings
@@ -494,16 +495,84 @@ async def test_sessions_have_ended_once_nothing_is_open_and_a_while_has_passed(
     await store.nodes.update(home, pack("HSET", head, "at", "2026-01-02T03:04:09.000Z"))
 
     async def find(before_ms: int) -> list[tuple[str, int]]:
-        found = (await store.archiver.find_ended([home], before_ms)).get(home, [])
+        found = (await store.ended_sessions.find([home], before_ms)).get(home, [])
         assert all(one.bytes > 100 for one in found)
         return [(one.session, one.at_ms) for one in found]
 
     assert await find(AT_MS) == []
     assert await find(AT_MS + 1) == [(ended.at.session, AT_MS)]
     assert [name for name, _ in await find(AT_MS + 10_000)] == [ended.at.session, late.at.session]
-    assert await store.archiver.find_ended([Shard(12)], AT_MS + 1) == {}
+    assert await store.ended_sessions.find([Shard(12)], AT_MS + 1) == {}
     await leave(store, ended)
     assert [name for name, _ in await find(AT_MS + 10_000)] == [late.at.session]
+
+
+async def test_a_look_asks_what_it_cannot_know(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was late or over at an earlier look is not asked again; who could not leave is, and who is busy."""
+    home, counts = Shard(11), list[int]()
+    over, late, busy = (Story(make_place(home)) for _ in range(3))
+    for story in (over, late):
+        await begin(store, 2, story)
+    await store.log.append(busy.tell("", opened=(OpenChange(busy.at.task, 0),)))
+    head = keys.head(late.at.stream)
+    await store.nodes.update(home, pack("HSET", head, "at", "2026-01-02T03:04:09.000Z"))
+    query = store.nodes.query_in_background
+
+    async def count(shard: Shard, *commands: bytes) -> list[RespValue]:
+        counts.append(len(commands))
+        return await query(shard, *commands)
+
+    monkeypatch.setattr(store.nodes, "query_in_background", count)
+
+    async def find(before_ms: int) -> tuple[list[str], list[int]]:
+        counts.clear()
+        found = await store.ended_sessions.find([home], before_ms)
+        return [one.session for one in found.get(home, [])], [*counts]
+
+    assert await find(AT_MS + 1) == ([over.at.session], [3, 2])
+    assert await find(AT_MS + 1) == ([over.at.session], [1, 1])
+    assert await find(AT_MS) == ([], [1])
+    assert await find(AT_MS + 10_000) == ([over.at.session, late.at.session], [2, 2])
+    store.ended_sessions.forget([over.at.session])
+    assert await find(AT_MS + 10_000) == ([over.at.session, late.at.session], [2, 2])
+    monkeypatch.undo()
+    await leave(store, over)
+    monkeypatch.setattr(store.nodes, "query_in_background", count)
+    assert await find(AT_MS + 10_000) == ([late.at.session], [1, 1])
+
+
+async def test_what_goes_on_after_a_look_stays_until_it_is_over_again(store: Store) -> None:
+    home = Shard(11)
+    over, goes_on = (Story(make_place(home)) for _ in range(2))
+    for story in (over, goes_on):
+        await begin(store, 2, story)
+    before_ms = AT_MS + 1
+    found = await store.ended_sessions.find([home], before_ms)
+    assert len(found[home]) == 2
+    later = replace(goes_on.tell("more"), at="2026-01-02T03:04:09.000Z")
+    assert isinstance(await store.log.append(later), Appended)
+    sessions = [over.at.session, goes_on.at.session]
+    left = await store.archiver.archive(home, sessions, before_ms)
+    assert (left.sessions, left.stay) == ([over.at.session], [goes_on.at.session])
+    store.ended_sessions.forget(left.stay)
+    assert await store.ended_sessions.find([home], before_ms) == {}
+    found = await store.ended_sessions.find([home], AT_MS + 10_000)
+    assert [one.session for one in found[home]] == [goes_on.at.session]
+
+
+async def test_what_is_known_of_sessions_is_bounded_and_all_are_found(store: Store) -> None:
+    home = Shard(11)
+    stories = [await begin(store, 1, Story(make_place(home))) for _ in range(5)]
+    few = EndedSessions(store.nodes, most_known=2)
+    for before_ms, over in ((AT_MS, 0), (AT_MS, 0), (AT_MS + 1, 5), (AT_MS + 1, 5)):
+        found = await few.find([home], before_ms)
+        assert len(found.get(home, [])) == over
+        assert few.known == 2
+    await leave(store, *stories)
+    assert await few.find([home], AT_MS + 1) == {}
+    assert few.known == 0
 
 
 def test_a_segment_has_few_sessions_or_few_bytes() -> None:
@@ -520,7 +589,7 @@ async def test_a_session_that_is_too_long_stays(store: Store) -> None:
     noise = "".join(f"{number:08x}" for number in range(7_500))
     for _ in range(80):
         assert isinstance(await store.log.append(story.tell(noise)), Appended)
-    assert await store.archiver.find_ended([story.at.shard], AT_MS + 1) == {}
+    assert await store.ended_sessions.find([story.at.shard], AT_MS + 1) == {}
     left = await store.archiver.archive(story.at.shard, [story.at.session])
     assert left.stay == [story.at.session]
 

@@ -136,7 +136,7 @@ async def leave_all(rig: Rig) -> int:
     """Has every session leave the engine that has ended."""
     left = 0
     async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
-        ended = await store.archiver.find_ended(ALL_SHARDS, LATER_MS)
+        ended = await store.ended_sessions.find(ALL_SHARDS, LATER_MS)
         for shard, sessions in ended.items():
             names = [one.session for one in sessions]
             archived = await store.archiver.archive(shard, names)

@@ -11,7 +11,8 @@ import structlog
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
-from passerelle.store.archive.archiver import Archiver, ArchiveResult, EndedSession
+from passerelle.store.archive.archiver import Archiver, ArchiveResult
+from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
 from passerelle.store.fullness import Fullness, MemoryReport, StoreMemory
 
 pytestmark = pytest.mark.anyio
@@ -38,9 +39,11 @@ class Sessions:
 
     ages_ms: list[int] = field(default_factory=list[int])
     asked: list[list[str]] = field(default_factory=list[list[str]])
+    stays: list[str] = field(default_factory=list[str])
+    forgotten: list[str] = field(default_factory=list[str])
     fails: bool = False
 
-    async def find_ended(
+    async def find(
         self, shards: frozenset[Shard], before_ms: int
     ) -> dict[Shard, list[EndedSession]]:
         if self.fails:
@@ -53,10 +56,15 @@ class Sessions:
         ]
         return {HOME: ended} if ended and HOME in shards else {}
 
-    async def archive(self, shard: Shard, sessions: list[str]) -> ArchiveResult:
+    def forget(self, sessions: list[str]) -> None:
+        self.forgotten += sessions
+
+    async def archive(self, shard: Shard, sessions: list[str], before_ms: int) -> ArchiveResult:
         assert shard == HOME
+        assert before_ms < NOW_MS
         self.asked.append(sessions)
-        return ArchiveResult(sessions, 100 * len(sessions))
+        gone = [one for one in sessions if one not in self.stays]
+        return ArchiveResult(gone, 100 * len(gone), [one for one in sessions if one in self.stays])
 
 
 def make(
@@ -64,6 +72,7 @@ def make(
 ) -> tuple[ArchiveSweep, list[tuple[str, int]]]:
     counted = list[tuple[str, int]]()
     sweep = ArchiveSweep(
+        cast("EndedSessions", sessions),
         cast("Archiver", sessions),
         cast("StoreMemory", memory or Memory(10)),
         lambda: frozenset({HOME}),
@@ -114,6 +123,14 @@ async def test_few_sessions_wait_for_others_for_an_hour() -> None:
     assert [len(part) for part in many.asked] == [64]
     assert many.asked[0][0] == f"se_{day + 1_000 + 78}", "the oldest go first"
     assert counted == [("archived", 64)]
+
+
+async def test_what_could_not_leave_is_asked_again() -> None:
+    day = 24 * HOUR_MS
+    ages_ms = [day + HOUR_MS + number for number in range(1, 4)]
+    sessions = Sessions(ages_ms, stays=[f"se_{ages_ms[1]}"])
+    sweep, _ = make(sessions)
+    assert (await sweep.sweep(), sessions.forgotten) == (2, sessions.stays)
 
 
 async def test_under_pressure_few_sessions_do_not_wait() -> None:

@@ -15,7 +15,7 @@ CLIENT = ROOT / "clients" / "python" / "passerelle_client"
 """The shared tasks of other people's agents have keys and scripts of their own."""
 SENDERS = sorted([*STORE.rglob("*.py"), *CLIENT.glob("*.py")])
 
-_STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
+_STRINGS = {"SET", "GET", "GETDEL", "EXISTS", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {
     "HSET",
     "HSETNX",
@@ -62,7 +62,6 @@ ALLOW_OOM = frozenset(
             "trim_inbox",
             "archive_commit",
             "note_segment",
-            "find_ended",
             "claim_due",
             "extend_claim",
             "lease",
