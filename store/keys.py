@@ -233,12 +233,12 @@ def locators(shard: Shard, bucket: int) -> str:
 
 
 def segments(shard: Shard) -> str:
-    """ZSET ``<SHA-256> <bytes>`` of a segment of the archive -> its number, which no other one ever has."""
+    """ZSET ``<SHA-256> <bytes> <shard where it stands>`` of a segment -> its number, which no other one ever has."""
     return _key(shard, "sg")
 
 
 def segment_notes(shard: Shard) -> str:
-    """ZSET ``<SHA-256> <bytes>`` of a segment that nothing names, or nothing yet -> since when (ms)."""
+    """ZSET the same of a segment that nothing names, or nothing yet -> since when (ms)."""
     return _key(shard, "sgold")
 
 

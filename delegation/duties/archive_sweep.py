@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PasserelleError
 from passerelle.runtime.common.concurrency import join_all
-from passerelle.store.archive.archiver import split_into_segments
+from passerelle.store.archive.archiver import join_parts, split_into_segments
 from passerelle.store.fullness import Fullness
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
@@ -33,10 +33,10 @@ _LATEST_S: Final = 6 * 3600.0
 _PRESSED_S: Final = 10.0
 _PRESSED_SHARE: Final = 10
 """Under pressure the looks take at most so little of the time."""
-_SEGMENTS_AT_ONCE: Final = 8
-"""Most of the time each waits for the disk, or for the engine behind all callers."""
+_SEGMENTS_AT_ONCE: Final = 2
+"""While one waits for the disk, the other is read; more of them would be in the way of callers."""
 _FEW: Final = 16
-"""A segment of fewer sessions is written only where one of them has waited for others long enough."""
+"""Fewer sessions of a shard leave only where one of them has waited for others long enough."""
 _LONGEST_WAIT_MS: Final = 3_600_000
 _PRESSED_MS: Final = 60_000
 """Under pressure a session stays at least so long: most contexts go on within that, if they do."""
@@ -109,17 +109,16 @@ class ArchiveSweep:
             return 0
         # The clocks of shards differ by milliseconds.
         before_ms = min(map(self.read_ms, shards)) - keep_ms
-        segments = [
+        ended = await self.ended.find(shards, before_ms)
+        segments = join_parts(
             (shard, part)
-            for shard, sessions in (await self.ended.find(shards, before_ms)).items()
+            for shard, sessions in ended.items()
             for part in self._choose(sessions, before_ms)
-        ]
+        )
         left = size = 0
         for first in range(0, len(segments), _SEGMENTS_AT_ONCE):
             some = segments[first : first + _SEGMENTS_AT_ONCE]
-            for archived in await join_all(
-                self._archive(shard, part, before_ms) for shard, part in some
-            ):
+            for archived in await join_all(self._archive(one, before_ms) for one in some):
                 left += len(archived.sessions)
                 size += archived.bytes
         if left:
@@ -127,9 +126,9 @@ class ArchiveSweep:
         return left
 
     async def _archive(
-        self, shard: Shard, part: Sequence[EndedSession], before_ms: int
+        self, sessions: Mapping[Shard, Sequence[str]], before_ms: int
     ) -> ArchiveResult:
-        archived = await self.archiver.archive(shard, [one.session for one in part], before_ms)
+        archived = await self.archiver.archive_together(sessions, before_ms)
         self.ended.forget(archived.stay)
         self.count("archived", len(archived.sessions))
         return archived

@@ -101,7 +101,7 @@ class VerificationSweep:
                 names = await archive.list_archived(shard, segment)
             except ArchiveDamaged as error:
                 self.count("damaged", 1)
-                problems.append(Problem("archive", "no session", segment.sha256, error.reason))
+                problems.append(Problem("archive", "no session", segment.name.sha256, error.reason))
                 continue
             if names:
                 sessions.append(names[self.draw(_CHANCE_BITS) % len(names)])

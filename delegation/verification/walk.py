@@ -110,7 +110,7 @@ class Walk:
                 try:
                     found += await self.store.archive.list_archived(shard, segment)
                 except ArchiveDamaged as error:
-                    problem = Problem("archive", "no session", segment.sha256, error.reason)
+                    problem = Problem("archive", "no session", segment.name.sha256, error.reason)
                     self.report.problems.append(problem)
         return found
 

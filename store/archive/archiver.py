@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ids import Shard
+from passerelle.core.ids import Shard, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
@@ -24,7 +25,7 @@ from passerelle.store.archive.frame import (
     pack_frame,
 )
 from passerelle.store.archive.locator import place_row
-from passerelle.store.archive.segment import PackedFrame, name_segment, pack_segment
+from passerelle.store.archive.segment import PackedFrame, SegmentName, pack_segment
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_hash, as_list, as_texts
 from passerelle.store.scripts import Script
@@ -32,9 +33,10 @@ from passerelle.store.stream_entries import as_entry_rows
 from passerelle.store.targets import decode_target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from passerelle.core.ports.blobs import Blobs
+    from passerelle.store.archive.locator import Locator
     from passerelle.store.archive.segment import Segment
     from passerelle.store.archive.segment_cleanup import SegmentCleanup
     from passerelle.store.connection import RespValue
@@ -53,6 +55,8 @@ _PACKED_AT_ONCE: Final = 8
 
 _Stream: TypeAlias = "tuple[list[EntryRow], RespValue, RespValue]"
 """Entries of a session, its list of tasks, its webhook receivers."""
+_Placed: TypeAlias = "tuple[SessionFrame, Locator]"
+"""A session with where its frame stands."""
 
 
 def split_into_segments(sessions: Sequence[EndedSession]) -> list[list[EndedSession]]:
@@ -65,6 +69,22 @@ def split_into_segments(sessions: Sequence[EndedSession]) -> list[list[EndedSess
         parts[-1].append(one)
         size += one.bytes
     return parts
+
+
+def join_parts(
+    parts: Iterable[tuple[Shard, Sequence[EndedSession]]],
+) -> list[dict[Shard, list[str]]]:
+    """Such parts of shards, as many together as ``archive_together`` takes."""
+    joined, room, size = list[dict[Shard, list[str]]](), 0, 0
+    for shard, part in parts:
+        more = sum(one.bytes for one in part)
+        if len(part) > room or size + more > _MOST_BYTES or shard in joined[-1]:
+            joined.append({})
+            room, size = MOST_AT_ONCE, 0
+        joined[-1][shard] = [one.session for one in part]
+        room -= len(part)
+        size += more
+    return joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,40 +108,52 @@ class Archiver:
     async def archive(
         self, shard: Shard, sessions: Sequence[str], before_ms: int | None = None
     ) -> ArchiveResult:
-        """Takes sessions of a shard, at most ``MOST_AT_ONCE``, into one segment. What has changed meanwhile stays.
+        """``archive_together`` of sessions of one shard."""
+        return await self.archive_together({shard: sessions}, before_ms)
+
+    async def archive_together(
+        self, sessions: Mapping[Shard, Sequence[str]], before_ms: int | None = None
+    ) -> ArchiveResult:
+        """Takes sessions, at most ``MOST_AT_ONCE``, into one segment. What has changed meanwhile stays.
 
         One that has an event since ``before_ms`` stays as well.
 
         Raises:
             StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
         """
-        streams = await self._read_streams(shard, sessions)
-        packed = await _pack_all(await self._read_frames(shard, streams, before_ms))
-        if not packed:
-            return ArchiveResult(stay=[*sessions])
-        segment = pack_segment(shard, self.runtime_id, [one for _, one in packed])
-        digest = await self._write(shard, segment)
-        number, left = 0, list[int]()
-        places = range(len(packed))
-        for first in range(0, len(packed), _COMMITS):
-            part = places[first : first + _COMMITS]
-            number, stay = await self._commit(shard, digest, segment, packed, part, number)
-            left += [part[place - 1] for place in stay]
-        gone = [place for place in places if place not in set(left)]
-        names = [packed[place][0].session for place in gone]
+        reads = (self._read(shard, part, before_ms) for shard, part in sessions.items())
+        packed = await _pack_all([one for part in await asyncio.gather(*reads) for one in part])
+        left = list[_Placed]()
+        if packed:
+            home = shard_of(packed[0][0].session)
+            segment = pack_segment(home, self.runtime_id, [one for _, one in packed])
+            name = await self._write(home, segment)
+            places = defaultdict[Shard, list[_Placed]](list)
+            for (frame, _), place in zip(packed, segment.places, strict=True):
+                places[shard_of(frame.session)].append((frame, place))
+            commits = (self._commit(shard, name, part) for shard, part in places.items())
+            left = [one for part in await asyncio.gather(*commits) for one in part]
+        names = {frame.session for frame, _ in left}
+        asked = [session for part in sessions.values() for session in part]
         return ArchiveResult(
-            names,
-            sum(segment.places[place].length for place in gone),
-            [session for session in sessions if session not in set(names)],
+            [session for session in asked if session in names],
+            sum(place.length for _, place in left),
+            [session for session in asked if session not in names],
         )
 
-    async def _write(self, shard: Shard, segment: Segment) -> str:
+    async def _read(
+        self, shard: Shard, sessions: Sequence[str], before_ms: int | None
+    ) -> list[SessionFrame]:
+        streams = await self._read_streams(shard, sessions)
+        return await self._read_frames(shard, streams, before_ms)
+
+    async def _write(self, home: Shard, segment: Segment) -> str:
         """Noted before it is there: what a killed process has written, and nothing names, is found by its note."""
         digest = hashlib.sha256(segment.content).hexdigest()
-        name = name_segment(digest, len(segment.content))
-        await self.cleanup.note(shard, name, self.nodes.node(shard).time.now_ms())
-        await self.segments.put_pieces(shard, digest, (segment.content,))
-        return digest
+        name = str(SegmentName(digest, len(segment.content), home))
+        await self.cleanup.note(home, name, self.nodes.node(home).time.now_ms())
+        await self.segments.put_pieces(home, digest, (segment.content,))
+        return name
 
     async def _read_streams(self, shard: Shard, sessions: Sequence[str]) -> dict[str, _Stream]:
         asked = list[bytes]()
@@ -169,23 +201,26 @@ class Archiver:
                 frames.append(SessionFrame(session, own, entries, tasks, targets))
         return frames
 
-    async def _commit(
-        self,
-        shard: Shard,
-        digest: str,
-        segment: Segment,
-        packed: Sequence[tuple[SessionFrame, PackedFrame]],
-        part: Sequence[int],
-        number: int,
+    async def _commit(self, shard: Shard, name: str, placed: Sequence[_Placed]) -> list[_Placed]:
+        """Those that have left."""
+        number, left = 0, list[_Placed]()
+        for first in range(0, len(placed), _COMMITS):
+            part = placed[first : first + _COMMITS]
+            number, stay = await self._commit_part(shard, name, part, number)
+            left += [one for place, one in enumerate(part, 1) if place not in stay]
+        return left
+
+    async def _commit_part(
+        self, shard: Shard, name: str, part: Sequence[_Placed], number: int
     ) -> tuple[int, list[int]]:
+        """The number of the segment, and the places of those that stay."""
         shard_keys = (keys.meta, keys.segments, keys.due, keys.segment_notes)
         arguments = Arguments(key(shard) for key in shard_keys)
         sessions = [
-            _write_session(shard, packed[place][0], segment.places[place].pack_rest(), arguments)
-            for place in part
+            _write_session(shard, frame, place.pack_rest(), arguments) for frame, place in part
         ]
         control: dict[str, ControlValue] = {
-            "segment": name_segment(digest, len(segment.content)),
+            "segment": name,
             "number": str(number),
             "sessions": sessions,
         }

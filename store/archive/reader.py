@@ -12,11 +12,16 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.errors import ArchiveDamaged
-from passerelle.core.ids import Shard
+from passerelle.core.ids import Shard, shard_of
 from passerelle.store import keys
 from passerelle.store.archive.frame import SessionFrame, read_frame
 from passerelle.store.archive.locator import Locator, place_row
-from passerelle.store.archive.segment import TRAILER, read_footer, read_footer_size, read_name
+from passerelle.store.archive.segment import (
+    TRAILER,
+    SegmentName,
+    read_footer,
+    read_footer_size,
+)
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_scores
 
@@ -34,11 +39,10 @@ _CHANCE_BITS: Final = 64
 
 
 class SegmentRef(NamedTuple):
-    """Names a segment in its shard; ``bytes`` is how long it is."""
+    """A segment as a shard numbers it."""
 
     number: int
-    sha256: str
-    bytes: int
+    name: SegmentName
 
 
 class Archive:
@@ -51,7 +55,7 @@ class Archive:
     def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]], segments: Blobs) -> None:
         self._ask = ask
         self._segments = segments
-        self._names: dict[tuple[Shard, int], str] = {}
+        self._names: dict[tuple[Shard, int], SegmentName] = {}
         self._kept: OrderedDict[tuple[str, Locator], SessionFrame] = OrderedDict()
         self._kept_bytes = 0
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
@@ -91,14 +95,14 @@ class Archive:
         reason = ""
         for _ in range(_TRIES):
             at = _read_row(shard, stored)
-            digest = await self._find_segment(shard, at.number)
-            if digest is None:
+            segment = await self._find_segment(shard, at.number)
+            if segment is None:
                 reason = f"the archive of shard {shard.tag} has no segment {at.number}"
             else:
-                frame = await self._read_frame(shard, digest, at)
+                frame = await self._read_frame(shard, segment, at)
                 if frame is not None and frame.names(name):
                     return frame, stored
-                reason = f"segment {digest} of the archive of shard {shard.tag} is damaged"
+                reason = _tell(shard, segment, "is damaged")
             # The segment was merged, or a failover has taken its row and another has its number.
             self._names.pop((shard, at.number), None)
             [row] = await self._ask(shard, self.ask_row(shard, name))
@@ -125,39 +129,38 @@ class Archive:
         """The segments of a shard, the oldest first."""
         command = pack("ZRANGE", keys.segments(shard), 0, -1, "WITHSCORES")
         [reply] = await self._ask(shard, command)
-        return [SegmentRef(number, *read_name(member)) for member, number in as_scores(reply)]
+        return [SegmentRef(number, SegmentName.read(member)) for member, number in as_scores(reply)]
 
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
-        names = [frame[0] for frame in await self._read_footer(shard, segment)]
+        every = [frame[0] for frame in await self._read_footer(shard, segment.name)]
+        names = [name for name in every if shard_of(name) == shard]
         rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
         stored = zip(names, map(as_bytes, rows), strict=True)
         return [
             name for name, row in stored if row and _read_row(shard, row).number == segment.number
         ]
 
-    async def _find_segment(self, shard: Shard, number: int) -> str | None:
+    async def _find_segment(self, shard: Shard, number: int) -> SegmentName | None:
         if (known := self._names.get((shard, number))) is not None:
             return known
         command = pack("ZRANGE", keys.segments(shard), number, number, "BYSCORE", "WITHSCORES")
         [reply] = await self._ask(shard, command)
         for member, _ in as_scores(reply):
-            digest, _ = read_name(member)
-            self._names[shard, number] = digest
-            return digest
+            self._names[shard, number] = found = SegmentName.read(member)
+            return found
         return None
 
-    async def _read_frame(self, shard: Shard, digest: str, at: Locator) -> SessionFrame | None:
+    async def _read_frame(
+        self, shard: Shard, segment: SegmentName, at: Locator
+    ) -> SessionFrame | None:
         """None: what stands there is not what the row means."""
-        place = (digest, at)
+        place = (segment.sha256, at)
         if (kept := self._kept.get(place)) is not None:
             self._kept.move_to_end(place)
             return kept
         async with self._reads:
-            stored = await self._segments.read(shard, digest, at.offset, at.length)
-        if stored is None:
-            reason = f"segment {digest} of the archive of shard {shard.tag} is gone"
-            raise ArchiveDamaged(reason)
+            stored = await self._read_part(shard, segment, at.offset, at.length)
         if len(stored) != at.length or zlib.crc32(stored) != at.check:
             return None
         try:
@@ -174,22 +177,26 @@ class Archive:
             (_, at), _ = self._kept.popitem(last=False)
             self._kept_bytes -= at.length
 
-    async def _read_footer(self, shard: Shard, segment: SegmentRef) -> list[tuple[str, ...]]:
-        digest, end = segment.sha256, segment.bytes - TRAILER
-        trailer = await self._read_part(shard, digest, end, TRAILER)
+    async def _read_footer(self, shard: Shard, segment: SegmentName) -> list[tuple[str, ...]]:
+        end = segment.bytes - TRAILER
+        trailer = await self._read_part(shard, segment, end, TRAILER)
         try:
             length = read_footer_size(trailer)
-            return read_footer(await self._read_part(shard, digest, end - length, length))
+            return read_footer(await self._read_part(shard, segment, end - length, length))
         except ValueError as error:
-            reason = f"segment {digest} of the archive of shard {shard.tag}: {error}"
-            raise ArchiveDamaged(reason) from None
+            raise ArchiveDamaged(_tell(shard, segment, f"has no footer: {error}")) from None
 
-    async def _read_part(self, shard: Shard, digest: str, start: int, size: int) -> bytes:
-        part = await self._segments.read(shard, digest, start, size) if start >= 0 else b""
+    async def _read_part(self, shard: Shard, segment: SegmentName, start: int, size: int) -> bytes:
+        if start < 0:
+            return b""
+        part = await self._segments.read(segment.home, segment.sha256, start, size)
         if part is None:
-            reason = f"segment {digest} of the archive of shard {shard.tag} is gone"
-            raise ArchiveDamaged(reason)
+            raise ArchiveDamaged(_tell(shard, segment, "is gone"))
         return part
+
+
+def _tell(shard: Shard, segment: SegmentName, what: str) -> str:
+    return f"segment {segment.sha256} of the archive of shard {shard.tag} {what}"
 
 
 def _read_row(shard: Shard, row: bytes) -> Locator:

@@ -1,4 +1,4 @@
-"""A segment: frames of one shard in one object that is never changed.
+"""A segment: frames in one object that is never changed, of one shard or of several that have few.
 
 ``PSAR`` and the number of the form · frames · footer (JSON) · its length (4 bytes) · ``PSAR``. A reader who knows where
 a frame stands takes its bytes alone; the footer says what all of them are, for whoever walks the archive.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import orjson
 
+from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store.archive.locator import Locator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from passerelle.core.ids import Shard
 
 MAGIC: Final = b"PSAR"
 FORM: Final = 1
@@ -42,8 +41,8 @@ class Segment:
     places: tuple[Locator, ...]
 
 
-def pack_segment(shard: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -> Segment:
-    """One object of all frames."""
+def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -> Segment:
+    """One object of all frames, to stand in the shard ``home``."""
     parts, places = [_HEADER], list[Locator]()
     offset = len(_HEADER)
     for frame in frames:
@@ -52,7 +51,7 @@ def pack_segment(shard: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -
         offset += len(frame.stored)
     footer = orjson.dumps(
         {
-            "shard": shard.tag,
+            "shard": home.tag,
             "runtimeId": runtime_id,
             "frames": [
                 {"names": frame.names, "offset": at.offset, "length": at.length, "crc32": at.check}
@@ -64,15 +63,22 @@ def pack_segment(shard: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -
     return Segment(b"".join(parts), tuple(places))
 
 
-def name_segment(sha256: str, size: int) -> str:
-    """How the store names an object."""
-    return f"{sha256} {size}"
+class SegmentName(NamedTuple):
+    """An object: its hash, its length, and the shard where it stands; others that have frames in it name it as well."""
 
+    sha256: str
+    bytes: int
+    home: Shard
 
-def read_name(name: str) -> tuple[str, int]:
-    """The hash and the length in such a name."""
-    digest, _, size = name.partition(" ")
-    return digest, int(size)
+    @classmethod
+    def read(cls, name: str) -> Self:
+        """Reads what the store has."""
+        digest, size, tag = name.split(" ")
+        return cls(digest, int(size), ALL_SHARDS[int(tag, 16)])
+
+    def __str__(self) -> str:
+        """How the store names it."""
+        return f"{self.sha256} {self.bytes} {self.home.tag}"
 
 
 def read_footer_size(trailer: bytes) -> int:

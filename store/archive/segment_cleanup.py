@@ -4,19 +4,24 @@ A segment is noted before it is written; the script that names it takes the note
 written stays noted, and no place is ever listed: what somebody else has put there is not touched. Once all sessions of
 a segment have come back no row names it, and it is noted again.
 
+An object that several shards have frames in is noted before it is written, and deleted, where it stands, and not while
+another shard names it; the others only take their own name of it away, by the same rule.
+
 What is noted is deleted ``GRACE_MS`` later, if no row names it then: a failover, and a backup of the store that is put
 back, bring back rows that are as old.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.ids import ALL_SHARDS
 from passerelle.store import keys
 from passerelle.store.archive.locator import BUCKETS, Locator
-from passerelle.store.archive.segment import read_name
+from passerelle.store.archive.segment import SegmentName
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_int, as_list, as_scores
 from passerelle.store.scripts import Script
@@ -72,7 +77,7 @@ class SegmentCleanup:
                 await self._update(shard, "ZREM", keys.segment_notes(shard), name)
             elif since_ms <= now_ms - GRACE_MS and await self._delete(shard, name, now_ms):
                 deleted += 1
-                size += read_name(name)[1]
+                size += SegmentName.read(name).bytes
         return CleanedSegments(count, deleted, size)
 
     async def _list_names(self, shard: Shard) -> tuple[dict[str, int], dict[str, int]]:
@@ -96,13 +101,25 @@ class SegmentCleanup:
         return frozenset(alive)
 
     async def _delete(self, shard: Shard, name: str, now_ms: int) -> bool:
+        """Whether the object is gone: not where another shard names it, nor for a shard where it does not stand."""
         # The note goes last: whoever is killed before that leaves it to the next one.
         await self._update(shard, "ZREM", keys.segments(shard), name)
-        digest, _ = read_name(name)
-        if not await self.segments.expire(shard, digest, now_ms - GRACE_MS // 2):
-            return False
+        segment = SegmentName.read(name)
+        if is_home := segment.home == shard:
+            if await self._is_named(name):
+                return False
+            if not await self.segments.expire(shard, segment.sha256, now_ms - GRACE_MS // 2):
+                return False
         await self._update(shard, "ZREM", keys.segment_notes(shard), name)
-        return True
+        return is_home
+
+    async def _is_named(self, name: str) -> bool:
+        """Whether a shard has the name of a segment."""
+        asked = (
+            self.nodes.query_in_background(other, pack("ZSCORE", keys.segments(other), name))
+            for other in ALL_SHARDS
+        )
+        return any(number is not None for [number] in await asyncio.gather(*asked))
 
     async def _update(self, shard: Shard, *words: str | int) -> None:
         await self.nodes.update_in_background(shard, pack(*words))

@@ -5,7 +5,7 @@
 -- KEYS  1 meta (of the shard)   2 segments   3 due   4 notes (of segments that nothing names)
 --       5.. keys of the sessions, and buckets of rows, by index
 -- ARGV  1 control, JSON:
---         segment      hash and bytes of the object, "<SHA-256> <bytes>"
+--         segment      hash and bytes of the object, "<SHA-256> <bytes> <shard where it stands>"
 --         number       text; the number of the segment where an earlier call has given it one, else empty
 --         sessions     list of [head, stream, open_set, task_set, targets, sequence, chain, entities, listed, receivers,
 --                      rows]: entities = list of [key, version, op], the head among them; listed = list of [facade id,

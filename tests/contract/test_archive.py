@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
@@ -23,7 +24,7 @@ from passerelle.core.batch import (
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
-from passerelle.store.archive.archiver import MOST_AT_ONCE, split_into_segments
+from passerelle.store.archive.archiver import MOST_AT_ONCE, join_parts, split_into_segments
 from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
 from passerelle.store.archive.locator import place_row
 from passerelle.store.connection import pack
@@ -415,7 +416,7 @@ async def test_a_damaged_segment_is_named_and_no_answer(
     await leave(store, other)
     kept = await read_all(store, other)
     [segment] = await store.archive.list_segments(story.at.shard)
-    digest = segment.sha256
+    digest = segment.name.sha256
     [path] = (tmp_path / "blobs" / "archive").glob(f"*/*/{digest}")
     content = path.read_bytes()
     match damage:
@@ -582,6 +583,55 @@ def test_a_segment_has_few_sessions_or_few_bytes() -> None:
     assert [len(part) for part in split_into_segments(large)] == [2, 2, 2, 1]
     assert [one for part in split_into_segments(large) for one in part] == large
     assert split_into_segments([]) == []
+
+
+def test_parts_of_shards_stand_together_as_long_as_they_fit() -> None:
+    def part(count: int, size: int = 1_000) -> list[EndedSession]:
+        return [EndedSession(f"se_{count}", 0, size) for _ in range(count)]
+
+    def count(*parts: tuple[int, list[EndedSession]]) -> list[dict[int, int]]:
+        joined = join_parts((Shard(number), one) for number, one in parts)
+        return [{shard.number: len(names) for shard, names in one.items()} for one in joined]
+
+    assert count((1, part(3)), (2, part(60)), (3, part(2)), (4, part(62))) == [
+        {1: 3, 2: 60},
+        {3: 2, 4: 62},
+    ]
+    assert count((1, part(40)), (1, part(2))) == [{1: 40}, {1: 2}]
+    assert count((1, part(2, 1 << 20)), (2, part(2, 1 << 20)), (3, part(1))) == [
+        {1: 2, 2: 2},
+        {3: 1},
+    ]
+    assert count() == []
+
+
+async def test_sessions_of_several_shards_stand_in_one_object(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    stories = [
+        await begin(store, 2, Story(make_place(Shard(number)))) for number in (3, 3, 17, 40, 63)
+    ]
+    busy = stories[3]
+    opened = busy.tell("", opened=(OpenChange(busy.at.task, 0),))
+    assert isinstance(await store.log.append(opened), Appended)
+    before = [await read_all(store, story) for story in stories]
+    parts = defaultdict[Shard, list[str]](list)
+    for story in stories:
+        parts[story.at.shard].append(story.at.session)
+    left = await store.archiver.archive_together(parts)
+    assert left.stay == [busy.at.session]
+    [path] = (path for path in (tmp_path / "blobs" / "archive").rglob("*") if path.is_file())
+    assert path.parts[-3] == "03", "it stands in the shard of its first frame"
+    for shard in (Shard(3), Shard(17), Shard(63)):
+        [segment] = await store.archive.list_segments(shard)
+        assert (segment.number, segment.name.home, segment.name.sha256) == (1, Shard(3), path.name)
+        assert await store.archive.list_archived(shard, segment) == parts[shard]
+    assert await store.archive.list_segments(Shard(40)) == []
+    async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as reader:
+        assert [await read_all(reader, story) for story in stories] == before
+    for story in stories[2:3]:
+        assert isinstance(await store.log.append(story.tell("on")), Appended)
+        assert await store.archive.find(story.at.shard, story.at.session) is None
 
 
 async def test_a_session_that_is_too_long_stays(store: Store) -> None:

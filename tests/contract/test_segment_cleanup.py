@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from passerelle.store.connection import RespValue
     from passerelle.store.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -117,6 +118,102 @@ async def test_what_a_killed_process_has_written_goes_and_its_sessions_stay(
     assert [await read_all(store, story) for story in stories] == before
 
 
+OTHER = Shard(40)
+
+
+async def leave_together(store: Store, *stories: Story) -> None:
+    """Has sessions of two shards leave in one object, which stands in the first."""
+    parts = {
+        shard: [story.at.session for story in stories if story.at.shard == shard]
+        for shard in (HOME, OTHER)
+    }
+    assert (await store.archiver.archive_together(parts)).stay == []
+
+
+async def clean_both(store: Store, days: float = 0) -> list[CleanedSegments]:
+    """The same in both shards, the other one first."""
+    return [
+        await store.segment_cleanup.clean(shard, read_ms(store, days)) for shard in (OTHER, HOME)
+    ]
+
+
+@pytest.mark.parametrize("first", [HOME, OTHER])
+async def test_an_object_of_two_shards_goes_a_week_after_the_last_of_both_came_back(
+    store: Store, tmp_path: Path, first: Shard
+) -> None:
+    stories = [await begin(store, 2, Story(make_place(shard))) for shard in (HOME, OTHER)]
+    await leave_together(store, *stories)
+    # What comes first in this list comes back first.
+    stories.sort(key=lambda story: story.at.shard != first)
+    before = [await read_all(store, story) for story in stories]
+    back, stays = stories
+    await store.log.restore(back.at.shard, back.at.task)
+    assert sum(one.noted for one in await clean_both(store)) == 1
+    for days in (8.0, 30.0):
+        assert [one.deleted for one in await clean_both(store, days)] == [0, 0]
+    assert len(list_objects(tmp_path)) == 1
+    assert await read_all(store, stays) == before[1]
+    await store.log.restore(stays.at.shard, stays.at.task)
+    assert sum(one.noted for one in await clean_both(store, 31)) == 1
+    assert [one.deleted for one in await clean_both(store, 37)] == [0, 0]
+    assert [one.deleted for one in await clean_both(store, 39)] == [0, 1]
+    assert (list_objects(tmp_path), await count_named(store)) == ([], (0, 0))
+    assert [await read_all(store, story) for story in stories] == before
+
+
+@pytest.mark.parametrize("committed", [None, HOME, OTHER])
+async def test_an_object_that_only_one_of_two_shards_came_to_name_stays_for_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: Shard | None
+) -> None:
+    """A process that is killed between the commits of its shards."""
+    stories = [await begin(store, 2, Story(make_place(shard))) for shard in (HOME, OTHER)]
+    before = [await read_all(store, story) for story in stories]
+    run = cast("Callable[..., Awaitable[object]]", store.nodes.run)
+
+    async def be_killed(script: Script[object], shard: Shard, *words: object) -> object:
+        if script.name == "archive_commit" and shard != committed:
+            raise StoreUnavailable("killed", "unknown")
+        return await run(script, shard, *words)
+
+    monkeypatch.setattr(store.nodes, "run", be_killed)
+    with pytest.raises(StoreUnavailable):
+        await leave_together(store, *stories)
+    monkeypatch.undo()
+    assert [await read_all(store, story) for story in stories] == before
+    for days in (0.0, 8.0, 30.0):
+        await clean_both(store, days)
+    assert len(list_objects(tmp_path)) == (committed is not None)
+    assert [await read_all(store, story) for story in stories] == before
+    for story in stories:
+        await store.log.restore(story.at.shard, story.at.task)
+    await clean_both(store, 31)
+    await clean_both(store, 39)
+    assert (list_objects(tmp_path), await count_named(store)) == ([], (0, 0))
+    assert [await read_all(store, story) for story in stories] == before
+
+
+async def test_where_a_shard_does_not_say_whether_it_names_an_object_it_stays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [story] = await tell(store, 1)
+    await leave(store, story)
+    await store.log.restore(HOME, story.at.task)
+    await clean(store)
+    query = store.nodes.query_in_background
+
+    async def refuse(shard: Shard, *commands: bytes) -> list[RespValue]:
+        if shard == OTHER:
+            raise StoreUnavailable("connection refused", "no")
+        return await query(shard, *commands)
+
+    monkeypatch.setattr(store.nodes, "query_in_background", refuse)
+    with pytest.raises(StoreUnavailable):
+        await clean(store, 8)
+    monkeypatch.undo()
+    assert len(list_objects(tmp_path)) == 1
+    assert (await clean(store, 8)).deleted == 1
+
+
 async def test_what_leaves_makes_room_where_memory_is_full(store: Store, server: Server) -> None:
     """Noting, committing and cleaning up are let through: without them memory would stay full."""
     back, gone = await tell(store, 1), await tell(store, 1)
@@ -138,8 +235,8 @@ async def test_a_note_of_a_segment_that_rows_name_is_taken_away(store: Store) ->
     before = [await read_all(store, story) for story in stories]
     await leave(store, *stories)
     [segment] = await store.archive.list_segments(HOME)
-    name = f"{segment.sha256} {segment.bytes}"
-    await store.nodes.update(HOME, pack("ZADD", keys.segment_notes(HOME), 1, name))
+    note = pack("ZADD", keys.segment_notes(HOME), 1, str(segment.name))
+    await store.nodes.update(HOME, note)
     assert await clean(store, 8) == CleanedSegments()
     assert await count_named(store) == (1, 0)
     assert [await read_all(store, story) for story in stories] == before

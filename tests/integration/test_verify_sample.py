@@ -148,9 +148,9 @@ async def test_the_sample_of_the_day_names_what_is_damaged_in_engine_and_archive
 
     await damage(store, server, story)
     [segment] = await store.archive.list_segments(SHARD)
-    [path] = (tmp_path / "blobs").rglob(segment.sha256)
+    [path] = (tmp_path / "blobs").rglob(segment.name.sha256)
     content = path.read_bytes()
-    for place, subject in ((20, archived.session.id), (-1, segment.sha256)):
+    for place, subject in ((20, archived.session.id), (-1, segment.name.sha256)):
         edited = bytearray(content)
         edited[place] ^= 1
         path.write_bytes(edited)

@@ -394,9 +394,11 @@ async def test_signatures_have_one_form(rig: Rig) -> None:
         assert check(pack(b"".join(line + b"\n" for line in lines))).faults
 
 
+_NOTHING: Final[list[Json]] = []
 JUNK: Final[tuple[Json, ...]] = (
-    *(None, True, 0, -1, 2**70, 1e300, "", "x", "\ud800", "\x1b[2J", [], [None], [[]], {}),
-    *({"a": {"b": []}}, orjson.loads("[" * 400 + "]" * 400)),
+    *(None, True, 0, -1, 2**70, 1e300, "", "x", "\ud800", "\x1b[2J"),
+    *(_NOTHING, [None], [_NOTHING], {}, {"a": {"b": _NOTHING}}),
+    orjson.loads("[" * 400 + "]" * 400),
 )
 
 

@@ -39,6 +39,7 @@ class Sessions:
 
     ages_ms: list[int] = field(default_factory=list[int])
     asked: list[list[str]] = field(default_factory=list[list[str]])
+    homes: tuple[Shard, ...] = (HOME,)
     stays: list[str] = field(default_factory=list[str])
     forgotten: list[str] = field(default_factory=list[str])
     fails: bool = False
@@ -54,14 +55,17 @@ class Sessions:
             for age in sorted(self.ages_ms, reverse=True)
             if NOW_MS - age < before_ms
         ]
-        return {HOME: ended} if ended and HOME in shards else {}
+        return {home: ended for home in self.homes if ended and home in shards}
 
     def forget(self, sessions: list[str]) -> None:
         self.forgotten += sessions
 
-    async def archive(self, shard: Shard, sessions: list[str], before_ms: int) -> ArchiveResult:
-        assert shard == HOME
+    async def archive_together(
+        self, parts: dict[Shard, list[str]], before_ms: int
+    ) -> ArchiveResult:
+        assert parts.keys() <= {*self.homes}
         assert before_ms < NOW_MS
+        sessions = [one for part in parts.values() for one in part]
         self.asked.append(sessions)
         gone = [one for one in sessions if one not in self.stays]
         return ArchiveResult(gone, 100 * len(gone), [one for one in sessions if one in self.stays])
@@ -75,7 +79,7 @@ def make(
         cast("EndedSessions", sessions),
         cast("Archiver", sessions),
         cast("StoreMemory", memory or Memory(10)),
-        lambda: frozenset({HOME}),
+        lambda: frozenset(sessions.homes),
         lambda _shard: NOW_MS,
         structlog.get_logger("passerelle"),
         lambda outcome, count: counted.append((outcome, count)),
@@ -123,6 +127,17 @@ async def test_few_sessions_wait_for_others_for_an_hour() -> None:
     assert [len(part) for part in many.asked] == [64]
     assert many.asked[0][0] == f"se_{day + 1_000 + 78}", "the oldest go first"
     assert counted == [("archived", 64)]
+
+
+async def test_few_sessions_of_many_shards_leave_in_one_object_once_their_time_has_come() -> None:
+    day = 24 * HOUR_MS
+    homes = tuple(Shard(number) for number in range(30))
+    sessions = Sessions([day + HOUR_MS + 1, day + HOUR_MS + 2], homes=homes)
+    sweep, _ = make(sessions)
+    assert await sweep.sweep() == 60
+    assert [len(one) for one in sessions.asked] == [60]
+    sessions.ages_ms = [day + 1, day + 2]
+    assert (await sweep.sweep(), len(sessions.asked)) == (0, 1)
 
 
 async def test_what_could_not_leave_is_asked_again() -> None:
