@@ -97,7 +97,7 @@ async def leave(rig: Rig) -> list[str]:
     """Has every session leave the engine that has ended."""
     left: list[str] = []
     async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
-        for shard, sessions in (await store.archiver.find_ended(ALL_SHARDS, _LATER_MS)).items():
+        for shard, sessions in (await store.ended_sessions.find(ALL_SHARDS, _LATER_MS)).items():
             names = [one.session for one in sessions]
             archived = await store.archiver.archive(shard, names)
             assert archived.sessions == names

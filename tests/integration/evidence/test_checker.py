@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.runtime.common.signatures import SigningAlgorithm
     from tests.integration.callers.rig import Instance, Rig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CMD-20")]
@@ -153,7 +152,7 @@ async def test_the_key_stays_and_a_configured_one_takes_its_place(rig: Rig, tmp_
     assert (rig.folder / "evidence-key").stat().st_mode & 0o777 == 0o600
     files = [tmp_path / name for name in ("new.pem", "old.pem")]
     for file, algorithm in zip(files, ("ES256", "EdDSA"), strict=True):
-        file.write_text(mint_signing_key(cast("SigningAlgorithm", algorithm)).get_secret_value())
+        file.write_text(mint_signing_key(algorithm).get_secret_value())
         file.chmod(0o600)
     named_keys = [{"file": str(file)} for file in files]
     at = await rig.start(clients=[ADA], signing={"keys": named_keys, "cards": False})
@@ -394,10 +393,9 @@ async def test_signatures_have_one_form(rig: Rig) -> None:
         assert check(pack(b"".join(line + b"\n" for line in lines))).faults
 
 
-_NOTHING: Final[list[Json]] = []
 JUNK: Final[tuple[Json, ...]] = (
     *(None, True, 0, -1, 2**70, 1e300, "", "x", "\ud800", "\x1b[2J"),
-    *(_NOTHING, [None], [_NOTHING], {}, {"a": {"b": _NOTHING}}),
+    *orjson.loads('[[], [null], [[]], {}, {"a": {"b": []}}]'),
     orjson.loads("[" * 400 + "]" * 400),
 )
 
