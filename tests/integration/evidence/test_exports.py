@@ -11,7 +11,15 @@ import pytest
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
-from tests.integration.devices.asking import ADA, BOB, PEOPLE, bearer
+from tests.integration.devices.asking import (
+    ADA,
+    BOB,
+    PEOPLE,
+    ask,
+    bearer,
+    make_answer,
+    say,
+)
 from tests.integration.evidence.exporting import (
     PATHS,
     approve,
@@ -322,3 +330,20 @@ async def test_many_who_export_at_once_are_one_export(rig: Rig) -> None:
     assert sorted(one["payload"]["kind"] for one in facts) == ["evidence"] * 2 + ["review"] * 2
     report = await verify_store(at.gateway.store, rebuild=True)
     assert report.lines == []
+
+
+@pytest.mark.requirement("I5", "A2A-11")
+async def test_a_task_that_completes_names_the_evidence_that_was_written_of_it(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA])
+    view = await ask(at)
+    session, task = str(view["sessionId"]), view["taskId"]
+    early = (await export(at, "evidence", {"taskId": task})).told["evidenceId"]
+    won = await say(at, bearer("ada"), make_answer(view))
+    assert won.status_code == 200, won.text
+    await settle(at, session, task)
+    (completed,) = [
+        one for one in await at.read_session(session) if one["type"] == "task.completed"
+    ]
+    assert completed["payload"]["evidence"] == [early]
+    late = (await export(at, "evidence", {"taskId": task})).told["evidenceId"]
+    assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == [early, late]
