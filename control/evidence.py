@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.control.evidence_facts import PAGE, open_stream
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.errors import (
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
 from passerelle.core.event_type import EventType
 from passerelle.core.events import Fact, decode_event
 from passerelle.core.evidence.bundle import compose_bundle, write_bundle
@@ -70,7 +75,12 @@ class Exporting:
             InvalidInput: the scope is none, or has no fact up to ``through``.
             NotFound: it is not the caller's.
             TooLarge: there are too many facts for one bundle.
+            UnsupportedOperation: this gateway has no key to sign it with.
         """
+        if not any(key.signs for key in self.signer.keys):
+            raise UnsupportedOperation(
+                "nothing signs evidence here: give a key under signing, or let the gateway write to data_dir"
+            )
         place = await self.reader.find(principal, command)
         selection = await self.reader.select(principal, place)
         if selection is None:

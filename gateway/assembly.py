@@ -15,6 +15,7 @@ import structlog
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.channels.links import StoredLinkFacts
 from passerelle.control.catalogue import Catalogue
+from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.delegation.runs.deadlines import Deadlines
@@ -32,6 +33,7 @@ from passerelle.gateway.reverse.routing import Routing
 from passerelle.gateway.settings.approvals import read_notifiers, read_quiet_hours
 from passerelle.gateway.settings.section import read_output_terms
 from passerelle.gateway.settings.values import (
+    EVIDENCE_KEY,
     list_bounds,
     list_prices,
     list_quotas,
@@ -147,7 +149,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             replace(
                 _list_dependencies(settings, store, hub, peers, outages, spending, terms, late),
                 push_sender=pushes,
-                evidence_signer=load_evidence_signer(data_dir, signer),
+                evidence_signer=_load_evidence_signer(data_dir, signer, outages),
             ),
             _load_webhooks(settings, data_dir, signer, outages),
         )
@@ -337,6 +339,17 @@ def _load_webhooks(
     if webhooks.sealer is None:
         outages.log.warning("push.off", reason="redis_url is given and secret_key is not")
     return webhooks
+
+
+def _load_evidence_signer(data_dir: Path, signer: Signer | None, outages: Outages) -> Signer:
+    """What signs evidence; nothing does where a key would have to be made and cannot."""
+    try:
+        return load_evidence_signer(data_dir, signer)
+    except ConfigInvalid as error:
+        if (data_dir / EVIDENCE_KEY).exists():
+            raise
+        outages.log.warning("evidence.off", reason=error.message)
+        return Signer(())
 
 
 def _make_delivery_deps(store: Store, outages: Outages, late: DutiesProxy) -> DeliveryDeps:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from passerelle.core.errors import ConfigInvalid
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
@@ -347,3 +349,21 @@ async def test_a_task_that_completes_names_the_evidence_that_was_written_of_it(r
     assert completed["payload"]["evidence"] == [early]
     late = (await export(at, "evidence", {"taskId": task})).told["evidenceId"]
     assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == [early, late]
+
+
+async def test_a_gateway_that_cannot_make_a_key_serves_and_exports_nothing(rig: Rig) -> None:
+    # Where the key would be written something else stands, as in a folder that may not be written to.
+    (rig.folder / f".evidence-key.{os.getpid()}").mkdir()
+    at = await rig.start(clients=[ADA])
+    task = (await at.send("ada-key")).json()["result"]["task"]["id"]
+    problem = await refuse(at, {"taskId": task})
+    assert (problem["status"], problem["code"]) == (409, "unsupported_operation")
+    assert "give a key under signing" in problem["detail"]
+    assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == []
+
+
+async def test_a_key_that_others_can_read_ends_the_start(rig: Rig) -> None:
+    await rig.start(clients=[ADA])
+    (rig.folder / "evidence-key").chmod(0o644)
+    with pytest.raises(ConfigInvalid, match="others can read it"):
+        await rig.start(clients=[ADA])
