@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import orjson
 import pytest
@@ -151,7 +151,8 @@ async def test_the_key_stays_and_a_configured_one_takes_its_place(rig: Rig, tmp_
     assert first == again
     assert (rig.folder / "evidence-key").stat().st_mode & 0o777 == 0o600
     files = [tmp_path / name for name in ("new.pem", "old.pem")]
-    for file, algorithm in zip(files, ("ES256", "EdDSA"), strict=True):
+    algorithms: tuple[Literal["ES256", "EdDSA"], ...] = ("ES256", "EdDSA")
+    for file, algorithm in zip(files, algorithms, strict=True):
         file.write_text(mint_signing_key(algorithm).get_secret_value())
         file.chmod(0o600)
     named_keys = [{"file": str(file)} for file in files]
