@@ -30,12 +30,13 @@ from passerelle.core.facts import Ref, Scope
 from passerelle.core.ids import shard_of
 from passerelle.core.payloads.history import EvidenceChanged
 from passerelle.core.payloads.task import TaskDependencyUpdated
-from passerelle.core.principal import Principal
+from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
+from passerelle.runtime.common.calls import require_scope
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.common.signatures import Signer
 
+_READ: Final = (AccessScope.READ_TASKS,)
 _NOTES: Final = 16
 _NOTE_LENGTH: Final = 300
 _TRACES: Final = 32
@@ -75,8 +77,10 @@ class Exporting:
             InvalidInput: the scope is none, or has no fact up to ``through``.
             NotFound: it is not the caller's.
             TooLarge: there are too many facts for one bundle.
+            Forbidden: the caller may read audits and no tasks, whose messages stand in facts.
             UnsupportedOperation: this gateway has no key to sign it with.
         """
+        require_scope(principal, _READ)
         if not any(key.signs for key in self.signer.keys):
             raise UnsupportedOperation(
                 "nothing signs evidence here: give a key under signing, or let the gateway write to data_dir"
@@ -98,10 +102,12 @@ class Exporting:
         """A part of a bundle.
 
         Raises:
+            Forbidden: as for the export.
             InvalidInput: neither a session nor a task is named.
             NotFound: it was not exported of that.
             StoreUnavailable: it cannot be read now.
         """
+        require_scope(principal, _READ)
         record = await self._find_record(principal, query)
         ref = await self._find_file(record, query.evidence_id)
         if ref is None or ref.blob is None or ref.size is None:

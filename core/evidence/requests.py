@@ -45,13 +45,18 @@ class ExportBundle:
         Raises:
             InvalidInput: not exactly one of session, thread and task is, or a turn of a task.
         """
-        given = [name for name in ("session_id", "thread_id", "task_id") if getattr(self.of, name)]
-        if len(given) != 1:
+        ids: tuple[tuple[ScopeKind, str | None], ...] = (
+            ("session", self.of.session_id),
+            ("thread", self.of.thread_id),
+            ("task", self.of.task_id),
+        )
+        named: list[ScopeKind] = [kind for kind, one in ids if one is not None]
+        if len(named) != 1:
             raise InvalidInput(
-                "sessionId", "exactly one of sessionId, threadId, taskId is required"
+                "sessionId", "exactly one of sessionId, threadId and taskId is required"
             )
         if self.of.turn_id is None:
-            return {"session_id": "session", "thread_id": "thread", "task_id": "task"}[given[0]]  # type: ignore[return-value]  # the three names above
+            return named[0]
         if self.of.task_id is not None:
             raise InvalidInput("turnId", "goes with sessionId or threadId")
         return "turn"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 HALF = hash_key(Secret("ada-key"))
+DORA = {"name": "dora", "kind": "person", "scopes": ["a2a:call", "audit:read"]}
 CARL = {"name": "carl", "kind": "person", "scopes": ["a2a:call", "tasks:read"]}
 
 
@@ -233,7 +234,7 @@ async def test_a_review_alone_exports_its_evidence_as_well(rig: Rig) -> None:
 
 @pytest.mark.requirement("CMD-20")
 async def test_what_cannot_be_exported_names_the_field_and_writes_nothing(rig: Rig) -> None:
-    at = await rig.start(clients=[ADA, BOB, CARL])
+    at = await rig.start(clients=[ADA, BOB, CARL, DORA])
     task = (await at.send("ada-key")).json()["result"]["task"]["id"]
     session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
     await settle(at, session, task)
@@ -255,6 +256,10 @@ async def test_what_cannot_be_exported_names_the_field_and_writes_nothing(rig: R
     for of in others:
         assert (await refuse(at, of, "bob"))["status"] == 404
         assert (await refuse(at, of, "carl"))["status"] == 403
+    for who in ("carl", "dora"):
+        assert (await refuse(at, {"taskId": task}, who))["status"] == 403
+        place = f"/v1/evidence/evd_1?taskId={task}"
+        assert (await at.http.get(place, headers=bearer(who))).status_code == 403
     unknown = await at.http.get(f"/v1/evidence/evd_1?sessionId={session}", headers=bearer("ada"))
     assert unknown.status_code == 404
     nowhere = await at.http.get("/v1/evidence/evd_1", headers=bearer("ada"))
