@@ -242,6 +242,11 @@ def segment_notes(shard: Shard) -> str:
     return _key(shard, "sgold")
 
 
+def owner_keys(shard: Shard) -> str:
+    """HASH owner -> id of the data key of its archived sessions; id -> that key, sealed (``archive/owner_keys.py``)."""
+    return _key(shard, "dk")
+
+
 def limits(shard: Shard, name: str) -> str:
     """HASH ``s:<instance>`` -> ``slots|until``, ``m:<meter>`` -> what is left or used of it; expires."""
     return _key(shard, "lim", name)
@@ -348,7 +353,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "threads": ("th",),
     "tasks": ("t",),
     "approvals": ("a",),
-    "archive": ("al", "sg", "sgold"),
+    "archive": ("al", "sg", "sgold", "dk"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
     "lists of tasks": ("idx",),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
@@ -379,7 +384,7 @@ PERMANENT: Final = re.compile(
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
-    r"|due|les|stuck|feed|meta|hw|sg|sgold|inst|runtime|vapid|owner)"
+    r"|due|les|stuck|feed|meta|hw|sg|sgold|dk|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

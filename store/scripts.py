@@ -40,6 +40,7 @@ OPERATIONS: Final = (
     "claim_due",
     "forget_uploads",
     "hello",
+    "keep_owner_key",
     "extend_claim",
     "find_ended",
     "defer_push",

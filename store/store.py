@@ -18,6 +18,7 @@ from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
 from passerelle.store.archive.archiver import Archiver
+from passerelle.store.archive.owner_keys import OwnerKeys
 from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
 from passerelle.store.archive.segment_cleanup import SegmentCleanup
@@ -53,6 +54,7 @@ from passerelle.store.uploads import RedisUploads
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from passerelle.store.archive.owner_keys import KeySealer
     from passerelle.store.blobs import BlobStore
     from passerelle.store.info import StoreDurability
     from passerelle.store.nodes import Node
@@ -76,6 +78,8 @@ class StoreSettings:
     alone_after_s: float | None = ALONE_AFTER_S
     """How long they wait at a promoted server without a replica, in seconds; None: until it has one."""
     batches: Counter[int] = field(default_factory=Counter[int])
+    sealer: KeySealer | None = None
+    """Seals the data keys of owners; without one they are stored as they are."""
 
 
 class Store:
@@ -88,12 +92,14 @@ class Store:
         copies: BlobStore,
         uploads: BlobStore,
         segments: BlobStore,
+        sealer: KeySealer | None = None,
     ) -> None:
         self.nodes = nodes
         self.runtime_id = ""
-        self.archive = Archive(nodes.query_all, segments)
+        self.owner_keys = OwnerKeys(nodes, sealer)
+        self.archive = Archive(nodes.query_all, segments, self.owner_keys)
         self.segment_cleanup = SegmentCleanup(nodes, segments)
-        self.archiver = Archiver(nodes, segments, self.segment_cleanup)
+        self.archiver = Archiver(nodes, segments, self.segment_cleanup, self.owner_keys)
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
@@ -103,7 +109,8 @@ class Store:
         self.shard_poll = RedisShardPoll(nodes)
         self.projections = RedisProjections(nodes, self.log)
         self.relay_facts = RedisFactReader(
-            nodes.query_in_background, Archive(nodes.query_in_background, segments)
+            nodes.query_in_background,
+            Archive(nodes.query_in_background, segments, self.owner_keys),
         )
         self.relay_projections = RedisProjections(nodes, self.log, yields=True)
         self.acks = RedisAcks(nodes, self.archive)
@@ -145,7 +152,7 @@ class Store:
         blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
         uploads, segments = open_uploads(settings.blobs), open_segments(settings.blobs)
         nodes = await Nodes.open(seeds, read_all_scripts(), settings.batches)
-        store = cls(nodes, blobs, copies, uploads, segments)
+        store = cls(nodes, blobs, copies, uploads, segments, settings.sealer)
         store.replicas.counts = settings.replicated_acts
         store.replicas.alone_after_s = settings.alone_after_s
         try:
@@ -155,7 +162,7 @@ class Store:
             await retry(store.probe)
             await store.blobs.probe()
             await store._adopt_runtime()
-            store.archiver.runtime_id = store.runtime_id
+            store.owner_keys.runtime_id = store.runtime_id
             await store.log.read_epochs()
         except BaseException:
             await store.close()

@@ -27,6 +27,7 @@ from passerelle.store.archive.frame import (
     pack_frame,
 )
 from passerelle.store.archive.locator import place_row
+from passerelle.store.archive.sealed_frame import FramePlace, seal_frame
 from passerelle.store.archive.segment import PackedFrame, name_segment, pack_segment
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from passerelle.core.ports.blobs import Blobs
+    from passerelle.store.archive.owner_keys import OwnerKeys
     from passerelle.store.archive.segment import Segment
     from passerelle.store.archive.segment_cleanup import SegmentCleanup
     from passerelle.store.connection import RespValue
@@ -99,7 +101,7 @@ class Archiver:
     nodes: Nodes
     segments: Blobs
     cleanup: SegmentCleanup
-    runtime_id: str = ""
+    owner_keys: OwnerKeys
 
     async def find_ended(
         self, shards: Collection[Shard], before_ms: int
@@ -135,10 +137,10 @@ class Archiver:
             StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
         """
         streams = await self._read_streams(shard, sessions)
-        packed = await _pack_all(await self._read_frames(shard, streams))
+        packed = await self._pack_all(shard, await self._read_frames(shard, streams))
         if not packed:
             return ArchiveResult(stay=[*sessions])
-        segment = pack_segment(shard, self.runtime_id, [one for _, one in packed])
+        segment = pack_segment(shard, self.owner_keys.runtime_id, [one for _, one in packed])
         digest = await self._write(shard, segment)
         number, left = 0, list[int]()
         places = range(len(packed))
@@ -153,6 +155,34 @@ class Archiver:
             sum(segment.places[place].length for place in gone),
             [session for session in sessions if session not in set(names)],
         )
+
+    async def _pack_all(
+        self, shard: Shard, frames: Sequence[SessionFrame]
+    ) -> list[tuple[SessionFrame, PackedFrame]]:
+        """Those that are not too long, and whose records say whose they are.
+
+        A thread would wait for the interpreter behind the event loop after each frame, longer than the frame takes.
+        """
+        owners = {frame.session: owner for frame in frames if (owner := frame.find_owner())}
+        every = [*dict.fromkeys(owners.values())]
+        found = dict(
+            zip(every, await asyncio.gather(*map(self.owner_keys.obtain, every)), strict=True)
+        )
+        place = FramePlace(self.owner_keys.runtime_id, shard)
+        packed = list[tuple[SessionFrame, PackedFrame]]()
+        for number, frame in enumerate(frames):
+            if number % _PACKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if (owner := owners.get(frame.session)) is None:
+                continue
+            key = found[owner]
+            try:
+                stored = seal_frame(pack_frame(frame), key, place)
+            except ValueError:
+                continue
+            names = tuple(ref.id for ref in frame.hashes)
+            packed.append((frame, PackedFrame(names, stored, key.name.text)))
+        return packed
 
     async def _write(self, shard: Shard, segment: Segment) -> str:
         """Noted before it is there: what a killed process has written, and nothing names, is found by its note."""
@@ -255,23 +285,6 @@ class Archiver:
             "sessions": sessions,
         }
         return await self.nodes.run(_COMMIT, shard, arguments.keys, control, arguments.values)
-
-
-async def _pack_all(frames: Sequence[SessionFrame]) -> list[tuple[SessionFrame, PackedFrame]]:
-    """Those that are not too long.
-
-    A thread would wait for the interpreter behind the event loop after each frame, longer than the frame takes.
-    """
-    packed = list[tuple[SessionFrame, PackedFrame]]()
-    for number, frame in enumerate(frames):
-        if number % _PACKED_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        try:
-            stored = pack_frame(frame)
-        except ValueError:
-            continue
-        packed.append((frame, PackedFrame(tuple(ref.id for ref in frame.hashes), stored)))
-    return packed
 
 
 def _list_entities(session: str, entries: Sequence[EntryRow]) -> list[EntityRef]:

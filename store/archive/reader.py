@@ -1,6 +1,6 @@
 """Reads of what has left the engine: row, then one range of bytes of one object.
 
-Frames that were read last are kept, since whoever reads a task reads its events next.
+Frames that were read last are kept, since whoever reads a task reads its events next; while their key is there.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import Shard
 from passerelle.store import keys
 from passerelle.store.archive.frame import SessionFrame, read_frame
 from passerelle.store.archive.locator import Locator, place_row
+from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.archive.segment import TRAILER, read_footer, read_footer_size, read_name
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_scores
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from passerelle.core.ports.blobs import Blobs
+    from passerelle.store.archive.owner_keys import OwnerKeys
+    from passerelle.store.archive.segment import FrameNote
     from passerelle.store.connection import RespValue
 
 _READS_AT_ONCE: Final = 8
@@ -39,6 +42,15 @@ class SegmentRef(NamedTuple):
     bytes: int
 
 
+class _KeptFrame(NamedTuple):
+    frame: SessionFrame
+    key: KeyName
+
+
+_FramePlace: TypeAlias = tuple[str, Locator]
+"""The hash of a segment, and where in it the frame stands."""
+
+
 class Archive:
     """What finds a session by its own id, or by that of one of its entities.
 
@@ -46,11 +58,17 @@ class Archive:
     answer without it would be another answer.
     """
 
-    def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]], segments: Blobs) -> None:
+    def __init__(
+        self,
+        ask: Callable[..., Awaitable[list[RespValue]]],
+        segments: Blobs,
+        owner_keys: OwnerKeys,
+    ) -> None:
         self._ask = ask
         self._segments = segments
+        self._owner_keys = owner_keys
         self._names: dict[tuple[Shard, int], str] = {}
-        self._kept: OrderedDict[tuple[str, Locator], SessionFrame] = OrderedDict()
+        self._kept: OrderedDict[_FramePlace, _KeptFrame] = OrderedDict()
         self._kept_bytes = 0
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -120,7 +138,7 @@ class Archive:
 
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
-        names = [frame[0] for frame in await self._read_footer(shard, segment)]
+        names = [frame.session for frame in await self._read_footer(shard, segment)]
         rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
         stored = zip(names, map(as_bytes, rows), strict=True)
         return [
@@ -142,8 +160,13 @@ class Archive:
         """None: what stands there is not what the row means."""
         place = (digest, at)
         if (kept := self._kept.get(place)) is not None:
+            try:
+                await self._owner_keys.find(kept.key)
+            except ArchiveDamaged:
+                self._drop(kept.key)
+                raise
             self._kept.move_to_end(place)
-            return kept
+            return kept.frame
         async with self._reads:
             stored = await self._segments.read(shard, digest, at.offset, at.length)
         if stored is None:
@@ -152,20 +175,30 @@ class Archive:
         if len(stored) != at.length or zlib.crc32(stored) != at.check:
             return None
         try:
-            frame = read_frame(stored)
+            name = read_key_name(stored)
+            key = await self._owner_keys.find(name)
+            sealed_for = FramePlace(self._owner_keys.runtime_id, shard)
+            frame = read_frame(open_frame(stored, key, sealed_for))
         except ValueError:
             return None
-        self._keep(place, frame)
+        self._keep(place, _KeptFrame(frame, name))
         return frame
 
-    def _keep(self, place: tuple[str, Locator], frame: SessionFrame) -> None:
-        self._kept[place] = frame
-        self._kept_bytes += place[1].length
+    def _keep(self, place: _FramePlace, kept: _KeptFrame) -> None:
+        if place not in self._kept:
+            self._kept_bytes += place[1].length
+        self._kept[place] = kept
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
             (_, at), _ = self._kept.popitem(last=False)
             self._kept_bytes -= at.length
 
-    async def _read_footer(self, shard: Shard, segment: SegmentRef) -> list[tuple[str, ...]]:
+    def _drop(self, key: KeyName) -> None:
+        """What a key that is gone has opened."""
+        for place in [place for place, kept in self._kept.items() if kept.key == key]:
+            del self._kept[place]
+            self._kept_bytes -= place[1].length
+
+    async def _read_footer(self, shard: Shard, segment: SegmentRef) -> list[FrameNote]:
         digest, end = segment.sha256, segment.bytes - TRAILER
         trailer = await self._read_part(shard, digest, end, TRAILER)
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 MAGIC: Final = b"PSAR"
-FORM: Final = 1
+FORM: Final = 2
 _HEADER: Final = MAGIC + FORM.to_bytes(4, "big")
 _SIZE: Final = 4
 TRAILER: Final = _SIZE + len(MAGIC)
@@ -32,6 +32,21 @@ class PackedFrame:
 
     names: tuple[str, ...]
     stored: bytes
+    key: str
+    """The name of the data key that it is sealed with."""
+
+
+class FrameNote(NamedTuple):
+    """What a footer says of a frame: its ids, the session first, the name of its data key, and where it begins."""
+
+    names: tuple[str, ...]
+    key: str
+    offset: int
+
+    @property
+    def session(self) -> str:
+        """The session that the frame has."""
+        return self.names[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +70,13 @@ def pack_segment(shard: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -
             "shard": shard.tag,
             "runtimeId": runtime_id,
             "frames": [
-                {"names": frame.names, "offset": at.offset, "length": at.length, "crc32": at.check}
+                {
+                    "names": frame.names,
+                    "key": frame.key,
+                    "offset": at.offset,
+                    "length": at.length,
+                    "crc32": at.check,
+                }
                 for frame, at in zip(frames, places, strict=True)
             ],
         }
@@ -87,15 +108,18 @@ def read_footer_size(trailer: bytes) -> int:
     return int.from_bytes(trailer[:_SIZE], "big")
 
 
-def read_footer(footer: bytes) -> list[tuple[str, ...]]:
-    """The ids of each frame, its session first.
+def read_footer(footer: bytes) -> list[FrameNote]:
+    """What it says of each frame.
 
     Raises:
         ValueError: it is no footer.
     """
     try:
         found = cast("dict[str, Any]", orjson.loads(footer))
-        return [(frame["names"][0], *frame["names"][1:]) for frame in found["frames"]]
+        return [
+            FrameNote((frame["names"][0], *frame["names"][1:]), frame["key"], frame["offset"])
+            for frame in found["frames"]
+        ]
     except (LookupError, TypeError, orjson.JSONDecodeError) as error:
         message = f"no segment: its footer is damaged ({error})"
         raise ValueError(message) from None

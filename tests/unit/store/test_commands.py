@@ -72,7 +72,14 @@ ALLOW_OOM = frozenset(
             "revive",
         ),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
-        *("register_agent", "keep_agent", "settle_bundle", "forget_uploads", "announce"),
+        *(
+            "keep_owner_key",
+            "register_agent",
+            "keep_agent",
+            "settle_bundle",
+            "forget_uploads",
+            "announce",
+        ),
     }
 )
 """A full server keeps its leases, hears who lives, lets devices and agents in, announces a loss, and can be drained."""
