@@ -97,6 +97,7 @@ async def reach_store(settings: Settings) -> AsyncGenerator[Store]:
                 url,
                 settings.blob_place,
                 durability=settings.store.durability,
+                owns_engine=settings.redis_url is None,
                 sealer=_load_sealer(settings),
             )
         )
@@ -133,6 +134,7 @@ async def open_store(
         replicated_acts=settings.replicated_acts,
         alone_after_s=None if alone_after is None else alone_after.seconds,
         batches=batches,
+        owns_engine=settings.redis_url is None,
         sealer=_load_sealer(settings),
     )
     if settings.redis_url is None:

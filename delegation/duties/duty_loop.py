@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.delegation.duties.due import DueLoop, Handler
 from passerelle.delegation.duties.factless_writes import FactlessWrites
+from passerelle.delegation.duties.forget_sweep import ForgetSweep
 from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.delegation.duties.relay import Relay
@@ -51,6 +52,7 @@ class Duties:
     sweep: ArchiveSweep
     inbox_sweep: InboxSweep
     segment_sweep: SegmentSweep
+    forget_sweep: ForgetSweep
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -119,6 +121,7 @@ class Duties:
             group.create_task(self.sweep.run(), name="archive")
             group.create_task(self.inbox_sweep.run(), name="inboxes")
             group.create_task(self.segment_sweep.run(), name="segments")
+            group.create_task(self.forget_sweep.run(), name="forgetting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,9 @@ def make_duties(
     segment_sweep = SegmentSweep(
         store.segment_cleanup, sweep.may_archive, lambda: keeper.duties, writes.read_ms, log
     )
+    forget_sweep = ForgetSweep(
+        store.forgetting, lambda: keeper.duties, writes.read_ms, store.log.shard_epoch, log
+    )
     return Duties(
         keeper,
         due,
@@ -254,5 +260,6 @@ def make_duties(
         sweep,
         inbox_sweep,
         segment_sweep,
+        forget_sweep,
         log,
     )

@@ -8,6 +8,8 @@ is gone with the key.
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from time import monotonic
@@ -16,11 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from passerelle.core.errors import ArchiveDamaged, ConfigInvalid
-from passerelle.core.ids import shard_of
+from passerelle.core.ids import Shard, read_shard, shard_of
 from passerelle.store import keys
 from passerelle.store.archive.sealed_frame import KEY_BYTES, KeyName, OwnerKey
 from passerelle.store.connection import pack
-from passerelle.store.replies import as_bytes, as_text
+from passerelle.store.replies import as_bytes, as_hash, as_text
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ FRESH_S: Final = 10.0
 _MOST_KEYS: Final = 1024
 _BARE: Final = b"0."
 """How a key begins that nothing seals."""
+_HOME: Final = Shard(0)
+_TAGS: Final = "tags"
+"""In place of an owner: the key of the tags, which no forgetting takes."""
+_TAG_DIGITS: Final = 32
 _KEEP: Final = Script("keep_owner_key", as_text)
 
 
@@ -75,16 +81,47 @@ class OwnerKeys:
             ArchiveDamaged: it cannot be unsealed.
             StoreUnavailable: the engine does not answer.
         """
+        return await self._obtain(shard_of(owner), owner)
+
+    async def tag(self, owner: str) -> str:
+        """What stands for an owner where its id must not stand: a keyed hash of it. Raises as ``obtain`` does."""
+        key = await self._obtain(_HOME, _TAGS)
+        return hmac.new(key.secret, owner.encode(), hashlib.sha256).hexdigest()[:_TAG_DIGITS]
+
+    async def find_name(self, owner: str) -> KeyName | None:
+        """The name of the key with which sessions of an owner are sealed; None where it has none."""
         shard = shard_of(owner)
         [named] = await self.nodes.query_all(shard, pack("HGET", keys.owner_keys(shard), owner))
+        return None if named is None else KeyName(shard, bytes.fromhex(as_text(named)))
+
+    async def delete(self, name: KeyName) -> None:
+        """Takes a key away: what it has sealed is gone. Raises StoreUnavailable."""
+        self._known.pop(name, None)
+        await self.nodes.update(
+            name.shard, pack("HDEL", keys.owner_keys(name.shard), name.id.hex())
+        )
+
+    async def list_owners(self, shard: Shard) -> set[str]:
+        """Whoever has a key in a shard."""
+        found = await self.nodes.query(shard, pack("HGETALL", keys.owner_keys(shard)), as_hash)
+        return {name for name in found if read_shard(name) == shard}
+
+    async def find_owner(self, key: KeyName) -> str | None:
+        """Whose key it is; None where nobody has it."""
+        shard, wanted = key.shard, key.id.hex().encode()
+        found = await self.nodes.query(shard, pack("HGETALL", keys.owner_keys(shard)), as_hash)
+        return next((name for name, named in found.items() if named == wanted), None)
+
+    async def _obtain(self, shard: Shard, owner: str) -> OwnerKey:
+        [named] = await self.nodes.query_all(shard, pack("HGET", keys.owner_keys(shard), owner))
         if named is None:
-            return await self._make(owner)
+            return await self._make(shard, owner)
         name = KeyName(shard, bytes.fromhex(as_text(named)))
         known = self._known.get(name)
         return await self._read(name) if known is None else known.key
 
-    async def find(self, name: KeyName) -> OwnerKey:
-        """The key of a name.
+    async def find(self, name: KeyName) -> OwnerKey | None:
+        """The key of a name; None where what it has sealed is forgotten.
 
         Raises:
             ArchiveDamaged: it is gone, or cannot be unsealed.
@@ -94,12 +131,23 @@ class OwnerKeys:
         if known is not None and monotonic() - known.read_s < FRESH_S:
             self._known.move_to_end(name)
             return known.key
+        if await self._is_forgotten(name):
+            self._known.pop(name, None)
+            return None
         return await self._read(name)
+
+    async def recall(self, name: KeyName) -> OwnerKey | None:
+        """The key of a name, also of what is forgotten; None where it is gone. Raises as ``find`` does."""
+        [stored] = await self.nodes.query_all(name.shard, _ask_key(name))
+        return None if stored is None else await self._read(name)
+
+    async def _is_forgotten(self, name: KeyName) -> bool:
+        command = pack("HGET", keys.tombstones(name.shard), name.id.hex())
+        return await self.nodes.query(name.shard, command, as_bytes) is not None
 
     async def _read(self, name: KeyName) -> OwnerKey:
         asked_s = monotonic()
-        command = pack("HGET", keys.owner_keys(name.shard), name.id.hex())
-        stored = await self.nodes.query(name.shard, command, as_bytes)
+        stored = await self.nodes.query(name.shard, _ask_key(name), as_bytes)
         if stored is None:
             self._known.pop(name, None)
             reason = f"data key {name.text} of the archive is gone"
@@ -107,15 +155,15 @@ class OwnerKeys:
         plain = self._unseal(name, stored)
         if self.sealer is not None and not self.sealer.is_current(stored):
             await self._keep(name, self._seal(name, plain), before=stored)
-        return self._remember(OwnerKey(name, AESGCM(plain)), asked_s)
+        return self._remember(OwnerKey.of(name, plain), asked_s)
 
-    async def _make(self, owner: str) -> OwnerKey:
-        name, plain = KeyName.draw(shard_of(owner)), AESGCM.generate_key(KEY_BYTES * 8)
+    async def _make(self, shard: Shard, owner: str) -> OwnerKey:
+        name, plain = KeyName.draw(shard), AESGCM.generate_key(KEY_BYTES * 8)
         asked_s = monotonic()
         kept = await self._keep(name, self._seal(name, plain), owner=owner)
         if kept != name.id.hex():
             return await self._read(name._replace(id=bytes.fromhex(kept)))
-        return self._remember(OwnerKey(name, AESGCM(plain)), asked_s)
+        return self._remember(OwnerKey.of(name, plain), asked_s)
 
     async def _keep(
         self, name: KeyName, sealed: bytes, *, owner: str = "", before: bytes = b""
@@ -158,3 +206,7 @@ class OwnerKeys:
 
     def _name_place(self, name: KeyName) -> str:
         return f"archive key {self.runtime_id} {name.text}"
+
+
+def _ask_key(name: KeyName) -> bytes:
+    return pack("HGET", keys.owner_keys(name.shard), name.id.hex())

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import Shard
@@ -47,6 +48,14 @@ class _KeptFrame(NamedTuple):
     key: KeyName
 
 
+@dataclass(frozen=True, slots=True)
+class _Forgotten:
+    """A row whose session is forgotten: the one who forgets it has not come to the row yet."""
+
+    row: bytes
+
+
+_FORGOTTEN: Final = "forgotten"
 _FramePlace: TypeAlias = tuple[str, Locator]
 """The hash of a segment, and where in it the frame stands."""
 
@@ -87,7 +96,7 @@ class Archive:
         if row is None:
             return None
         located = await self._follow(shard, name, as_bytes(row))
-        return None if located is None else located[0]
+        return located[0] if isinstance(located, tuple) else None
 
     async def locate(self, shard: Shard, name: str) -> tuple[SessionFrame, bytes] | None:
         """The session of an id, and the row that it and all its entities have; None where it is not in the archive.
@@ -96,12 +105,23 @@ class Archive:
             ArchiveDamaged: the object has gone, or is damaged.
             StoreUnavailable: the engine, or the place of the archive, does not answer.
         """
+        located = await self._look_up(shard, name)
+        return located if isinstance(located, tuple) else None
+
+    async def find_forgotten(self, shard: Shard, name: str) -> bytes | None:
+        """The row of an id whose session is forgotten, where it has one still. Raises as ``locate`` does."""
+        located = await self._look_up(shard, name)
+        return located.row if isinstance(located, _Forgotten) else None
+
+    async def _look_up(
+        self, shard: Shard, name: str
+    ) -> tuple[SessionFrame, bytes] | _Forgotten | None:
         [row] = await self._ask(shard, self.ask_row(shard, name))
         return await self._follow(shard, name, as_bytes(row))
 
     async def _follow(
         self, shard: Shard, name: str, stored: bytes | None
-    ) -> tuple[SessionFrame, bytes] | None:
+    ) -> tuple[SessionFrame, bytes] | _Forgotten | None:
         if stored is None:
             return None
         reason = ""
@@ -112,6 +132,8 @@ class Archive:
                 reason = f"the archive of shard {shard.tag} has no segment {at.number}"
             else:
                 frame = await self._read_frame(shard, digest, at)
+                if frame == "forgotten":
+                    return _Forgotten(stored)
                 if frame is not None and frame.names(name):
                     return frame, stored
                 reason = f"segment {digest} of the archive of shard {shard.tag} is damaged"
@@ -138,7 +160,7 @@ class Archive:
 
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
-        names = [frame.session for frame in await self._read_footer(shard, segment)]
+        names = [frame.session for frame in await self.list_frames(shard, segment)]
         rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
         stored = zip(names, map(as_bytes, rows), strict=True)
         return [
@@ -156,15 +178,20 @@ class Archive:
             return digest
         return None
 
-    async def _read_frame(self, shard: Shard, digest: str, at: Locator) -> SessionFrame | None:
+    async def _read_frame(
+        self, shard: Shard, digest: str, at: Locator
+    ) -> SessionFrame | Literal["forgotten"] | None:
         """None: what stands there is not what the row means."""
         place = (digest, at)
         if (kept := self._kept.get(place)) is not None:
             try:
-                await self._owner_keys.find(kept.key)
+                key = await self._owner_keys.find(kept.key)
             except ArchiveDamaged:
                 self._drop(kept.key)
                 raise
+            if key is None:
+                self._drop(kept.key)
+                return _FORGOTTEN
             self._kept.move_to_end(place)
             return kept.frame
         async with self._reads:
@@ -177,6 +204,8 @@ class Archive:
         try:
             name = read_key_name(stored)
             key = await self._owner_keys.find(name)
+            if key is None:
+                return _FORGOTTEN
             sealed_for = FramePlace(self._owner_keys.runtime_id, shard)
             frame = read_frame(open_frame(stored, key, sealed_for))
         except ValueError:
@@ -198,7 +227,12 @@ class Archive:
             del self._kept[place]
             self._kept_bytes -= place[1].length
 
-    async def _read_footer(self, shard: Shard, segment: SegmentRef) -> list[FrameNote]:
+    async def read_sealed(self, shard: Shard, segment: SegmentRef, note: FrameNote) -> bytes:
+        """A frame as it stands in its segment. Raises as ``locate`` does."""
+        return await self._read_part(shard, segment.sha256, note.offset, note.length)
+
+    async def list_frames(self, shard: Shard, segment: SegmentRef) -> list[FrameNote]:
+        """What the footer of a segment says of each frame. Raises as ``locate`` does."""
         digest, end = segment.sha256, segment.bytes - TRAILER
         trailer = await self._read_part(shard, digest, end, TRAILER)
         try:

@@ -8,7 +8,7 @@ sequences are part of what is sealed: whoever comes with the id of a task does n
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 from cryptography.exceptions import InvalidTag
@@ -66,7 +66,13 @@ class OwnerKey:
     """The data key of an owner."""
 
     name: KeyName
-    cipher: AESGCM
+    secret: bytes = field(repr=False)
+    cipher: AESGCM = field(repr=False)
+
+    @classmethod
+    def of(cls, name: KeyName, secret: bytes) -> Self:
+        """The key with these bytes."""
+        return cls(name, secret, AESGCM(secret))
 
 
 class FramePlace(NamedTuple):

@@ -37,11 +37,12 @@ class PackedFrame:
 
 
 class FrameNote(NamedTuple):
-    """What a footer says of a frame: its ids, the session first, the name of its data key, and where it begins."""
+    """What a footer says of a frame: its ids, the session first, the name of its data key, and where it stands."""
 
     names: tuple[str, ...]
     key: str
     offset: int
+    length: int
 
     @property
     def session(self) -> str:
@@ -117,9 +118,14 @@ def read_footer(footer: bytes) -> list[FrameNote]:
     try:
         found = cast("dict[str, Any]", orjson.loads(footer))
         return [
-            FrameNote((frame["names"][0], *frame["names"][1:]), frame["key"], frame["offset"])
+            FrameNote(
+                (frame["names"][0], *frame["names"][1:]),
+                str(frame["key"]),
+                int(frame["offset"]),
+                int(frame["length"]),
+            )
             for frame in found["frames"]
         ]
-    except (LookupError, TypeError, orjson.JSONDecodeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         message = f"no segment: its footer is damaged ({error})"
         raise ValueError(message) from None

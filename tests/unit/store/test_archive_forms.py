@@ -59,7 +59,7 @@ def test_a_frame_is_read_as_it_was(frame: SessionFrame) -> None:
 
 
 def make_key(name: KeyName = NAME) -> OwnerKey:
-    return OwnerKey(name, AESGCM(AESGCM.generate_key(256)))
+    return OwnerKey.of(name, AESGCM.generate_key(256))
 
 
 KEY = make_key()
@@ -145,7 +145,7 @@ def test_a_segment_says_where_its_frames_stand() -> None:
     length = read_footer_size(segment.content[end:])
     footer = segment.content[end - length : end]
     assert read_footer(footer) == [
-        FrameNote(frame.names, frame.key, at.offset)
+        FrameNote(frame.names, frame.key, at.offset, at.length)
         for frame, at in zip(packed, segment.places, strict=True)
     ]
     for rubbish in (
