@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.store.archive.reader import Archive, SegmentRef
     from passerelle.store.archive.segment import FrameNote
     from passerelle.store.nodes import Nodes
+    from passerelle.store.stream_entries import EntryRow
 
 _LOOKS: Final = 256
 _BESIDE: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
@@ -101,7 +103,10 @@ def _list_words(frame: SessionFrame) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SessionFinder:
-    """Looks through the store and the archive of one runtime; reads only. All raise StoreUnavailable."""
+    """Looks through the store and the archive of one runtime; reads only.
+
+    All raise StoreUnavailable where something does not answer, or is damaged: what is named there would be missed.
+    """
 
     nodes: Nodes
     archive: Archive
@@ -142,7 +147,7 @@ class SessionFinder:
         if not as_list(flat):
             return None
         rows = as_entry_rows(entries)
-        refs = [ref for ref in list_entities(session, rows) if ref != head and ref.shard == shard]
+        refs = [ref for ref in _list_entities(session, rows) if ref != head and ref.shard == shard]
         asked = [pack("HGETALL", keys.entity(ref)) for ref in refs]
         replies = await self.nodes.query_in_background(shard, *asked) if asked else []
         # An event may name what is of another session.
@@ -156,11 +161,15 @@ class SessionFinder:
     async def open(self, one: ArchivedSession) -> SessionFrame | None:
         """A session as the archive has it; None where its key is gone."""
         sealed = await self.archive.read_sealed(one.shard, one.segment, one.note)
-        key = await self.owner_keys.recall(read_key_name(sealed))
-        if key is None:
-            return None
         place = FramePlace(self.owner_keys.runtime_id, one.shard)
-        return read_frame(open_frame(sealed, key, place))
+        try:
+            key = await self.owner_keys.recall(read_key_name(sealed))
+            return None if key is None else read_frame(open_frame(sealed, key, place))
+        except ValueError as error:
+            reason = (
+                f"segment {one.segment.sha256} of the archive of shard {one.shard.tag}: {error}"
+            )
+            raise ArchiveDamaged(reason) from None
 
     async def list_others(self, shard: Shard, ids: set[str]) -> AsyncIterator[SessionFrame]:
         """Every session of a shard but those."""
@@ -230,13 +239,29 @@ class SessionFinder:
         asked = (self.archive.ask_row(shard, name) for name in note.names)
         for row in map(as_bytes, await self.nodes.query_in_background(shard, *asked)):
             if row is not None:
-                at = Locator.read(row)
+                at = _read_row(shard, row)
                 if (at.number, at.offset) == (segment.number, note.offset):
                     return row
         return None
 
 
 _FIELDS: Final = ("s", "seq", "at", "bytes")
+
+
+def _list_entities(session: str, rows: list[EntryRow]) -> list[EntityRef]:
+    try:
+        return list_entities(session, rows)
+    except (LookupError, ValueError) as error:
+        reason = f"session {session} is damaged, which passerelle verify names: {error}"
+        raise StoreUnavailable(reason, "no") from None
+
+
+def _read_row(shard: Shard, row: bytes) -> Locator:
+    try:
+        return Locator.read(row)
+    except ValueError as error:
+        reason = f"a row of the archive of shard {shard.tag}: {error}"
+        raise ArchiveDamaged(reason) from None
 
 
 def _find_shard_of_key(key: bytes) -> Shard:

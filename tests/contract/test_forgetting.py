@@ -16,6 +16,7 @@ from passerelle.core.ports.projections import InboxRow, IndexRow
 from passerelle.core.principal import Principal
 from passerelle.store import keys
 from passerelle.store.archive import owner_keys
+from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.owner_keys import OwnerKeys
 from passerelle.store.archive.tombstones import LegalHold, Tombstone, Tombstones
 from passerelle.store.connection import pack
@@ -308,6 +309,9 @@ async def test_what_is_beside_sessions_goes_with_them(store: Store, server: Serv
         await store.acks.store_ack(story.at.stream, "phone", 1, "", NOW_MS)
         due = pack("ZADD", keys.due(HOME), 1, f"after:{story.at.task}:1")
         await store.nodes.update(HOME, due)
+        listed = f"{story.owner} echo {story.at.task} 1 completed"
+        row = ("s", story.at.session, "f", 1, "t", 2, "e", 0, "l", 0, "x", listed)
+        await store.nodes.update(HOME, pack("XADD", keys.feed(HOME), "*", *row))
     await forget(store)
     assert find_names(server, mine.at.session, mine.at.task, ADA) == []
     left = find_names(server, other.at.session, other.at.task, BOB)
@@ -377,3 +381,26 @@ async def test_a_place_that_does_not_answer_stops_it_before_anything_is_removed(
         assert await store.log.read_head(story.at.stream) is not None
     assert len(await store.forgetting.resume(ALL_SHARDS, NOW_MS + 1)) == 1
     assert await store.log.read_head(story.at.stream) is None
+
+
+@pytest.mark.parametrize("damage", ["frame", "row", "entry"])
+async def test_what_is_damaged_stops_it_before_anything_is_removed(
+    store: Store, tmp_path: Path, damage: str
+) -> None:
+    story, other = await tell(store), await tell(store)
+    if damage == "entry":
+        entries = keys.entries(story.at.stream)
+        await store.nodes.update(HOME, pack("XADD", entries, "99-0", "d", "rubbish"))
+    else:
+        await leave(store, story)
+    if damage == "row":
+        bucket, name = place_row(HOME, story.at.session)
+        await store.nodes.update(HOME, pack("HSET", bucket, name, "rubbish"))
+    if damage == "frame":
+        [segment] = await store.archive.list_segments(HOME)
+        [path] = (tmp_path / "blobs" / "archive").glob(f"*/*/{segment.sha256}")
+        path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(StoreUnavailable):
+        await forget(store)
+    assert len((await store.log.read_resume(other.at.stream, 0))[1]) == 6
+    assert await store.tombstones.list_objects() == []
