@@ -18,6 +18,7 @@ from passerelle.store import keys
 from passerelle.store.archive import owner_keys
 from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.owner_keys import OwnerKeys
+from passerelle.store.archive.owner_survey import SessionFinder
 from passerelle.store.archive.tombstones import LegalHold, Tombstone, Tombstones
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_hash
@@ -25,6 +26,7 @@ from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import AT_MS, Story, begin, find_keys, leave, read_all
 from tests.support.batches import make_place
 from tests.support.engine import Server, ask
+from tests.support.engine_dump import read_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -49,11 +51,12 @@ async def tell(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Sto
 
 def find_names(server: Server, *names: str) -> list[str]:
     """Keys whose name or content has one of these texts."""
+    found = {key: read_key(url, key) for key, url in find_keys(server, "*").items()}
     return [
         f"{key}: {name}"
-        for key, url in find_keys(server, "*").items()
+        for key, stored in found.items()
         for name in names
-        if name in key or name.encode() in cast("bytes", ask(url, "DUMP", key))
+        if name.encode() in stored
     ]
 
 
@@ -404,3 +407,47 @@ async def test_what_is_damaged_stops_it_before_anything_is_removed(
         await forget(store)
     assert len((await store.log.read_resume(other.at.stream, 0))[1]) == 6
     assert await store.tombstones.list_objects() == []
+
+
+@pytest.mark.parametrize("change", ["append", "open"])
+async def test_what_changes_between_the_look_and_the_removal_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    story = await tell(store)
+    read, changed = SessionFinder.read, list[str]()
+
+    async def change_behind(finder: SessionFinder, shard: Shard, session: str) -> object:
+        frame = await read(finder, shard, session)
+        begun = await store.tombstones.list_in_engine(shard_of(ADA))
+        if begun and not changed:
+            changed.append(session)
+            if change == "open":
+                await store.views.open_in_session(session, [story.at.task])
+            else:
+                assert isinstance(await store.log.append(story.tell("meanwhile")), Appended)
+                head = keys.head(story.at.stream)
+                late = pack("HSET", head, "at", "2026-01-02T03:05:00.000Z")
+                await store.nodes.update(HOME, late)
+        return frame
+
+    monkeypatch.setattr(SessionFinder, "read", change_behind)
+    await forget(store)
+    assert changed == [story.at.session]
+    assert len((await store.log.read_resume(story.at.stream, 0))[1]) >= 6
+
+
+async def test_the_log_is_written_anew_behind_the_key_and_before_the_end(store: Store) -> None:
+    await tell(store)
+    key = (await store.owner_keys.obtain(ADA)).name
+    seen = list[str]()
+
+    async def rewrite() -> None:
+        assert await store.owner_keys.recall(key) is None
+        [begun] = await store.tombstones.list_in_engine(shard_of(ADA))
+        seen.append(begun.owner)
+
+    forgetting = replace(store.forgetting, rewrite_logs=rewrite)
+    await forgetting.forget(ADA, "operator", NOW_MS)
+    assert seen == [ADA]
+    [ended] = await store.tombstones.list_in_engine(shard_of(ADA))
+    assert not ended.owner

@@ -25,7 +25,7 @@ from passerelle.gateway.store_setup import reach_store
 from tests.e2e.test_cli import run
 from tests.integration.callers.rig import describe
 from tests.integration.devices.asking import PEOPLE, asks, bearer, make_answer
-from tests.support.engine import ask
+from tests.support.engine_dump import dump_engine
 from tests.support.processes import (
     AGENT,
     Caller,
@@ -125,26 +125,6 @@ def find_markers(folder: Path, markers: list[str]) -> set[str]:
     return {one for one in markers if any(one.encode() in content for content in contents)}
 
 
-READS = {
-    b"string": ("GET",),
-    b"hash": ("HGETALL",),
-    b"stream": ("XRANGE", "-", "+"),
-    b"zset": ("ZRANGE", "0", "-1"),
-    b"set": ("SMEMBERS",),
-}
-
-
-def dump_engine(gateway: GatewayProcess) -> bytes:
-    """All keys with what they hold."""
-    url, parts = find_engine_url(gateway), list[bytes]()
-    for key in cast("list[bytes]", ask(url, "KEYS", "*")):
-        kind = cast("bytes", ask(url, "TYPE", key.decode()))
-        if kind != b"none":  # it has expired since
-            verb, *rest = READS[kind]
-            parts += [key, repr(ask(url, verb, key.decode(), *rest)).encode()]
-    return b"\n".join(parts)
-
-
 async def find_readable(folder: Path, markers: list[str]) -> set[str]:
     """Those that can be read of sessions, wherever these are, or stand in a file."""
     parts = list[bytes]()
@@ -203,7 +183,7 @@ async def test_markers_of_the_forgotten_are_nowhere_and_of_others_everywhere(
         done = await anyio.to_thread.run_sync(partial(forget, tmp_path, "ada", "-y"))
         assert done.returncode == ExitStatus.DONE, done.stderr
         assert "written anew" in done.stdout
-        engine = dump_engine(gateway)
+        engine = dump_engine(find_engine_url(gateway))
         assert [one for one in ada.markers if one.encode() in engine] == []
         assert find_markers(tmp_path / "data", ada.markers) == set()
         listed = await ada.caller.call("ListTasks", {"includeArtifacts": True})
