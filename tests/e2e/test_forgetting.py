@@ -196,7 +196,8 @@ async def test_markers_of_the_forgotten_are_nowhere_and_of_others_everywhere(
     assert report.lines == []
 
 
-KILLS = 4
+AWAY = "http://127.0.0.1:9"
+KILLS = 3
 """Processes that are killed, evenly over all that forgetting changes; the contract tests stop at each."""
 
 
@@ -235,6 +236,15 @@ async def test_whoever_is_killed_leaves_what_the_next_call_ends(tmp_path: Path) 
         assert find_markers(tmp_path / name, markers) == set(), step
         report = await run_verify(Settings(data_dir=tmp_path / name), rebuild=True)
         assert report.lines == [], step
+    killed = await forget_until(tmp_path, "resumed/data", changes // 2)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    folder = tmp_path / "resumed"
+    assert find_markers(folder, markers)
+    async with run_gateway(folder, {AGENT: AWAY}):
+        await wait_until(
+            lambda: not find_markers(folder, markers), 30, "the next start ends what was begun"
+        )
+    assert (await run_verify(Settings(data_dir=folder / "data"), rebuild=True)).lines == []
 
 
 def has_left(gateway: GatewayProcess) -> bool:
