@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.back_off import find_pause
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.gateway.settings.values import load_sealer
+from passerelle.runtime.common.clock import SystemIds
 from passerelle.store.data_directory import is_in_use, read_stamp
 from passerelle.store.engine import EmbeddedEngine, find_running
 from passerelle.store.engine_process import EngineSettings
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.gateway.settings.model import Settings
+    from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.info import StoreDurability
 
 _GOING_S: Final = 0.5
@@ -90,7 +93,13 @@ async def reach_store(settings: Settings) -> AsyncGenerator[Store]:
     async with AsyncExitStack() as stack:
         url = await _find_url(stack, settings)
         opened = await Store.open(
-            StoreSettings(url, settings.blob_place, durability=settings.store.durability)
+            StoreSettings(
+                url,
+                settings.blob_place,
+                durability=settings.store.durability,
+                owns_engine=settings.redis_url is None,
+                sealer=_load_sealer(settings),
+            )
         )
         yield await stack.enter_async_context(opened)
 
@@ -125,6 +134,8 @@ async def open_store(
         replicated_acts=settings.replicated_acts,
         alone_after_s=None if alone_after is None else alone_after.seconds,
         batches=batches,
+        owns_engine=settings.redis_url is None,
+        sealer=_load_sealer(settings),
     )
     if settings.redis_url is None:
         return await Store.open(wanted)
@@ -137,6 +148,11 @@ async def open_store(
         can_lose=LOSSES[durability],
     )
     return store
+
+
+def _load_sealer(settings: Settings) -> Sealer | None:
+    """What seals the data keys of the archive. Raises ConfigInvalid: a secret key that cannot be read or used."""
+    return load_sealer(settings, settings.data_dir, SystemIds().draw)
 
 
 async def _await_store(wanted: StoreSettings, within_s: float, log: FilteringBoundLogger) -> Store:

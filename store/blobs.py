@@ -101,6 +101,18 @@ class DirectoryBlobs:
             reason = f"blob directory: {error.strerror or error}"
             raise StoreUnavailable(reason, "no") from error
 
+    async def list_digests(self, shard: Shard) -> list[str]:
+        """The hashes of all content of a shard.
+
+        Raises:
+            StoreUnavailable: the directory cannot be read.
+        """
+        try:
+            return await asyncio.to_thread(self._list, shard)
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
+
     async def probe(self) -> None:
         """Writes, reads and deletes a blob.
 
@@ -119,6 +131,9 @@ class DirectoryBlobs:
 
     def _path(self, shard: Shard, digest: str) -> Path:
         return self.root / shard.tag / digest[:2] / digest
+
+    def _list(self, shard: Shard) -> list[str]:
+        return [path.name for path in (self.root / shard.tag).glob("*/*") if is_digest(path.name)]
 
     def _expire(self, path: Path, before_ms: int) -> bool:
         try:
@@ -178,12 +193,18 @@ _UPLOADS: Final = "uploads"
 """The part with what agents have uploaded, and no artifact has named yet."""
 _ARCHIVE: Final = "archive"
 """The part with sessions that have left the engine."""
+_TOMBSTONES: Final = "forgotten"
+"""The part with what says that something was forgotten."""
 _COPIES: Final = "copies"
 """The part with files that agents named by address: they may expire, what facts are made of may not."""
 
 
 class BlobStore(Copies, Protocol):
-    """Content that a start can try out."""
+    """Content that a start can try out, and whose names can be listed."""
+
+    async def list_digests(self, shard: Shard) -> list[str]:
+        """The hashes of all content of a shard. Raises StoreUnavailable."""
+        ...
 
     async def probe(self) -> None:
         """Writes, reads and deletes a blob.
@@ -216,6 +237,11 @@ def open_uploads(place: Path | str) -> BlobStore:
 def open_segments(place: Path | str) -> BlobStore:
     """The archive, beside the content of facts. Raises as ``open_blobs`` does."""
     return _open_part(place, _ARCHIVE)
+
+
+def open_tombstones(place: Path | str) -> BlobStore:
+    """What says that something was forgotten, beside the content of facts. Raises as ``open_blobs`` does."""
+    return _open_part(place, _TOMBSTONES)
 
 
 def _open_part(place: Path | str, part: str) -> BlobStore:

@@ -12,6 +12,7 @@ import secrets
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+import obstore
 from obstore import delete_async, get_async, get_range_async, head_async, put_async
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
@@ -120,6 +121,20 @@ class BucketBlobs:
         except (BaseError, OSError, ValueError) as error:
             raise _away(error) from error
         return True
+
+    async def list_digests(self, shard: Shard) -> list[str]:
+        """The hashes of all content of a shard.
+
+        Raises:
+            StoreUnavailable: the bucket does not answer.
+        """
+        try:
+            listed = obstore.list(self._bucket, f"{self._part}{shard.tag}/")  # pyright: ignore[reportUnknownMemberType]
+            found = await listed.collect_async()
+        except (BaseError, OSError, ValueError) as error:
+            raise _away(error) from error
+        names = (one["path"].rpartition("/")[2] for one in found)
+        return [name for name in names if is_digest(name)]
 
     async def probe(self) -> None:
         """Writes, reads and deletes a blob.

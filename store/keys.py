@@ -46,6 +46,10 @@ def entity(ref: EntityRef) -> str:
 
 EVERY_SESSION: Final = "{[0-3][0-9a-f]}:s:*"
 """The pattern of SCAN that matches the head of each session."""
+EVERY_RESULT: Final = "{[0-3][0-9a-f]}:idem:*"
+"""The same for results of commands by their idempotency keys."""
+EVERY_CALLBACK: Final = "{[0-3][0-9a-f]}:cb:*"
+"""The same for callbacks of runs."""
 EVERY_INBOX: Final = "{[0-3][0-9a-f]}:inh:*"
 """The same for inboxes."""
 
@@ -130,6 +134,11 @@ def owner_index(shard: Shard, principal: str, agent: str, part: IndexPart) -> st
     return _key(shard, "idx", principal, agent, part)
 
 
+def every_list_of(shard: Shard, principal: str) -> str:
+    """The pattern of SCAN that matches each list of an owner."""
+    return f"{_TAGS[shard.number]}:idx:{principal}:*"
+
+
 class OwnerList(NamedTuple):
     """The list that ``owner_index`` names."""
 
@@ -209,6 +218,10 @@ def feed(shard: Shard) -> str:
     return _key(shard, "feed")
 
 
+MARK: Final = "mark:"
+"""How the fields of ``meta`` begin that say how far a consumer of the feed has come."""
+
+
 def meta(shard: Shard) -> str:
     """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments; of shard 0 also runtime, schema, place.
 
@@ -240,6 +253,21 @@ def segments(shard: Shard) -> str:
 def segment_notes(shard: Shard) -> str:
     """ZSET the same of a segment that nothing names, or nothing yet -> since when (ms)."""
     return _key(shard, "sgold")
+
+
+def owner_keys(shard: Shard) -> str:
+    """HASH owner -> id of the data key of its archived sessions; id -> that key, sealed (``archive/owner_keys.py``)."""
+    return _key(shard, "dk")
+
+
+def tombstones(shard: Shard) -> str:
+    """HASH id of a data key -> what was forgotten with it; owner -> that id, while that goes on."""
+    return _key(shard, "fg")
+
+
+def holds(shard: Shard) -> str:
+    """HASH owner -> since when, by whom and why nothing of it may be forgotten."""
+    return _key(shard, "lh")
 
 
 def limits(shard: Shard, name: str) -> str:
@@ -348,7 +376,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "threads": ("th",),
     "tasks": ("t",),
     "approvals": ("a",),
-    "archive": ("al", "sg", "sgold"),
+    "archive": ("al", "sg", "sgold", "dk", "fg", "lh"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
     "lists of tasks": ("idx",),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
@@ -379,7 +407,7 @@ PERMANENT: Final = re.compile(
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
-    r"|due|les|stuck|feed|meta|hw|sg|sgold|inst|runtime|vapid|owner)"
+    r"|due|les|stuck|feed|meta|hw|sg|sgold|dk|fg|lh|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

@@ -42,7 +42,7 @@ KEEP_BEHIND_MS: Final = 15 * 60 * 1000
 INBOX_BYTES: Final = 8 * 1024 * 1024
 """Events that an inbox keeps for devices that were away; what is pending stands beside them."""
 _TRIM_EVERY_S: Final = 60.0
-_MARK: Final = "mark:"
+_MARK: Final = keys.MARK
 _TAKEN: Final = "taken:"
 _DROPPED: Final = "dropped"
 """The feed has no rows below this id any more."""

@@ -19,10 +19,21 @@ from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
 from passerelle.store.archive.archiver import Archiver
 from passerelle.store.archive.ended_sessions import EndedSessions
+from passerelle.store.archive.forgetting import Forgetting
+from passerelle.store.archive.owner_keys import OwnerKeys
+from passerelle.store.archive.owner_survey import SessionFinder
 from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
 from passerelle.store.archive.segment_cleanup import SegmentCleanup
-from passerelle.store.blobs import open_blobs, open_copies, open_segments, open_uploads
+from passerelle.store.archive.tombstones import Tombstones
+from passerelle.store.archive.traces import TraceRemoval
+from passerelle.store.blobs import (
+    open_blobs,
+    open_copies,
+    open_segments,
+    open_tombstones,
+    open_uploads,
+)
 from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
 from passerelle.store.clock import StoreClock
 from passerelle.store.connection import pack
@@ -35,6 +46,7 @@ from passerelle.store.inventory import RedisInventory
 from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
 from passerelle.store.log import RedisEventLog, RedisFactReader
+from passerelle.store.log_rewrite import rewrite_logs
 from passerelle.store.maintenance import RedisInspection, RedisViews
 from passerelle.store.nodes import Nodes
 from passerelle.store.peers import RedisCallbacks, RedisHabits
@@ -54,6 +66,7 @@ from passerelle.store.uploads import RedisUploads
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from passerelle.store.archive.owner_keys import KeySealer
     from passerelle.store.blobs import BlobStore
     from passerelle.store.info import StoreDurability
     from passerelle.store.nodes import Node
@@ -77,6 +90,10 @@ class StoreSettings:
     alone_after_s: float | None = ALONE_AFTER_S
     """How long they wait at a promoted server without a replica, in seconds; None: until it has one."""
     batches: Counter[int] = field(default_factory=Counter[int])
+    owns_engine: bool = False
+    """Whether the engine is one of ours, which writes its files anew once something is forgotten."""
+    sealer: KeySealer | None = None
+    """Seals the data keys of owners; without one they are stored as they are."""
 
 
 class Store:
@@ -89,13 +106,28 @@ class Store:
         copies: BlobStore,
         uploads: BlobStore,
         segments: BlobStore,
+        tombstones: BlobStore,
+        sealer: KeySealer | None = None,
+        *,
+        owns_engine: bool = False,
     ) -> None:
         self.nodes = nodes
         self.runtime_id = ""
-        self.archive = Archive(nodes.query_all, segments)
+        self.owner_keys = OwnerKeys(nodes, sealer)
+        self.archive = Archive(nodes.query_all, segments, self.owner_keys)
         self.segment_cleanup = SegmentCleanup(nodes, segments)
         self.ended_sessions = EndedSessions(nodes)
-        self.archiver = Archiver(nodes, segments, self.segment_cleanup)
+        self.archiver = Archiver(nodes, segments, self.segment_cleanup, self.owner_keys)
+        self.tombstones = Tombstones(nodes, tombstones)
+        finder = SessionFinder(nodes, self.archive, self.owner_keys)
+        self.forgetting = Forgetting(
+            nodes,
+            self.owner_keys,
+            finder,
+            self.tombstones,
+            TraceRemoval(nodes, finder, (blobs, copies)),
+            partial(rewrite_logs, nodes) if owns_engine else None,
+        )
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
@@ -105,7 +137,8 @@ class Store:
         self.shard_poll = RedisShardPoll(nodes)
         self.projections = RedisProjections(nodes, self.log)
         self.relay_facts = RedisFactReader(
-            nodes.query_in_background, Archive(nodes.query_in_background, segments)
+            nodes.query_in_background,
+            Archive(nodes.query_in_background, segments, self.owner_keys),
         )
         self.relay_projections = RedisProjections(nodes, self.log, yields=True)
         self.acks = RedisAcks(nodes, self.archive)
@@ -146,8 +179,18 @@ class Store:
         seeds = read_seeds(settings.url)
         blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
         uploads, segments = open_uploads(settings.blobs), open_segments(settings.blobs)
+        tombstones = open_tombstones(settings.blobs)
         nodes = await Nodes.open(seeds, read_all_scripts(), settings.batches)
-        store = cls(nodes, blobs, copies, uploads, segments)
+        store = cls(
+            nodes,
+            blobs,
+            copies,
+            uploads,
+            segments,
+            tombstones,
+            settings.sealer,
+            owns_engine=settings.owns_engine,
+        )
         store.replicas.counts = settings.replicated_acts
         store.replicas.alone_after_s = settings.alone_after_s
         try:
@@ -157,7 +200,7 @@ class Store:
             await retry(store.probe)
             await store.blobs.probe()
             await store._adopt_runtime()
-            store.archiver.runtime_id = store.runtime_id
+            store.owner_keys.runtime_id = store.tombstones.runtime_id = store.runtime_id
             await store.log.read_epochs()
         except BaseException:
             await store.close()

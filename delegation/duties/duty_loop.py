@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.delegation.duties.due import DueLoop, Handler
 from passerelle.delegation.duties.factless_writes import FactlessWrites
+from passerelle.delegation.duties.forget_sweep import ForgetSweep
 from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.delegation.duties.relay import Relay
@@ -53,6 +54,7 @@ class Duties:
     inbox_sweep: InboxSweep
     segment_sweep: SegmentSweep
     verification_sweep: VerificationSweep
+    forget_sweep: ForgetSweep
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -122,6 +124,7 @@ class Duties:
             group.create_task(self.inbox_sweep.run(), name="inboxes")
             group.create_task(self.segment_sweep.run(), name="segments")
             group.create_task(self.verification_sweep.run(), name="verification")
+            group.create_task(self.forget_sweep.run(), name="forgetting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +253,9 @@ def make_duties(
     verification_sweep = VerificationSweep(
         store, lambda: keeper.duties, writes.ids.draw, log, settings.count_verified
     )
+    forget_sweep = ForgetSweep(
+        store.forgetting, lambda: keeper.duties, writes.read_ms, store.log.shard_epoch, log
+    )
     return Duties(
         keeper,
         due,
@@ -263,5 +269,6 @@ def make_duties(
         inbox_sweep,
         segment_sweep,
         verification_sweep,
+        forget_sweep,
         log,
     )

@@ -25,6 +25,7 @@ from passerelle.store.archive.frame import (
     pack_frame,
 )
 from passerelle.store.archive.locator import place_row
+from passerelle.store.archive.sealed_frame import FramePlace, seal_frame
 from passerelle.store.archive.segment import PackedFrame, SegmentName, pack_segment
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_hash, as_list, as_texts
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.store.archive.locator import Locator
+    from passerelle.store.archive.owner_keys import OwnerKeys
     from passerelle.store.archive.segment import Segment
     from passerelle.store.archive.segment_cleanup import SegmentCleanup
     from passerelle.store.connection import RespValue
@@ -103,7 +105,7 @@ class Archiver:
     nodes: Nodes
     segments: Blobs
     cleanup: SegmentCleanup
-    runtime_id: str = ""
+    owner_keys: OwnerKeys
 
     async def archive(
         self, shard: Shard, sessions: Sequence[str], before_ms: int | None = None
@@ -122,11 +124,13 @@ class Archiver:
             StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
         """
         reads = (self._read(shard, part, before_ms) for shard, part in sessions.items())
-        packed = await _pack_all([one for part in await asyncio.gather(*reads) for one in part])
+        frames = [one for part in await asyncio.gather(*reads) for one in part]
+        packed = await self._pack_all(frames)
         left = list[_Placed]()
         if packed:
             home = shard_of(packed[0][0].session)
-            segment = pack_segment(home, self.runtime_id, [one for _, one in packed])
+            runtime_id = self.owner_keys.runtime_id
+            segment = pack_segment(home, runtime_id, [one for _, one in packed])
             name = await self._write(home, segment)
             places = defaultdict[Shard, list[_Placed]](list)
             for (frame, _), place in zip(packed, segment.places, strict=True):
@@ -146,6 +150,34 @@ class Archiver:
     ) -> list[SessionFrame]:
         streams = await self._read_streams(shard, sessions)
         return await self._read_frames(shard, streams, before_ms)
+
+    async def _pack_all(
+        self, frames: Sequence[SessionFrame]
+    ) -> list[tuple[SessionFrame, PackedFrame]]:
+        """Those that are not too long, and whose records say whose they are.
+
+        A thread would wait for the interpreter behind the event loop after each frame, longer than the frame takes.
+        """
+        owners = {frame.session: owner for frame in frames if (owner := frame.find_owner())}
+        every = [*dict.fromkeys(owners.values())]
+        found = dict(
+            zip(every, await asyncio.gather(*map(self.owner_keys.obtain, every)), strict=True)
+        )
+        packed = list[tuple[SessionFrame, PackedFrame]]()
+        for number, frame in enumerate(frames):
+            if number % _PACKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if (owner := owners.get(frame.session)) is None:
+                continue
+            key = found[owner]
+            place = FramePlace(self.owner_keys.runtime_id, shard_of(frame.session))
+            try:
+                stored = seal_frame(pack_frame(frame), key, place)
+            except ValueError:
+                continue
+            names = tuple(ref.id for ref in frame.hashes)
+            packed.append((frame, PackedFrame(names, stored, key.name.text)))
+        return packed
 
     async def _write(self, home: Shard, segment: Segment) -> str:
         """Noted before it is there: what a killed process has written, and nothing names, is found by its note."""
@@ -225,23 +257,6 @@ class Archiver:
             "sessions": sessions,
         }
         return await self.nodes.run(_COMMIT, shard, arguments.keys, control, arguments.values)
-
-
-async def _pack_all(frames: Sequence[SessionFrame]) -> list[tuple[SessionFrame, PackedFrame]]:
-    """Those that are not too long.
-
-    A thread would wait for the interpreter behind the event loop after each frame, longer than the frame takes.
-    """
-    packed = list[tuple[SessionFrame, PackedFrame]]()
-    for number, frame in enumerate(frames):
-        if number % _PACKED_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        try:
-            stored = pack_frame(frame)
-        except ValueError:
-            continue
-        packed.append((frame, PackedFrame(tuple(ref.id for ref in frame.hashes), stored)))
-    return packed
 
 
 def _list_entities(session: str, entries: Sequence[EntryRow]) -> list[EntityRef]:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 import hiredis
+import orjson
 import zstandard
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import read_shard
 from passerelle.core.packed_events import read_scopes
 from passerelle.store.connection import pack as pack_array
 from passerelle.store.replies import as_list
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
 MOST_PLAIN_BYTES: Final = 8 * 1024 * 1024
 """A longer session stays in the engine: to read one of its events would take all of it."""
-_COMPRESSOR: Final = zstandard.ZstdCompressor(level=1, write_checksum=True)
-"""One for all: to make one costs half as much as to pack a session. Neither is for two threads at once."""
+_COMPRESSOR: Final = zstandard.ZstdCompressor(level=1)
+"""One for all: to make one costs half as much as to pack a session. Neither is for two threads at once. A frame is
+sealed, which finds every changed byte: it needs no checksum of its own."""
 _DECOMPRESSOR: Final = zstandard.ZstdDecompressor()
 _SESSION: Final = b"session"
 _ENTITY: Final = b"entity"
@@ -59,6 +62,21 @@ class SessionFrame:
     def names(self, name: str) -> bool:
         """Whether an id is that of the session or of one of its entities."""
         return any(ref.id == name for ref in self.hashes)
+
+    def find_owner(self) -> str | None:
+        """Whose session it is; None where its record does not say so."""
+        return read_owner(self.hashes.get(EntityRef(EntityKind.SESSION, self.session)))
+
+
+def read_owner(head: RespValue) -> str | None:
+    """The owner that the record of a session names, out of the hash of the session; None where there is none."""
+    words = as_list(head or [])
+    fields = dict(zip(words[::2], words[1::2], strict=False))
+    try:
+        owner = cast("object", orjson.loads(fields[b"s"])["owner"])
+    except (KeyError, TypeError, orjson.JSONDecodeError):
+        return None
+    return owner if isinstance(owner, str) and read_shard(owner) is not None else None
 
 
 def list_entities(session: str, entries: Iterable[EntryRow]) -> list[EntityRef]:

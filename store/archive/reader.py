@@ -1,6 +1,6 @@
 """Reads of what has left the engine: row, then one range of bytes of one object.
 
-Frames that were read last are kept, since whoever reads a task reads its events next.
+Frames that were read last are kept, since whoever reads a task reads its events next; while their key is there.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import asyncio
 import heapq
 import zlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import Shard, shard_of
 from passerelle.store import keys
 from passerelle.store.archive.frame import SessionFrame, read_frame
 from passerelle.store.archive.locator import Locator, place_row
+from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.archive.segment import (
     TRAILER,
     SegmentName,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from passerelle.core.ports.blobs import Blobs
+    from passerelle.store.archive.owner_keys import OwnerKeys
+    from passerelle.store.archive.segment import FrameNote
     from passerelle.store.connection import RespValue
 
 _READS_AT_ONCE: Final = 8
@@ -45,6 +49,23 @@ class SegmentRef(NamedTuple):
     name: SegmentName
 
 
+class _KeptFrame(NamedTuple):
+    frame: SessionFrame
+    key: KeyName
+
+
+@dataclass(frozen=True, slots=True)
+class _Forgotten:
+    """A row whose session is forgotten: the one who forgets it has not come to the row yet."""
+
+    row: bytes
+
+
+_FORGOTTEN: Final = "forgotten"
+_FramePlace: TypeAlias = tuple[str, Locator]
+"""The hash of a segment, and where in it the frame stands."""
+
+
 class Archive:
     """What finds a session by its own id, or by that of one of its entities.
 
@@ -52,11 +73,17 @@ class Archive:
     answer without it would be another answer.
     """
 
-    def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]], segments: Blobs) -> None:
+    def __init__(
+        self,
+        ask: Callable[..., Awaitable[list[RespValue]]],
+        segments: Blobs,
+        owner_keys: OwnerKeys,
+    ) -> None:
         self._ask = ask
         self._segments = segments
+        self._owner_keys = owner_keys
         self._names: dict[tuple[Shard, int], SegmentName] = {}
-        self._kept: OrderedDict[tuple[str, Locator], SessionFrame] = OrderedDict()
+        self._kept: OrderedDict[_FramePlace, _KeptFrame] = OrderedDict()
         self._kept_bytes = 0
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -75,7 +102,7 @@ class Archive:
         if row is None:
             return None
         located = await self._follow(shard, name, as_bytes(row))
-        return None if located is None else located[0]
+        return located[0] if isinstance(located, tuple) else None
 
     async def locate(self, shard: Shard, name: str) -> tuple[SessionFrame, bytes] | None:
         """The session of an id, and the row that it and all its entities have; None where it is not in the archive.
@@ -84,12 +111,23 @@ class Archive:
             ArchiveDamaged: the object has gone, or is damaged.
             StoreUnavailable: the engine, or the place of the archive, does not answer.
         """
+        located = await self._look_up(shard, name)
+        return located if isinstance(located, tuple) else None
+
+    async def find_forgotten(self, shard: Shard, name: str) -> bytes | None:
+        """The row of an id whose session is forgotten, where it has one still. Raises as ``locate`` does."""
+        located = await self._look_up(shard, name)
+        return located.row if isinstance(located, _Forgotten) else None
+
+    async def _look_up(
+        self, shard: Shard, name: str
+    ) -> tuple[SessionFrame, bytes] | _Forgotten | None:
         [row] = await self._ask(shard, self.ask_row(shard, name))
         return await self._follow(shard, name, as_bytes(row))
 
     async def _follow(
         self, shard: Shard, name: str, stored: bytes | None
-    ) -> tuple[SessionFrame, bytes] | None:
+    ) -> tuple[SessionFrame, bytes] | _Forgotten | None:
         if stored is None:
             return None
         reason = ""
@@ -100,6 +138,8 @@ class Archive:
                 reason = f"the archive of shard {shard.tag} has no segment {at.number}"
             else:
                 frame = await self._read_frame(shard, segment, at)
+                if frame == "forgotten":
+                    return _Forgotten(stored)
                 if frame is not None and frame.names(name):
                     return frame, stored
                 reason = _tell(shard, segment, "is damaged")
@@ -133,8 +173,7 @@ class Archive:
 
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
-        every = [frame[0] for frame in await self._read_footer(shard, segment.name)]
-        names = [name for name in every if shard_of(name) == shard]
+        names = [frame.session for frame in await self.list_frames(shard, segment)]
         rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
         stored = zip(names, map(as_bytes, rows), strict=True)
         return [
@@ -153,38 +192,65 @@ class Archive:
 
     async def _read_frame(
         self, shard: Shard, segment: SegmentName, at: Locator
-    ) -> SessionFrame | None:
+    ) -> SessionFrame | Literal["forgotten"] | None:
         """None: what stands there is not what the row means."""
         place = (segment.sha256, at)
         if (kept := self._kept.get(place)) is not None:
+            try:
+                key = await self._owner_keys.find(kept.key)
+            except ArchiveDamaged:
+                self._drop(kept.key)
+                raise
+            if key is None:
+                self._drop(kept.key)
+                return _FORGOTTEN
             self._kept.move_to_end(place)
-            return kept
+            return kept.frame
         async with self._reads:
             stored = await self._read_part(shard, segment, at.offset, at.length)
         if len(stored) != at.length or zlib.crc32(stored) != at.check:
             return None
         try:
-            frame = read_frame(stored)
+            name = read_key_name(stored)
+            key = await self._owner_keys.find(name)
+            if key is None:
+                return _FORGOTTEN
+            sealed_for = FramePlace(self._owner_keys.runtime_id, shard)
+            frame = read_frame(open_frame(stored, key, sealed_for))
         except ValueError:
             return None
-        self._keep(place, frame)
+        self._keep(place, _KeptFrame(frame, name))
         return frame
 
-    def _keep(self, place: tuple[str, Locator], frame: SessionFrame) -> None:
-        self._kept[place] = frame
-        self._kept_bytes += place[1].length
+    def _keep(self, place: _FramePlace, kept: _KeptFrame) -> None:
+        if place not in self._kept:
+            self._kept_bytes += place[1].length
+        self._kept[place] = kept
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
             (_, at), _ = self._kept.popitem(last=False)
             self._kept_bytes -= at.length
 
-    async def _read_footer(self, shard: Shard, segment: SegmentName) -> list[tuple[str, ...]]:
-        end = segment.bytes - TRAILER
-        trailer = await self._read_part(shard, segment, end, TRAILER)
+    def _drop(self, key: KeyName) -> None:
+        """What a key that is gone has opened."""
+        for place in [place for place, kept in self._kept.items() if kept.key == key]:
+            del self._kept[place]
+            self._kept_bytes -= place[1].length
+
+    async def read_sealed(self, shard: Shard, segment: SegmentRef, note: FrameNote) -> bytes:
+        """A frame as it stands in its segment. Raises as ``locate`` does."""
+        return await self._read_part(shard, segment.name, note.offset, note.length)
+
+    async def list_frames(self, shard: Shard, segment: SegmentRef) -> list[FrameNote]:
+        """What the footer of a segment says of each frame of this shard. Raises as ``locate`` does."""
+        name = segment.name
+        end = name.bytes - TRAILER
+        trailer = await self._read_part(shard, name, end, TRAILER)
         try:
             length = read_footer_size(trailer)
-            return read_footer(await self._read_part(shard, segment, end - length, length))
+            notes = read_footer(await self._read_part(shard, name, end - length, length))
+            return [note for note in notes if shard_of(note.session) == shard]
         except ValueError as error:
-            raise ArchiveDamaged(_tell(shard, segment, f"has no footer: {error}")) from None
+            raise ArchiveDamaged(_tell(shard, name, f"has no footer: {error}")) from None
 
     async def _read_part(self, shard: Shard, segment: SegmentName, start: int, size: int) -> bytes:
         if start < 0:

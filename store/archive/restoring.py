@@ -13,11 +13,14 @@ from passerelle.store.replies import as_int, as_list
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from passerelle.store.archive.frame import SessionFrame
     from passerelle.store.archive.reader import Archive
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
 
+_FORGET_ROWS: Final = Script("forget_rows", as_int)
 _RESTORE: Final = Script("restore_session", as_int)
 
 
@@ -29,9 +32,22 @@ async def restore_session(nodes: Nodes, archive: Archive, shard: Shard, name: st
     """
     located = await archive.locate(shard, name)
     if located is None:
+        # A row of what is forgotten would have each further append look for it once more.
+        if (row := await archive.find_forgotten(shard, name)) is not None:
+            await drop_rows(nodes, shard, [name], row)
         return False
     await _put_back(nodes, *located)
     return True
+
+
+async def drop_rows(nodes: Nodes, shard: Shard, names: Iterable[str], row: bytes) -> int:
+    """Takes away the rows of ids that say this; how many did. Raises StoreUnavailable."""
+    arguments = Arguments(())
+    at = arguments.value(row)
+    places = [place_row(shard, name) for name in names]
+    rows: list[ControlValue] = [[arguments.key(key), name] for key, name in places]
+    control: dict[str, ControlValue] = {"row": at, "rows": rows}
+    return await nodes.run(_FORGET_ROWS, shard, arguments.keys, control, arguments.values)
 
 
 async def _put_back(nodes: Nodes, frame: SessionFrame, row: bytes) -> None:

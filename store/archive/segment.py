@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAGIC: Final = b"PSAR"
-FORM: Final = 1
+FORM: Final = 2
 _HEADER: Final = MAGIC + FORM.to_bytes(4, "big")
 _SIZE: Final = 4
 TRAILER: Final = _SIZE + len(MAGIC)
@@ -31,6 +31,22 @@ class PackedFrame:
 
     names: tuple[str, ...]
     stored: bytes
+    key: str
+    """The name of the data key that it is sealed with."""
+
+
+class FrameNote(NamedTuple):
+    """What a footer says of a frame: its ids, the session first, the name of its data key, and where it stands."""
+
+    names: tuple[str, ...]
+    key: str
+    offset: int
+    length: int
+
+    @property
+    def session(self) -> str:
+        """The session that the frame has."""
+        return self.names[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +70,13 @@ def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) ->
             "shard": home.tag,
             "runtimeId": runtime_id,
             "frames": [
-                {"names": frame.names, "offset": at.offset, "length": at.length, "crc32": at.check}
+                {
+                    "names": frame.names,
+                    "key": frame.key,
+                    "offset": at.offset,
+                    "length": at.length,
+                    "crc32": at.check,
+                }
                 for frame, at in zip(frames, places, strict=True)
             ],
         }
@@ -93,15 +115,23 @@ def read_footer_size(trailer: bytes) -> int:
     return int.from_bytes(trailer[:_SIZE], "big")
 
 
-def read_footer(footer: bytes) -> list[tuple[str, ...]]:
-    """The ids of each frame, its session first.
+def read_footer(footer: bytes) -> list[FrameNote]:
+    """What it says of each frame.
 
     Raises:
         ValueError: it is no footer.
     """
     try:
         found = cast("dict[str, Any]", orjson.loads(footer))
-        return [(frame["names"][0], *frame["names"][1:]) for frame in found["frames"]]
-    except (LookupError, TypeError, orjson.JSONDecodeError) as error:
+        return [
+            FrameNote(
+                (frame["names"][0], *frame["names"][1:]),
+                str(frame["key"]),
+                int(frame["offset"]),
+                int(frame["length"]),
+            )
+            for frame in found["frames"]
+        ]
+    except (LookupError, TypeError, ValueError) as error:
         message = f"no segment: its footer is damaged ({error})"
         raise ValueError(message) from None

@@ -23,6 +23,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.principal import Principal
 from passerelle.store import keys
 from passerelle.store.archive.archiver import MOST_AT_ONCE, join_parts, split_into_segments
 from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
@@ -43,6 +44,7 @@ pytestmark = pytest.mark.anyio
 
 AT_MS = 1_767_323_045_006
 AT = "2026-01-02T03:04:05.006Z"
+OWNER = Principal("ada").key
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Story:
     at: Place = field(default_factory=make_place)
     stamps: dict[EntityRef, Stamp] = field(default_factory=dict["EntityRef", Stamp])
     refs: list[EntityRef] = field(default_factory=list[EntityRef])
+    owner: str = OWNER
 
     def __post_init__(self) -> None:
         home = self.at.shard
@@ -62,6 +65,10 @@ class Story:
             EntityRef(EntityKind.ACTION, mint("act", home)),
         ]
         self.stamps = dict.fromkeys(self.refs, ABSENT)
+
+    def _write_record(self) -> tuple[bytes, ...]:
+        """What all records say, as far as the store reads them; the last sequence comes next."""
+        return (f'{{"sessionId":"{self.at.session}","owner":"{self.owner}","last":['.encode(),)
 
     def tell(
         self,
@@ -75,7 +82,7 @@ class Story:
         op = operation()
         entities = tuple(
             EntityWrite(
-                ref, stamp, (f"{self.at.session} ".encode(), 1), {"said": words[:99].encode()}
+                ref, stamp, (*self._write_record(), 1, b"]}"), {"said": words[:99].encode()}
             )
             for ref, stamp in self.stamps.items()
         )
@@ -456,7 +463,7 @@ async def test_a_call_whose_reply_was_lost_is_made_again(
     monkeypatch.setattr(store.nodes, "run", run_twice)
     await store.archiver.archive(home, [story.at.session for story in stories])
     monkeypatch.undo()
-    assert calls == ["note_segment", "archive_commit", "archive_commit"]
+    assert calls == ["keep_owner_key", "note_segment", "archive_commit", "archive_commit"]
     assert [await read_all(store, story) for story in stories] == before
     assert len(await store.archive.list_sessions([home])) == 20
 

@@ -19,7 +19,7 @@ from obstore.store import MemoryStore, S3Store
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard, shard_of
 from passerelle.core.task.status import Status
-from passerelle.store.blobs import BlobStore, open_blobs, open_copies
+from passerelle.store.blobs import BlobStore, open_blobs, open_copies, open_tombstones
 from tests.interop.environments import S3, require
 from tests.support.engine import (
     Server,
@@ -124,6 +124,18 @@ async def test_copy_goes_once_nobody_has_put_it_for_long(where: Path | str) -> N
     assert await copies.expire(HERE, name, before_ms=_LATER_MS)
     assert await copies.get(HERE, name) is None
     assert await copies.expire(HERE, name, before_ms=_LATER_MS)
+
+
+async def test_content_of_a_shard_is_listed_by_its_hashes(where: Path | str) -> None:
+    tombstones, shard = open_tombstones(where), Shard(17)
+    assert await tombstones.list_digests(shard) == []
+    names = {await tombstones.put(shard, b"%d" % number) for number in range(70)}
+    await tombstones.put(Shard(18), b"elsewhere")
+    await open_blobs(where).put(shard, b"content")
+    assert sorted(await tombstones.list_digests(shard)) == sorted(names)
+    for name in names:
+        assert await tombstones.expire(shard, name, before_ms=_LATER_MS)
+    assert await tombstones.list_digests(shard) == []
 
 
 async def test_damaged_content_is_never_given(bucket: str) -> None:

@@ -13,9 +13,12 @@ import pytest
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.verification.walk import verify_store
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.sealer import make_sealer, read_keys
+from passerelle.runtime.common.secret import Secret
 from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings
-from tests.integration.callers.rig import Instance, Rig, open_rig
+from tests.integration.callers.rig import KEY, Instance, Rig, open_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.stores.dump import find_dump, load_dump
 from tests.stores.make import fill, settle
@@ -155,10 +158,16 @@ async def settle_reads(at: Instance) -> dict[str, dict[str, str]]:
 ENDED = ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED")
 
 
+async def open_store(rig: Rig) -> Store:
+    """A store beside the gateways of a rig."""
+    sealer = make_sealer(read_keys(Secret(KEY), "secret_key"), SystemIds().draw)
+    return await Store.open(StoreSettings(rig.url, rig.folder / "blobs", sealer=sealer))
+
+
 async def leave_all(rig: Rig) -> int:
     """Has every session leave the engine that has ended."""
     left = 0
-    async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
+    async with await open_store(rig) as store:
         ended = await store.ended_sessions.find(ALL_SHARDS, LATER_MS)
         for shard, sessions in ended.items():
             names = [one.session for one in sessions]
@@ -192,7 +201,7 @@ async def test_a_store_with_an_archive_is_verified_and_rebuilt_without_a_problem
     rig: Rig,
 ) -> None:
     left = await leave_all(rig)
-    async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
+    async with await open_store(rig) as store:
         report = await verify_store(store, rebuild=True)
         assert report.lines == []
         assert report.archived == left
@@ -215,7 +224,7 @@ async def test_a_conversation_that_has_left_goes_on(rig: Rig) -> None:
     of_context = await at.call("ada-key", "ListTasks", {"contextId": task["contextId"]})
     names = [one["id"] for one in of_context.json()["result"]["tasks"]]
     assert {said["id"], task["id"]} <= set(names)
-    async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
+    async with await open_store(rig) as store:
         report = await verify_store(store, rebuild=True)
         assert report.lines == []
         assert report.archived == left - 1

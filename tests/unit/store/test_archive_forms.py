@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import zstandard
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,8 +12,18 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import Shard
 from passerelle.store.archive.frame import MOST_PLAIN_BYTES, SessionFrame, pack_frame, read_frame
 from passerelle.store.archive.locator import Locator
+from passerelle.store.archive.sealed_frame import (
+    SEAL_BYTES,
+    FramePlace,
+    KeyName,
+    OwnerKey,
+    open_frame,
+    read_key_name,
+    seal_frame,
+)
 from passerelle.store.archive.segment import (
     TRAILER,
+    FrameNote,
     PackedFrame,
     pack_segment,
     read_footer,
@@ -20,6 +31,8 @@ from passerelle.store.archive.segment import (
 )
 from passerelle.store.connection import pack
 
+PLACE = FramePlace("rt_1", Shard(7))
+NAME = KeyName(Shard(40), b"12345678")
 HEAD = EntityRef(EntityKind.SESSION, "se_1")
 words = st.binary(max_size=40) | st.sampled_from(
     [b"", b"\r\n", b"*1\r\n$1\r\n", b"entity", b"\x00"]
@@ -45,16 +58,53 @@ def test_a_frame_is_read_as_it_was(frame: SessionFrame) -> None:
     assert read_frame(pack_frame(frame)) == frame
 
 
-@given(frame=frames, cut=st.integers(0, 400), bit=st.integers(0, 7))
-def test_a_frame_with_another_bit_or_end_is_none(frame: SessionFrame, cut: int, bit: int) -> None:
-    stored = pack_frame(frame)
-    place = cut % len(stored)
-    other = stored[:place] + bytes([stored[place] ^ (1 << bit)]) + stored[place + 1 :]
-    for damaged in (stored[:place], other):
-        try:
-            assert read_frame(damaged) == frame
-        except ValueError:
-            continue
+def make_key(name: KeyName = NAME) -> OwnerKey:
+    return OwnerKey.of(name, AESGCM.generate_key(256))
+
+
+KEY = make_key()
+
+
+@given(packed=st.binary(max_size=200), cut=st.integers(0, 400), bit=st.integers(0, 7))
+def test_a_sealed_frame_is_opened_whole_and_unchanged_or_not_at_all(
+    packed: bytes, cut: int, bit: int
+) -> None:
+    sealed = seal_frame(packed, KEY, PLACE)
+    assert read_key_name(sealed) == NAME
+    assert open_frame(sealed, KEY, PLACE) == packed
+    assert len(sealed) == len(packed) + SEAL_BYTES
+    at = cut % len(sealed)
+    other = sealed[:at] + bytes([sealed[at] ^ (1 << bit)]) + sealed[at + 1 :]
+    for damaged in (sealed[:at], other):
+        with pytest.raises(ValueError, match="no frame of this key and place"):
+            open_frame(damaged, KEY, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        (make_key(), PLACE),
+        (KEY, FramePlace("rt_2", Shard(7))),
+        (KEY, FramePlace("rt_1", Shard(8))),
+    ],
+)
+def test_a_sealed_frame_opens_with_no_other_key_and_at_no_other_place(
+    key: OwnerKey, place: FramePlace
+) -> None:
+    with pytest.raises(ValueError, match="no frame of this key and place"):
+        open_frame(seal_frame(b"packed", KEY, PLACE), key, place)
+
+
+@pytest.mark.parametrize(
+    "stored", [b"", b"\x01", b"\x02" + b"0" * 60, b"\x01\x40" + b"0" * 60, b"(\xb5/\xfd" * 20]
+)
+def test_what_is_no_sealed_frame_names_no_key(stored: bytes) -> None:
+    with pytest.raises(ValueError, match="no "):
+        read_key_name(stored)
+
+
+def test_the_same_frame_is_sealed_otherwise_each_time() -> None:
+    assert seal_frame(b"packed", KEY, PLACE) != seal_frame(b"packed", KEY, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +136,7 @@ def test_a_frame_that_unpacks_to_more_than_any_session_is_not_unpacked() -> None
 
 
 def test_a_segment_says_where_its_frames_stand() -> None:
-    packed = [PackedFrame((f"se_{n}", f"task_{n}"), b"frame %d" % n) for n in range(3)]
+    packed = [PackedFrame((f"se_{n}", f"task_{n}"), b"frame %d" % n, f"0{n}") for n in range(3)]
     segment = pack_segment(Shard(7), "rt_1", packed)
     for at, frame in zip(segment.places, packed, strict=True):
         assert segment.content[at.offset : at.offset + at.length] == frame.stored
@@ -94,7 +144,10 @@ def test_a_segment_says_where_its_frames_stand() -> None:
     end = len(segment.content) - TRAILER
     length = read_footer_size(segment.content[end:])
     footer = segment.content[end - length : end]
-    assert read_footer(footer) == [frame.names for frame in packed]
+    assert read_footer(footer) == [
+        FrameNote(frame.names, frame.key, at.offset, at.length)
+        for frame, at in zip(packed, segment.places, strict=True)
+    ]
     for rubbish in (
         b"",
         b"{}",

@@ -17,6 +17,7 @@ SENDERS = sorted([*STORE.rglob("*.py"), *CLIENT.glob("*.py")])
 
 _STRINGS = {"SET", "GET", "GETDEL", "EXISTS", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {
+    "HEXISTS",
     "HSET",
     "HSETNX",
     "HGET",
@@ -32,7 +33,7 @@ _HASHES = {
 _SETS = {"SADD", "SREM", "SMEMBERS"}
 _SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZCOUNT", "ZRANGE"}
 _RANGES = {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"}
-_STREAMS = {"XADD", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}
+_STREAMS = {"XADD", "XDEL", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}
 _HINTS = {"SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE", "PUBSUB"}
 _SERVER = {
     "SENTINEL",
@@ -53,6 +54,7 @@ MAINTENANCE = {
     "inventory": frozenset({"SCAN", "MEMORY"}),
     "key_scan": frozenset({"SCAN"}),
     "engine": frozenset({"CONFIG"}),
+    "log_rewrite": frozenset({"BGREWRITEAOF"}),
 }
 """What only the modules that no request needs may send besides; ``CONFIG`` to an engine of our own alone."""
 ALLOW_OOM = frozenset(
@@ -70,8 +72,16 @@ ALLOW_OOM = frozenset(
             "target",
             "revive",
         ),
+        *("begin_forgetting", "end_forgetting", "forget_in_inbox", "forget_rows", "forget_session"),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
-        *("register_agent", "keep_agent", "settle_bundle", "forget_uploads", "announce"),
+        *(
+            "keep_owner_key",
+            "register_agent",
+            "keep_agent",
+            "settle_bundle",
+            "forget_uploads",
+            "announce",
+        ),
     }
 )
 """A full server keeps its leases, hears who lives, lets devices and agents in, announces a loss, and can be drained."""

@@ -1,0 +1,72 @@
+"""The duty that ends what somebody began to forget, and forgets again what a loss or a backup has brought back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import PasserelleError
+from passerelle.core.ids import ALL_SHARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.store.archive.forgetting import Forgetting
+
+_FIRST_S: Final = 5.0
+_EVERY_S: Final = 600.0
+_LOOKS_BACK_MS: Final = 7 * 24 * 3_600_000
+"""A failover brings back what is younger than this."""
+
+
+@dataclass(slots=True)
+class ForgetSweep:
+    """Looks soon after the start, and every ten minutes, at the owners of the shards of this instance."""
+
+    forgetting: Forgetting
+    duties: Callable[[], frozenset[Shard]]
+    read_ms: Callable[[Shard], int]
+    read_epoch: Callable[[Shard], int]
+    log: FilteringBoundLogger
+    first_s: float = _FIRST_S
+    every_s: float = _EVERY_S
+    _epochs: tuple[int, ...] | None = None
+    """Those of all shards at the last look."""
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        await asyncio.sleep(self.first_s)
+        while True:
+            try:
+                await self.sweep()
+            except PasserelleError as error:
+                self.log.warning("forgetting.failed", reason=str(error))
+            except Exception:
+                self.log.exception("forgetting.failed")
+            await asyncio.sleep(self.every_s)
+
+    async def sweep(self) -> int:
+        """Looks once; returns how many tombstones there was something of.
+
+        Once a shard has a new epoch all of the last week are gone through, whatever the store says of them: what was
+        lost may be in another shard than the tombstone.
+
+        Raises:
+            StoreUnavailable: the engine or the archive does not answer; the rest is for the next look.
+        """
+        shards = self.duties()
+        if not shards:
+            return 0
+        epochs = tuple(map(self.read_epoch, ALL_SHARDS))
+        has_lost = self._epochs is not None and epochs != self._epochs
+        now_ms = max(map(self.read_ms, shards))
+        since_ms = now_ms - _LOOKS_BACK_MS if has_lost else now_ms + _LOOKS_BACK_MS
+        done = await self.forgetting.resume(shards, since_ms)
+        self._epochs = epochs
+        for tombstone in done:
+            self.log.warning("forgetting.resumed", tombstone=tombstone.key.text, by=tombstone.by)
+        return len(done)

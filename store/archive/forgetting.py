@@ -1,0 +1,243 @@
+"""Forgetting what an owner has: everything that has ended, in the engine and in the archive.
+
+A tombstone is set first. From then on nothing of it is read any more, and whoever is killed leaves a tombstone by
+which another one goes on. The data key goes behind all else, since it tells what content its sessions have; nothing is
+read with it by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import shard_of
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.times import format_ms
+from passerelle.store import keys
+from passerelle.store.append import Arguments
+from passerelle.store.archive.frame import SessionFrame
+from passerelle.store.archive.owner_survey import SessionTraces
+from passerelle.store.archive.restoring import drop_rows
+from passerelle.store.archive.tombstones import ForgottenCounts, Tombstone
+from passerelle.store.replies import as_int
+from passerelle.store.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from passerelle.core.ids import Shard
+    from passerelle.store.archive.owner_keys import OwnerKeys
+    from passerelle.store.archive.owner_survey import LiveSession, OwnerSurvey, SessionFinder
+    from passerelle.store.archive.tombstones import Tombstones
+    from passerelle.store.archive.traces import TraceRemoval
+    from passerelle.store.lua_script import ControlValue
+    from passerelle.store.nodes import Nodes
+
+_ROUNDS: Final = 5
+"""What was on its way into the archive is found by the next one."""
+_NAMED: Final = 5
+_FORGET_SESSION: Final = Script("forget_session", as_int)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgettingPlan:
+    """What would go. ``kept`` are sessions of the owner that stay: devices, grants or rules stand beside them."""
+
+    owner: str
+    counts: ForgottenCounts
+    kept: tuple[str, ...]
+    obstacle: str | None
+    """Why nothing may go."""
+    is_begun: bool = False
+    """Whether somebody was killed who forgot the owner: ``finish`` goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """Forgets in one runtime. Two at once, and one after another that was killed, do what one does."""
+
+    nodes: Nodes
+    owner_keys: OwnerKeys
+    finder: SessionFinder
+    tombstones: Tombstones
+    removal: TraceRemoval
+    rewrite_logs: Callable[[], Awaitable[None]] | None = None
+    """Has the engine write its files anew, where it is one of ours."""
+
+    async def plan(self, owner: str, now_ms: int) -> ForgettingPlan:
+        """Counts what would go; changes nothing.
+
+        Raises:
+            StoreUnavailable: the engine or the archive does not answer, or is damaged.
+        """
+        found = await self.finder.survey(owner, await self.owner_keys.find_name(owner), now_ms)
+        return ForgettingPlan(
+            owner,
+            await self._count(found),
+            tuple(found.kept),
+            await self._find_obstacle(owner, found),
+            bool(await self._list_begun(owner)),
+        )
+
+    async def finish(self, owner: str) -> list[Tombstone]:
+        """Ends what was begun with an owner, and was not ended. Raises StoreUnavailable."""
+        begun = await self._list_begun(owner)
+        for tombstone in begun:
+            await self.tombstones.write_object(tombstone)
+            await self._remove(tombstone)
+        return begun
+
+    async def _list_begun(self, owner: str) -> list[Tombstone]:
+        found = await self.tombstones.list_in_engine(shard_of(owner))
+        return [one for one in found if one.owner == owner]
+
+    async def forget(self, owner: str, by: str, now_ms: int) -> Tombstone:
+        """Forgets what an owner has that has not gone on since ``now_ms``.
+
+        Raises:
+            InvalidInput: ``owner``: something of it is open, or somebody holds it; nothing is changed.
+            StoreUnavailable: something does not answer; ``resume`` goes on where the tombstone was set.
+        """
+        plan = await self.plan(owner, now_ms)
+        if plan.obstacle is not None:
+            raise InvalidInput("owner", plan.obstacle)
+        tag = await self.owner_keys.tag(owner)
+        while True:
+            key = (await self.owner_keys.obtain(owner)).name
+            tombstone = Tombstone(key, tag, now_ms, by, plan.counts, owner)
+            match await self.tombstones.begin(tombstone):
+                case "begun":
+                    break
+                case "held":
+                    raise InvalidInput("owner", "somebody holds it since a moment ago")
+                case "changed":
+                    continue
+        await self._remove(tombstone)
+        return tombstone
+
+    async def resume(self, shards: Collection[Shard], since_ms: int) -> list[Tombstone]:
+        """Goes on with what was begun, and forgets again what a loss has brought back; returns what that was.
+
+        ``shards`` are those of the owners. Tombstones set after ``since_ms`` are gone through whatever the engine says.
+
+        Raises:
+            StoreUnavailable: something does not answer; the rest is for the next call.
+        """
+        done = list[Tombstone]()
+        known = dict[bytes, Tombstone]()
+        for shard in shards:
+            for one in await self.tombstones.list_in_engine(shard):
+                known[one.key.stored] = one
+            for owner in {
+                one.owner for one in known.values() if one.owner and one.key.shard == shard
+            }:
+                done += await self.finish(owner)
+        for one in await self.tombstones.list_objects():
+            is_known = one.key.stored in known
+            if one.key.shard not in shards or (is_known and one.at_ms < since_ms):
+                continue
+            if is_known and known[one.key.stored].owner:
+                continue
+            again = replace(one, owner=await self._find_owner(one))
+            if again.owner:
+                await self.tombstones.begin(again, is_again=True)
+                await self._remove(again)
+                done.append(again)
+            elif not is_known:
+                await self.tombstones.end(again)
+        return done
+
+    async def _find_owner(self, tombstone: Tombstone) -> str:
+        """Whose tombstone it is, if the store has anything of that owner; else an empty text."""
+        shard = tombstone.key.shard
+        owners = await self.finder.list_owners() | await self.owner_keys.list_owners(shard)
+        for owner in owners:
+            if await self.owner_keys.tag(owner) == tombstone.owner_tag:
+                return owner
+        return await self.owner_keys.find_owner(tombstone.key) or ""
+
+    async def _find_obstacle(self, owner: str, found: OwnerSurvey) -> str | None:
+        hold = await self.tombstones.find_hold(owner)
+        if hold is not None:
+            return f"is held since {format_ms(hold.at_ms)} by {hold.by}: {hold.reason}"
+        if found.open:
+            some = ", ".join(sorted(found.open)[:_NAMED])
+            more = f" and {len(found.open) - _NAMED} more" if len(found.open) > _NAMED else ""
+            return f"something is open in {some}{more}: end it first"
+        return None
+
+    async def _count(self, found: OwnerSurvey) -> ForgottenCounts:
+        names, size = list[str](), 0
+        for one in found.live:
+            frame = await self.finder.read(one.shard, one.session)
+            names += [ref.id for ref in frame.hashes] if frame else []
+            size += one.bytes
+        for kept in found.archived:
+            names += kept.note.names
+            size += kept.note.length
+        tasks = sum(name.startswith("task_") for name in names)
+        actions = sum(name.startswith("act_") for name in names)
+        sessions = len(found.live) + len(found.archived)
+        return ForgottenCounts(sessions, len(found.archived), tasks, actions, size)
+
+    async def _remove(self, tombstone: Tombstone) -> None:
+        """Removes what a tombstone stands for, until nothing of it is found."""
+        traces = SessionTraces(owners={tombstone.owner})
+        for _ in range(_ROUNDS):
+            found = await self.finder.survey(tombstone.owner, tombstone.key, tombstone.at_ms)
+            if not found.live and not found.archived:
+                break
+            await self._remove_all(found, traces)
+        # The relay may have written beside this what it had read before.
+        await self.removal.remove_rows(traces)
+        await self.owner_keys.delete(tombstone.key)
+        if self.rewrite_logs is not None:
+            # Behind the key, which these files have as well; before the end, so that whoever is killed is made up for.
+            await self.rewrite_logs()
+        await self.tombstones.end(tombstone)
+
+    async def _remove_all(self, found: OwnerSurvey, traces: SessionTraces) -> None:
+        """Removes what leads to these sessions, then what is theirs alone, then themselves."""
+        frames = dict[str, SessionFrame]()
+        for live in found.live:
+            frame = await self.finder.read(live.shard, live.session)
+            if frame is not None:
+                frames[live.session] = frame
+                traces.add(live.shard, frame)
+        for kept in found.archived:
+            traces.ids.update(kept.note.names)
+            if (frame := await self.finder.open(kept)) is not None:
+                traces.add(kept.shard, frame)
+        await self.removal.wait_for_relay(traces)
+        await self.removal.remove_rows(traces)
+        await self.removal.remove_content(traces)
+        for live in found.live:
+            if live.session in frames:
+                await self._remove_live(live, frames[live.session])
+        for kept in found.archived:
+            await drop_rows(self.nodes, kept.shard, kept.note.names, kept.row)
+
+    async def _remove_live(self, live: LiveSession, frame: SessionFrame) -> None:
+        shard, stream = live.shard, StreamRef(StreamKind.SESSION, live.session)
+        arguments = Arguments(
+            (
+                keys.head(stream),
+                keys.session_open(shard, live.session),
+                keys.stream_targets(stream),
+                keys.due(shard),
+                keys.stuck(shard),
+            )
+        )
+        own = [keys.entity(ref) for ref in frame.hashes if ref.id != live.session]
+        own += [
+            keys.entries(stream),
+            keys.session_tasks(shard, live.session),
+            keys.stream_acks(stream),
+        ]
+        control: dict[str, ControlValue] = {
+            "session": live.session,
+            "sequence": live.sequence,
+            "keys": [arguments.key(name) for name in own],
+        }
+        await self.nodes.run(_FORGET_SESSION, shard, arguments.keys, control)

@@ -1,0 +1,212 @@
+"""Data keys: one for each owner whose sessions are in the archive, in the owner's shard and nowhere else.
+
+A key is made where a session of its owner leaves the engine first, and is kept sealed with the secret key of the
+runtime; where the runtime has none, it is kept as it is, beside all else that the engine has. What a key has sealed
+is gone with the key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from passerelle.core.errors import ArchiveDamaged, ConfigInvalid
+from passerelle.core.ids import Shard, read_shard, shard_of
+from passerelle.store import keys
+from passerelle.store.archive.sealed_frame import KEY_BYTES, KeyName, OwnerKey
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_bytes, as_hash, as_text
+from passerelle.store.scripts import Script
+
+if TYPE_CHECKING:
+    from passerelle.store.lua_script import ControlValue
+    from passerelle.store.nodes import Nodes
+
+FRESH_S: Final = 10.0
+"""For so long an instance reads with a key without asking for it again."""
+_MOST_KEYS: Final = 1024
+_BARE: Final = b"0."
+"""How a key begins that nothing seals."""
+_HOME: Final = Shard(0)
+_TAGS: Final = "tags"
+"""In place of an owner: the key of the tags, which no forgetting takes."""
+_TAG_DIGITS: Final = 32
+_KEEP: Final = Script("keep_owner_key", as_text)
+
+
+class KeySealer(Protocol):
+    """Seals what is stored with the secret key of the runtime (``runtime.common.sealer``)."""
+
+    def seal(self, plain: bytes, place: str) -> bytes:
+        """The sealed form of a value that is stored at ``place``."""
+        ...
+
+    def unseal(self, sealed: bytes, place: str) -> bytes:
+        """The value that was sealed for ``place``. Raises ConfigInvalid."""
+        ...
+
+    def is_current(self, sealed: bytes) -> bool:
+        """Whether a value is sealed with the newest key."""
+        ...
+
+
+class _Known(NamedTuple):
+    key: OwnerKey
+    read_s: float
+    """When it was in the store, on the monotonic clock."""
+
+
+@dataclass(slots=True)
+class OwnerKeys:
+    """The keys of one runtime. They are known to an instance for ``FRESH_S``, 1,024 of them at most."""
+
+    nodes: Nodes
+    sealer: KeySealer | None = None
+    runtime_id: str = ""
+    _known: OrderedDict[KeyName, _Known] = field(default_factory=OrderedDict["KeyName", "_Known"])
+
+    async def obtain(self, owner: str) -> OwnerKey:
+        """The key with which sessions of an owner are sealed from now on; the first call makes it.
+
+        It is asked for in each call. So what is sealed with a key that is gone meanwhile was there before that.
+
+        Raises:
+            ArchiveDamaged: it cannot be unsealed.
+            StoreUnavailable: the engine does not answer.
+        """
+        return await self._obtain(shard_of(owner), owner)
+
+    async def tag(self, owner: str) -> str:
+        """What stands for an owner where its id must not stand: a keyed hash of it. Raises as ``obtain`` does."""
+        key = await self._obtain(_HOME, _TAGS)
+        return hmac.new(key.secret, owner.encode(), hashlib.sha256).hexdigest()[:_TAG_DIGITS]
+
+    async def find_name(self, owner: str) -> KeyName | None:
+        """The name of the key with which sessions of an owner are sealed; None where it has none."""
+        shard = shard_of(owner)
+        [named] = await self.nodes.query_all(shard, pack("HGET", keys.owner_keys(shard), owner))
+        return None if named is None else KeyName(shard, bytes.fromhex(as_text(named)))
+
+    async def delete(self, name: KeyName) -> None:
+        """Takes a key away: what it has sealed is gone. Raises StoreUnavailable."""
+        self._known.pop(name, None)
+        await self.nodes.update(
+            name.shard, pack("HDEL", keys.owner_keys(name.shard), name.id.hex())
+        )
+
+    async def list_owners(self, shard: Shard) -> set[str]:
+        """Whoever has a key in a shard."""
+        found = await self.nodes.query(shard, pack("HGETALL", keys.owner_keys(shard)), as_hash)
+        return {name for name in found if read_shard(name) == shard}
+
+    async def find_owner(self, key: KeyName) -> str | None:
+        """Whose key it is; None where nobody has it."""
+        shard, wanted = key.shard, key.id.hex().encode()
+        found = await self.nodes.query(shard, pack("HGETALL", keys.owner_keys(shard)), as_hash)
+        return next((name for name, named in found.items() if named == wanted), None)
+
+    async def _obtain(self, shard: Shard, owner: str) -> OwnerKey:
+        [named] = await self.nodes.query_all(shard, pack("HGET", keys.owner_keys(shard), owner))
+        if named is None:
+            return await self._make(shard, owner)
+        name = KeyName(shard, bytes.fromhex(as_text(named)))
+        known = self._known.get(name)
+        return await self._read(name) if known is None else known.key
+
+    async def find(self, name: KeyName) -> OwnerKey | None:
+        """The key of a name; None where what it has sealed is forgotten.
+
+        Raises:
+            ArchiveDamaged: it is gone, or cannot be unsealed.
+            StoreUnavailable: the engine does not answer.
+        """
+        known = self._known.get(name)
+        if known is not None and monotonic() - known.read_s < FRESH_S:
+            self._known.move_to_end(name)
+            return known.key
+        if await self._is_forgotten(name):
+            self._known.pop(name, None)
+            return None
+        return await self._read(name)
+
+    async def recall(self, name: KeyName) -> OwnerKey | None:
+        """The key of a name, also of what is forgotten; None where it is gone. Raises as ``find`` does."""
+        [stored] = await self.nodes.query_all(name.shard, _ask_key(name))
+        return None if stored is None else await self._read(name)
+
+    async def _is_forgotten(self, name: KeyName) -> bool:
+        command = pack("HGET", keys.tombstones(name.shard), name.id.hex())
+        return await self.nodes.query(name.shard, command, as_bytes) is not None
+
+    async def _read(self, name: KeyName) -> OwnerKey:
+        asked_s = monotonic()
+        stored = await self.nodes.query(name.shard, _ask_key(name), as_bytes)
+        if stored is None:
+            self._known.pop(name, None)
+            reason = f"data key {name.text} of the archive is gone"
+            raise ArchiveDamaged(reason)
+        plain = self._unseal(name, stored)
+        if self.sealer is not None and not self.sealer.is_current(stored):
+            await self._keep(name, self._seal(name, plain), before=stored)
+        return self._remember(OwnerKey.of(name, plain), asked_s)
+
+    async def _make(self, shard: Shard, owner: str) -> OwnerKey:
+        name, plain = KeyName.draw(shard), AESGCM.generate_key(KEY_BYTES * 8)
+        asked_s = monotonic()
+        kept = await self._keep(name, self._seal(name, plain), owner=owner)
+        if kept != name.id.hex():
+            return await self._read(name._replace(id=bytes.fromhex(kept)))
+        return self._remember(OwnerKey.of(name, plain), asked_s)
+
+    async def _keep(
+        self, name: KeyName, sealed: bytes, *, owner: str = "", before: bytes = b""
+    ) -> str:
+        control: dict[str, ControlValue] = {
+            "owner": owner,
+            "id": name.id.hex(),
+            "key": sealed.decode(),
+            "before": before.decode(),
+        }
+        return await self.nodes.run(_KEEP, name.shard, [keys.owner_keys(name.shard)], control)
+
+    def _remember(self, key: OwnerKey, read_s: float) -> OwnerKey:
+        self._known[key.name] = _Known(key, read_s)
+        self._known.move_to_end(key.name)
+        if len(self._known) > _MOST_KEYS:
+            self._known.popitem(last=False)
+        return key
+
+    def _seal(self, name: KeyName, plain: bytes) -> bytes:
+        if self.sealer is None:
+            return _BARE + base64.urlsafe_b64encode(plain)
+        return self.sealer.seal(plain, self._name_place(name))
+
+    def _unseal(self, name: KeyName, stored: bytes) -> bytes:
+        try:
+            if stored.startswith(_BARE):
+                plain = base64.urlsafe_b64decode(stored.removeprefix(_BARE))
+            elif self.sealer is None:
+                raise ConfigInvalid("secret_key", "is not given, and the key is sealed with it")
+            else:
+                plain = self.sealer.unseal(stored, self._name_place(name))
+        except (ConfigInvalid, ValueError) as error:
+            reason = f"data key {name.text} of the archive cannot be opened: {error}"
+            raise ArchiveDamaged(reason) from None
+        if len(plain) != KEY_BYTES:
+            reason = f"data key {name.text} of the archive is damaged"
+            raise ArchiveDamaged(reason)
+        return plain
+
+    def _name_place(self, name: KeyName) -> str:
+        return f"archive key {self.runtime_id} {name.text}"
+
+
+def _ask_key(name: KeyName) -> bytes:
+    return pack("HGET", keys.owner_keys(name.shard), name.id.hex())

@@ -1,0 +1,266 @@
+"""What an owner has: sessions in the engine and in the archive, and what else names them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.wire.times import parse_ms
+from passerelle.store import keys
+from passerelle.store.archive.frame import SessionFrame, list_entities, read_frame, read_owner
+from passerelle.store.archive.locator import Locator
+from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
+from passerelle.store.connection import pack
+from passerelle.store.key_scan import scan_keys
+from passerelle.store.replies import as_bytes, as_hash, as_int, as_list, as_sparse_list
+from passerelle.store.stream_entries import as_entry_rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+    from passerelle.store.archive.owner_keys import OwnerKeys
+    from passerelle.store.archive.reader import Archive, SegmentRef
+    from passerelle.store.archive.segment import FrameNote
+    from passerelle.store.nodes import Nodes
+    from passerelle.store.stream_entries import EntryRow
+
+_LOOKS: Final = 256
+_BESIDE: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
+"""What stands beside the session of a person, and works as long as it is there."""
+_OWNER: Final = re.compile(rb'"owner":"([a-z]{2,5}_[0-9a-z]+)"')
+_DIGEST: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+class LiveSession(NamedTuple):
+    """A session in the engine: the sequence of its last event, and its time in ms."""
+
+    session: str
+    shard: Shard
+    sequence: str
+    at_ms: int
+    bytes: int
+
+
+class ArchivedSession(NamedTuple):
+    """A session in the archive, and the row that its ids have."""
+
+    shard: Shard
+    segment: SegmentRef
+    note: FrameNote
+    row: bytes
+
+    @property
+    def session(self) -> str:
+        """Its id."""
+        return self.note.session
+
+
+@dataclass(slots=True)
+class OwnerSurvey:
+    """What was found. ``open``: sessions with something open; ``kept``: those with devices, grants or rules beside."""
+
+    live: list[LiveSession] = field(default_factory=list[LiveSession])
+    archived: list[ArchivedSession] = field(default_factory=list[ArchivedSession])
+    open: list[str] = field(default_factory=list[str])
+    kept: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class SessionTraces:
+    """What leads to sessions: their ids and those of their entities, whose lists name these, and content by shard."""
+
+    ids: set[str] = field(default_factory=set[str])
+    owners: set[str] = field(default_factory=set[str])
+    digests: dict[Shard, set[str]] = field(default_factory=dict[Shard, set[str]])
+
+    def add(self, shard: Shard, frame: SessionFrame) -> None:
+        """Takes in what a session has."""
+        self.ids |= {ref.id for ref in frame.hashes}
+        for ref, flat in frame.hashes.items():
+            if ref.kind in {EntityKind.TASK, EntityKind.SESSION}:
+                self.owners |= {
+                    owner.decode() for owner in _OWNER.findall(b" ".join(as_list(flat)))
+                }
+        self.digests.setdefault(shard, set()).update(find_digests(frame))
+
+
+def find_digests(frame: SessionFrame) -> set[str]:
+    """What in a session may be the name of content."""
+    return {one.decode() for words in _list_words(frame) for one in _DIGEST.findall(words)}
+
+
+def _list_words(frame: SessionFrame) -> Iterator[bytes]:
+    for flat in frame.hashes.values():
+        yield from as_list(flat)
+    for _, members in frame.entries:
+        yield from members
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFinder:
+    """Looks through the store and the archive of one runtime; reads only.
+
+    All raise StoreUnavailable where something does not answer, or is damaged: what is named there would be missed.
+    """
+
+    nodes: Nodes
+    archive: Archive
+    owner_keys: OwnerKeys
+
+    async def survey(self, owner: str, key: KeyName | None, before_ms: int) -> OwnerSurvey:
+        """What an owner has that has not gone on since, and what in the archive this key of its has sealed."""
+        found = OwnerSurvey()
+        async for one in self._list_live(owner):
+            if one.at_ms > before_ms:
+                continue
+            asked = [
+                pack("ZCARD", keys.session_open(one.shard, one.session)),
+                *(pack("HLEN", keys.entity(EntityRef(kind, one.session))) for kind in _BESIDE),
+            ]
+            still_open, *beside = await self.nodes.query_in_background(one.shard, *asked)
+            if as_int(still_open):
+                found.open.append(one.session)
+            elif any(map(as_int, beside)):
+                found.kept.append(one.session)
+            else:
+                found.live.append(one)
+        if key is not None:
+            found.archived = [one async for one in self._list_archived(key)]
+        return found
+
+    async def read(self, shard: Shard, session: str) -> SessionFrame | None:
+        """A session as the engine has it; None where it has none."""
+        stream = StreamRef(StreamKind.SESSION, session)
+        head = EntityRef(EntityKind.SESSION, session)
+        entries, flat, tasks, targets = await self.nodes.query_in_background(
+            shard,
+            pack("XRANGE", keys.entries(stream), "-", "+"),
+            pack("HGETALL", keys.entity(head)),
+            pack("ZRANGE", keys.session_tasks(shard, session), 0, -1, "WITHSCORES"),
+            pack("HGETALL", keys.stream_targets(stream)),
+        )
+        if not as_list(flat):
+            return None
+        rows = as_entry_rows(entries)
+        refs = [ref for ref in _list_entities(session, rows) if ref != head and ref.shard == shard]
+        asked = [pack("HGETALL", keys.entity(ref)) for ref in refs]
+        replies = await self.nodes.query_in_background(shard, *asked) if asked else []
+        # An event may name what is of another session.
+        hashes = {head: flat} | {
+            ref: reply
+            for ref, reply in zip(refs, replies, strict=True)
+            if session.encode() in as_hash(reply).get("s", b"")
+        }
+        return SessionFrame(session, hashes, rows, tasks, targets)
+
+    async def open(self, one: ArchivedSession) -> SessionFrame | None:
+        """A session as the archive has it; None where its key is gone."""
+        sealed = await self.archive.read_sealed(one.shard, one.segment, one.note)
+        place = FramePlace(self.owner_keys.runtime_id, one.shard)
+        try:
+            key = await self.owner_keys.recall(read_key_name(sealed))
+            return None if key is None else read_frame(open_frame(sealed, key, place))
+        except ValueError as error:
+            reason = f"segment {one.segment.name.sha256} of the archive of shard {one.shard.tag}: {error}"
+            raise ArchiveDamaged(reason) from None
+
+    async def list_others(self, shard: Shard, ids: set[str]) -> AsyncIterator[SessionFrame]:
+        """Every session of a shard but those."""
+        async for one in self._scan([shard]):
+            frame = None if one in ids else await self.read(shard, one)
+            if frame is not None:
+                yield frame
+        for segment in await self.archive.list_segments(shard):
+            for note in await self.archive.list_frames(shard, segment):
+                if note.session not in ids and (row := await self._find_row(shard, segment, note)):
+                    frame = await self.open(ArchivedSession(shard, segment, note, row))
+                    if frame is not None:
+                        yield frame
+
+    async def list_owners(self) -> set[str]:
+        """Whoever has a session in the engine."""
+        found = set[str]()
+        async for owner, _ in self._list_heads():
+            found.add(owner)
+        return found
+
+    async def _list_live(self, owner: str) -> AsyncIterator[LiveSession]:
+        async for found, one in self._list_heads():
+            if found == owner:
+                yield one
+
+    async def _list_heads(self) -> AsyncIterator[tuple[str, LiveSession]]:
+        by_shard = dict[Shard, list[str]]()
+        async for session in self._scan(ALL_SHARDS):
+            by_shard.setdefault(shard_of(session), []).append(session)
+        for shard, sessions in by_shard.items():
+            for first in range(0, len(sessions), _LOOKS):
+                part = sessions[first : first + _LOOKS]
+                asked = [
+                    pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, name)), *_FIELDS)
+                    for name in part
+                ]
+                replies = await self.nodes.query_in_background(shard, *asked)
+                for session, reply in zip(part, replies, strict=True):
+                    snapshot, sequence, at, size = as_sparse_list(reply)
+                    owner = read_owner([b"s", snapshot or b""])
+                    if owner is not None and sequence is not None:
+                        at_ms = parse_ms(at.decode()) if at else 0
+                        row = LiveSession(session, shard, sequence.decode(), at_ms, int(size or 0))
+                        yield owner, row
+
+    async def _scan(self, shards: Iterable[Shard]) -> AsyncIterator[str]:
+        """Each session in the engine once."""
+        wanted, seen = set(shards), set[str]()
+        for node in {self.nodes.node(shard): None for shard in wanted}:
+            async for names in scan_keys(node, keys.EVERY_SESSION):
+                for name in names:
+                    session = name.decode().rpartition(":")[2]
+                    if session not in seen and _find_shard_of_key(name) in wanted:
+                        seen.add(session)
+                        yield session
+
+    async def _list_archived(self, key: KeyName) -> AsyncIterator[ArchivedSession]:
+        for shard in ALL_SHARDS:
+            for segment in await self.archive.list_segments(shard):
+                for note in await self.archive.list_frames(shard, segment):
+                    if note.key == key.text and (row := await self._find_row(shard, segment, note)):
+                        yield ArchivedSession(shard, segment, note, row)
+
+    async def _find_row(self, shard: Shard, segment: SegmentRef, note: FrameNote) -> bytes | None:
+        """The row that leads to a frame; None where the session came back, or left once more."""
+        asked = (self.archive.ask_row(shard, name) for name in note.names)
+        for row in map(as_bytes, await self.nodes.query_in_background(shard, *asked)):
+            if row is not None:
+                at = _read_row(shard, row)
+                if (at.number, at.offset) == (segment.number, note.offset):
+                    return row
+        return None
+
+
+_FIELDS: Final = ("s", "seq", "at", "bytes")
+
+
+def _list_entities(session: str, rows: list[EntryRow]) -> list[EntityRef]:
+    try:
+        return list_entities(session, rows)
+    except (LookupError, ValueError) as error:
+        reason = f"session {session} is damaged, which passerelle verify names: {error}"
+        raise StoreUnavailable(reason, "no") from None
+
+
+def _read_row(shard: Shard, row: bytes) -> Locator:
+    try:
+        return Locator.read(row)
+    except ValueError as error:
+        reason = f"a row of the archive of shard {shard.tag}: {error}"
+        raise ArchiveDamaged(reason) from None
+
+
+def _find_shard_of_key(key: bytes) -> Shard:
+    return ALL_SHARDS[int(key[1:3], 16)]

@@ -1,0 +1,207 @@
+"""What names sessions beside themselves: lists, inboxes, results of commands, what is due, content.
+
+Each removal may run twice, and removes nothing that names other sessions alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final, get_args
+
+from passerelle.core.ids import ALL_SHARDS, Shard, read_shard, shard_of
+from passerelle.core.payloads.approval import ClosingState
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.archive.owner_survey import find_digests
+from passerelle.store.connection import pack
+from passerelle.store.key_scan import scan_keys
+from passerelle.store.replies import as_bytes, as_hash, as_int, as_texts
+from passerelle.store.scripts import Script
+from passerelle.store.stream_entries import as_entry_rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterable
+
+    from passerelle.store.archive.owner_survey import SessionFinder, SessionTraces
+    from passerelle.store.blobs import BlobStore
+    from passerelle.store.lua_script import ControlValue
+    from passerelle.store.nodes import Nodes
+
+_ID: Final = re.compile(rb"[a-z]{2,5}_[0-3][0-9a-f][0-9a-z]{26}")
+_AT_ONCE: Final = 500
+_MOST: Final = 128
+"""Entries of an inbox that one call takes: it holds up its server for less than a millisecond."""
+_RELAY_S: Final = 10.0
+"""For so long a relay that lags is waited for; where none works nothing moves."""
+_LOOK_S: Final = 0.05
+_NEVER_MS: Final = 1 << 52
+"""Later than anything was put."""
+_FORGET_IN_INBOX: Final = Script("forget_in_inbox", as_int)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRemoval:
+    """Removes traces of sessions. All raise StoreUnavailable; what is gone is gone then."""
+
+    nodes: Nodes
+    finder: SessionFinder
+    content: tuple[BlobStore, ...]
+    """Where content stands: what facts are made of, and copies of files."""
+
+    async def remove_rows(self, traces: SessionTraces) -> None:
+        """Takes sessions and what is in them out of lists, inboxes, results of commands, and what is due."""
+        for owner in traces.owners:
+            await self._clean_lists(owner, traces.ids)
+        async for owner in self._list_inboxes():
+            await self._clean_inbox(owner, traces.ids)
+        for pattern in (keys.EVERY_RESULT, keys.EVERY_CALLBACK):
+            await self._clean_values(pattern, traces.ids)
+        for shard in {shard_of(name) for name in traces.ids}:
+            await self._clean_due(shard, traces.ids)
+            await self._clean_feed(shard, traces.ids)
+
+    async def wait_for_relay(self, traces: SessionTraces) -> None:
+        """Returns once what these sessions have in feeds is in the lists, or nobody brings it there for a while."""
+        until_s = monotonic() + _RELAY_S
+        for shard in {shard_of(name) for name in traces.ids}:
+            while True:
+                if await self._is_relayed(shard) or monotonic() > until_s:
+                    break
+                await asyncio.sleep(_LOOK_S)
+
+    async def _is_relayed(self, shard: Shard) -> bool:
+        """Whether all of a feed is in the lists, or nobody has the duty to bring it there."""
+        last, marks, until = await self.nodes.query_in_background(
+            shard,
+            pack("XREVRANGE", keys.feed(shard), "+", "-", "COUNT", 1),
+            pack("HGETALL", keys.meta(shard)),
+            pack("HGET", keys.duty(shard), "until"),
+        )
+        rows = as_entry_rows(last)
+        if not rows or as_int(until) < self.nodes.node(shard).time.now_ms():
+            return True
+        ends = [
+            value.partition(b".")[2]
+            for name, value in as_hash(marks).items()
+            if name.startswith(keys.MARK)
+        ]
+        return bool(ends) and min(map(_order, ends)) >= _order(rows[0][0])
+
+    async def remove_content(self, traces: SessionTraces) -> None:
+        """Deletes content that these sessions name and no other one."""
+        for shard, digests in traces.digests.items():
+            own = {one for one in digests if await self._is_stored(shard, one)}
+            if not own:
+                continue
+            async for frame in self.finder.list_others(shard, traces.ids):
+                own -= find_digests(frame)
+            for digest in own:
+                for place in self.content:
+                    await place.expire(shard, digest, _NEVER_MS)
+
+    async def _is_stored(self, shard: Shard, digest: str) -> bool:
+        for place in self.content:
+            if await place.read(shard, digest, 0, 1) is not None:
+                return True
+        return False
+
+    async def _clean_lists(self, owner: str, ids: set[str]) -> None:
+        shard = shard_of(owner)
+        async for names in scan_keys(self.nodes.node(shard), keys.every_list_of(shard, owner)):
+            for name in names:
+                listed = await self._list_members(shard, name.decode())
+                gone = [one for one in listed if one.partition("~")[0] in ids]
+                await self._remove(shard, name.decode(), gone)
+
+    async def _list_inboxes(self) -> AsyncIterator[str]:
+        for node in self.nodes.all:
+            async for names in scan_keys(node, keys.EVERY_INBOX):
+                for name in names:
+                    owner = name.decode().rpartition(":")[2]
+                    if read_shard(owner) is not None:
+                        yield owner
+
+    async def _clean_inbox(self, owner: str, ids: set[str]) -> None:
+        inbox, shard = StreamRef(StreamKind.INBOX, owner), shard_of(owner)
+        names = [
+            keys.head(inbox),
+            keys.entries(inbox),
+            keys.inbox_open(shard, owner),
+            keys.inbox_order(shard, owner),
+            *(keys.inbox_closed(shard, owner, state) for state in get_args(ClosingState)),
+        ]
+        actions = set[str]()
+        for name in names[3:]:
+            actions.update(await self._list_members(shard, name))
+        [views] = await self.nodes.query_in_background(shard, pack("HKEYS", names[2]))
+        actions.update(as_texts(views))
+        upto = await self._find_last(inbox, ids)
+        gone = sorted(actions & ids)
+        if not gone and not upto:
+            return
+        control: dict[str, ControlValue] = {"upto": upto, "most": _MOST, "actions": gone}
+        while await self.nodes.run(_FORGET_IN_INBOX, shard, names, control) == _MOST:
+            control = {**control, "actions": []}
+
+    async def _find_last(self, inbox: StreamRef, ids: set[str]) -> int:
+        """The sequence of the last event of an inbox that names one of these; 0 where none does."""
+        command = pack("XRANGE", keys.entries(inbox), "-", "+")
+        [reply] = await self.nodes.query_in_background(inbox.shard, command)
+        for name, members in reversed(as_entry_rows(reply)):
+            if _names_one(b" ".join(members), ids):
+                return int(name.partition(b"-")[0])
+        return 0
+
+    async def _clean_values(self, pattern: str, ids: set[str]) -> None:
+        """Removes texts that name one of these."""
+        for node in self.nodes.all:
+            async for names in scan_keys(node, pattern):
+                by_shard = dict[Shard, list[str]]()
+                for key in names:
+                    by_shard.setdefault(ALL_SHARDS[int(key[1:3], 16)], []).append(key.decode())
+                for shard, some in by_shard.items():
+                    values = await self.nodes.query_in_background(
+                        shard, *(pack("GET", name) for name in some)
+                    )
+                    for name, value in zip(some, values, strict=True):
+                        if _names_one(as_bytes(value) or b"", ids):
+                            await self.nodes.update(shard, pack("UNLINK", name))
+
+    async def _clean_feed(self, shard: Shard, ids: set[str]) -> None:
+        """A feed that is sent again, as after a loss, would write rows of what is gone."""
+        command = pack("XRANGE", keys.feed(shard), "-", "+")
+        [reply] = await self.nodes.query_in_background(shard, command)
+        gone = [
+            name.decode()
+            for name, members in as_entry_rows(reply)
+            if _names_one(b" ".join(members), ids)
+        ]
+        for first in range(0, len(gone), _AT_ONCE):
+            some = gone[first : first + _AT_ONCE]
+            await self.nodes.update(shard, pack("XDEL", keys.feed(shard), *some))
+
+    async def _clean_due(self, shard: Shard, ids: set[str]) -> None:
+        due = keys.due(shard)
+        rows = await self._list_members(shard, due)
+        await self._remove(shard, due, [row for row in rows if _names_one(row.encode(), ids)])
+
+    async def _list_members(self, shard: Shard, name: str) -> list[str]:
+        [reply] = await self.nodes.query_in_background(shard, pack("ZRANGE", name, 0, -1))
+        return as_texts(reply)
+
+    async def _remove(self, shard: Shard, name: str, members: Iterable[str]) -> None:
+        every = [*members]
+        for first in range(0, len(every), _AT_ONCE):
+            await self.nodes.update(shard, pack("ZREM", name, *every[first : first + _AT_ONCE]))
+
+
+def _order(feed_id: bytes) -> tuple[int, int]:
+    time, _, number = feed_id.partition(b"-")
+    return int(time or 0), int(number or 0)
+
+
+def _names_one(words: bytes, ids: Collection[str]) -> bool:
+    return any(one.decode() in ids for one in _ID.findall(words))

@@ -1,0 +1,49 @@
+"""Has servers write their append-only files anew, from what they hold by now: what was deleted is in none then."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.store.connection import pack
+from passerelle.store.info import parse_info
+
+if TYPE_CHECKING:
+    from passerelle.store.nodes import Node, Nodes
+
+_LOOK_S: Final = 0.05
+_MOST_S: Final = 3600.0
+"""A file of 100 GB takes a quarter of that."""
+
+
+async def rewrite_logs(nodes: Nodes, most_s: float = _MOST_S) -> None:
+    """Returns once the file of each primary is written anew, from what it held when this began.
+
+    Raises:
+        StoreUnavailable: a server does not answer, does not do it, or is not done within ``most_s``.
+    """
+    for node in nodes.all:
+        until_s = monotonic() + most_s
+        # One that is under way began before this.
+        await _wait_rest(node, until_s)
+        await node.writes.call(pack("BGREWRITEAOF"))
+        said = await _wait_rest(node, until_s)
+        if said.get("aof_last_bgrewrite_status") != "ok":
+            reason = f"{node.endpoint.name} could not write its append-only file anew"
+            raise StoreUnavailable(reason, "no")
+
+
+async def _wait_rest(node: Node, until_s: float) -> dict[str, str]:
+    """What a server says of its files once it writes none of them anew."""
+    while True:
+        [reply] = await node.reads.call(pack("INFO", "persistence"))
+        said = parse_info(reply)
+        flags = (said.get("aof_rewrite_in_progress"), said.get("aof_rewrite_scheduled"))
+        if "1" not in flags:
+            return said
+        if monotonic() > until_s:
+            reason = f"{node.endpoint.name} writes its append-only file anew for too long"
+            raise StoreUnavailable(reason, "no")
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,478 @@
+"""What an owner has is forgotten: in the engine, in the archive and beside both; of others nothing is touched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from passerelle.core.batch import Appended, IdempotencyRow, OpenChange, TargetChange
+from passerelle.core.errors import InvalidInput, StoreUnavailable
+from passerelle.core.events import EncodedEvent
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.projections import InboxRow, IndexRow
+from passerelle.core.principal import Principal
+from passerelle.store import keys
+from passerelle.store.archive import owner_keys
+from passerelle.store.archive.locator import place_row
+from passerelle.store.archive.owner_keys import OwnerKeys
+from passerelle.store.archive.owner_survey import SessionFinder
+from passerelle.store.archive.tombstones import LegalHold, Tombstone, Tombstones
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_bytes, as_hash
+from passerelle.store.store import Store, StoreSettings
+from tests.contract.test_archive import AT_MS, Story, begin, find_keys, leave, read_all
+from tests.support.batches import make_place
+from tests.support.engine import Server, ask
+from tests.support.engine_dump import read_key
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from pathlib import Path
+
+    from passerelle.store.archive.sealed_frame import OwnerKey
+
+pytestmark = pytest.mark.anyio
+ADA, BOB = Principal("ada").key, Principal("bob").key
+HOME = Shard(9)
+NOW_MS = AT_MS + 1_000
+
+
+async def tell(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Story:
+    """A session of an owner that has ended, with a row in a list, and content."""
+    story = await begin(store, 2, Story(make_place(home), owner=owner))
+    digest = await store.blobs.put(story.at.shard, f"content of {story.at.task}".encode())
+    assert isinstance(await store.log.append(story.tell(f"see {digest}")), Appended)
+    await store.views.put_row(IndexRow(owner, "echo", story.at.task, AT_MS, "completed"))
+    return story
+
+
+def find_names(server: Server, *names: str) -> list[str]:
+    """Keys whose name or content has one of these texts."""
+    found = {key: read_key(url, key) for key, url in find_keys(server, "*").items()}
+    return [
+        f"{key}: {name}"
+        for key, stored in found.items()
+        for name in names
+        if name.encode() in stored
+    ]
+
+
+async def forget(store: Store, owner: str = ADA) -> Tombstone:
+    return await store.forgetting.forget(owner, "operator", NOW_MS)
+
+
+async def test_what_an_owner_has_is_gone_and_of_others_nothing_is(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    mine = [await tell(store, ADA, home) for home in (HOME, HOME, Shard(12))]
+    others = [await tell(store, BOB, home) for home in (HOME, HOME)]
+    await leave(store, mine[0], others[0])
+    kept = [await read_all(store, story) for story in others]
+    plan = await store.forgetting.plan(ADA, NOW_MS)
+    assert plan.obstacle is None
+    counts = plan.counts
+    assert (counts.sessions, counts.archived, counts.tasks, counts.approvals) == (3, 1, 3, 3)
+    assert counts.bytes > 1_000
+    before = await store.owner_keys.find_name(ADA)
+    done = await forget(store)
+    assert (done.counts, done.key) == (counts, before)
+    assert find_names(server, *(story.at.task for story in mine), ADA) == []
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    for story in mine:
+        assert f"content of {story.at.task}".encode() not in files
+        assert await store.log.read_head(story.at.stream) is None
+    for story in others:
+        assert f"content of {story.at.task}".encode() in files
+    assert [await read_all(store, story) for story in others] == kept
+    assert (await store.forgetting.plan(ADA, NOW_MS)).counts.sessions == 0
+    assert await store.owner_keys.find_name(ADA) is None
+
+
+async def test_of_an_object_that_shards_and_owners_share_only_frames_of_the_owner_are_gone(
+    store: Store, server: Server
+) -> None:
+    homes = (HOME, Shard(12), Shard(47))
+    mine = [await tell(store, ADA, home) for home in homes]
+    others = [await tell(store, BOB, home) for home in homes]
+    kept = [await read_all(store, story) for story in others]
+    parts = {
+        home: [one.at.session for one in (*mine, *others) if one.at.shard == home] for home in homes
+    }
+    assert (await store.archiver.archive_together(parts)).stay == []
+    [name] = {one.name for home in homes for one in await store.archive.list_segments(home)}
+    plan = await store.forgetting.plan(ADA, NOW_MS)
+    assert (plan.counts.sessions, plan.counts.archived) == (3, 3)
+    await forget(store)
+    assert find_names(server, *(story.at.task for story in mine), ADA) == []
+    for story in mine:
+        assert await store.log.read_head(story.at.stream) is None
+    assert [await read_all(store, story) for story in others] == kept
+    for home, other in zip(homes, others, strict=True):
+        [segment] = await store.archive.list_segments(home)
+        assert segment.name == name
+        assert await store.archive.list_archived(home, segment) == [other.at.session]
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: nothing behind it runs."""
+
+
+def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Has the ``step``-th thing that a store changes be the last."""
+    left = [step]
+
+    def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def change_or_die(*arguments: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return await change(*arguments)
+
+        return change_or_die
+
+    places = (store.blobs, store.copies, store.tombstones.objects)
+    for owner, names in (
+        (store.nodes, ("run", "update")),
+        *((place, ("put", "expire")) for place in places),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, guard(getattr(owner, name)))
+
+
+async def is_whole(store: Store, mine: list[Story], server: Server, folder: Path) -> bool:
+    """Whether nothing of these is left."""
+    files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    return not find_names(server, *(story.at.task for story in mine), ADA) and not any(
+        f"content of {story.at.task}".encode() in files for story in mine
+    )
+
+
+async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await tell(store, BOB)
+    kept = await read_all(store, other)
+    steps = 0
+    while True:
+        steps += 1
+        mine = [await tell(store) for _ in range(2)]
+        await leave(store, mine[0])
+        with monkeypatch.context() as patch:
+            kill_at(store, patch, steps)
+            try:
+                await forget(store)
+                break
+            except Killed:
+                pass
+        settings = StoreSettings(server.url, tmp_path / "blobs")
+        async with await Store.open(settings) as fresh:
+            if not await fresh.forgetting.resume(ALL_SHARDS, NOW_MS):
+                await forget(fresh)
+            assert await is_whole(fresh, mine, server, tmp_path), steps
+            assert await read_all(fresh, other) == kept
+            assert await fresh.forgetting.resume(ALL_SHARDS, NOW_MS + 1) == []
+    assert await is_whole(store, mine, server, tmp_path)
+    assert steps > 10
+
+
+async def test_nothing_of_it_is_read_once_the_tombstone_stands(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed right behind the tombstone: the rows lead to frames whose key is there, and is not used any more."""
+    story = await tell(store)
+    await leave(store, story)
+    await store.owner_keys.tag(ADA)
+    with monkeypatch.context() as patch:
+        kill_at(store, patch, 3)
+        with pytest.raises(Killed):
+            await forget(store)
+    settings = StoreSettings(server.url, tmp_path / "blobs")
+    async with await Store.open(settings) as fresh:
+        assert await fresh.log.read_head(story.at.stream) is None
+        assert {one.stamp.version for one in await fresh.log.load(story.refs)} == {0}
+        assert await fresh.log.read_session_tasks(story.at.session) == []
+        again = Story(story.at, owner=ADA)
+        stored = await fresh.log.append(again.tell("again"))
+        assert isinstance(stored, Appended)
+        assert stored.first == 1
+
+
+@pytest.mark.requirement("FGT-2")
+@pytest.mark.parametrize("is_archived", [True, False])
+async def test_a_backup_that_is_put_back_is_forgotten_again(
+    store: Store, server: Server, tmp_path: Path, *, is_archived: bool
+) -> None:
+    mine, other = [await tell(store) for _ in range(2)], await tell(store, BOB)
+    kept = await read_all(store, other)
+    await store.owner_keys.tag(ADA)
+    if is_archived:
+        await leave(store, *mine)
+    copies = {
+        key: (url, cast("bytes", ask(url, "DUMP", key)))
+        for key, url in find_keys(server, "*").items()
+        if ":probe" not in key
+    }
+    done = await forget(store)
+    for key, (url, dumped) in copies.items():
+        ask(url, "RESTORE", key, 0, dumped, "REPLACE")
+    shard = shard_of(ADA)
+    await store.nodes.update(shard, pack("UNLINK", keys.tombstones(shard)))
+    settings = StoreSettings(server.url, tmp_path / "blobs")
+    async with await Store.open(settings) as fresh:
+        assert (await fresh.log.read_head(mine[0].at.stream)) is not None
+        assert await fresh.forgetting.resume([Shard(1)], NOW_MS + 1) == []
+        [again] = await fresh.forgetting.resume(ALL_SHARDS, NOW_MS + 1)
+        assert (again.key, again.counts) == (done.key, done.counts)
+        assert not find_names(server, *(story.at.task for story in mine))
+        assert await read_all(fresh, other) == kept
+        assert await fresh.forgetting.resume(ALL_SHARDS, NOW_MS + 1) == []
+
+
+@pytest.mark.requirement("FGT-3")
+async def test_what_is_open_or_held_is_not_forgotten_and_both_are_named(store: Store) -> None:
+    story = Story(make_place(HOME), owner=ADA)
+    opened = (OpenChange(story.at.task, 0),)
+    assert isinstance(await store.log.append(story.tell("", opened=opened)), Appended)
+    with pytest.raises(InvalidInput, match=f"owner: something is open in {story.at.session}: end"):
+        await forget(store)
+    closed = (OpenChange(story.at.task, None),)
+    assert isinstance(await store.log.append(story.tell("", opened=closed)), Appended)
+    assert await store.tombstones.hold(ADA, LegalHold(AT_MS, "carl", "case 12"))
+    assert await store.tombstones.hold(ADA, LegalHold(AT_MS + 1, "dora", "another"))
+    with pytest.raises(
+        InvalidInput, match=r"is held since 2026-01-02T03:04:05\.006Z by carl: case"
+    ):
+        await forget(store)
+    assert await store.log.read_head(story.at.stream) is not None
+    await store.tombstones.release(ADA)
+    assert (await forget(store)).counts.sessions == 1
+    assert await store.log.read_head(story.at.stream) is None
+
+
+async def test_a_hold_of_the_last_moment_counts_and_a_later_one_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = await tell(store)
+    obtain = OwnerKeys.obtain
+
+    async def hold_first(owner_keys: OwnerKeys, owner: str) -> OwnerKey:
+        assert await store.tombstones.hold(ADA, LegalHold(AT_MS, "carl", "case 12"))
+        return await obtain(owner_keys, owner)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnerKeys, "obtain", hold_first)
+        with pytest.raises(InvalidInput, match="somebody holds it since a moment ago"):
+            await forget(store)
+    assert len((await store.log.read_resume(story.at.stream, 0))[1]) == 6
+    await store.tombstones.release(ADA)
+    end = Tombstones.end
+
+    async def hold_late(tombstones: Tombstones, tombstone: Tombstone) -> None:
+        assert not await store.tombstones.hold(ADA, LegalHold(AT_MS, "carl", "case 12"))
+        await end(tombstones, tombstone)
+
+    monkeypatch.setattr(Tombstones, "end", hold_late)
+    await forget(store)
+    assert await store.tombstones.hold(ADA, LegalHold(AT_MS, "carl", "case 13"))
+
+
+async def test_what_goes_on_meanwhile_and_what_comes_later_stays(store: Store) -> None:
+    story = await tell(store)
+    later = await tell(store)
+    head = keys.head(later.at.stream)
+    await store.nodes.update(HOME, pack("HSET", head, "at", "2026-01-02T03:05:00.000Z"))
+    await forget(store)
+    assert await store.log.read_head(story.at.stream) is None
+    assert len((await store.log.read_resume(later.at.stream, 0))[1]) == 6
+    await leave(store, later)
+    assert len((await store.log.read_resume(later.at.stream, 0))[1]) == 6
+
+
+async def test_a_session_that_is_on_its_way_into_the_archive_is_forgotten_with_the_rest(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key was read before the tombstone stood, and it leaves the engine behind that."""
+    story = await tell(store)
+    put = store.archiver.segments.put_pieces
+
+    async def begin_meanwhile(shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
+        await put(shard, sha256, pieces)
+        key = (await store.owner_keys.obtain(ADA)).name
+        tag = await store.owner_keys.tag(ADA)
+        from_now_on = Tombstone(key, tag, NOW_MS, "operator", owner=ADA)
+        assert await store.tombstones.begin(from_now_on) == "begun"
+
+    monkeypatch.setattr(store.archiver.segments, "put_pieces", begin_meanwhile)
+    monkeypatch.setattr(owner_keys, "FRESH_S", 0.0)
+    await leave(store, story)
+    assert await store.log.read_head(story.at.stream) is None
+    [done] = await store.forgetting.resume(ALL_SHARDS, NOW_MS + 1)
+    assert done.owner == ADA
+    assert await store.archive.list_sessions(ALL_SHARDS) == []
+
+
+async def test_content_that_somebody_else_names_stays(store: Store) -> None:
+    shared = await store.blobs.put(HOME, b"shared")
+    stories = [Story(make_place(HOME), owner=owner) for owner in (ADA, ADA, BOB, BOB)]
+    for story in stories:
+        assert isinstance(await store.log.append(story.tell(f"see {shared}")), Appended)
+    await leave(store, stories[0], stories[2])
+    await forget(store)
+    assert await store.blobs.get(HOME, shared) == b"shared"
+    await forget(store, BOB)
+    assert await store.blobs.get(HOME, shared) is None
+
+
+async def test_what_is_beside_sessions_goes_with_them(store: Store, server: Server) -> None:
+    mine, other = Story(make_place(HOME), owner=ADA), Story(make_place(HOME), owner=BOB)
+    for story in (mine, other):
+        batch = story.tell("", targets=(TargetChange(f"hook-{story.owner}", "*", whole=True),))
+        idem = IdempotencyRow(f"key-{story.owner}", "digest", story.at.task.encode(), 60_000)
+        assert isinstance(await store.log.append(replace(batch, idem=idem)), Appended)
+        stuck = pack("ZADD", keys.stuck(HOME), 1, f"{story.at.session} hook-{story.owner}")
+        await store.nodes.update(HOME, stuck)
+        await store.acks.store_ack(story.at.stream, "phone", 1, "", NOW_MS)
+        due = pack("ZADD", keys.due(HOME), 1, f"after:{story.at.task}:1")
+        await store.nodes.update(HOME, due)
+        listed = f"{story.owner} echo {story.at.task} 1 completed"
+        row = ("s", story.at.session, "f", 1, "t", 2, "e", 0, "l", 0, "x", listed)
+        await store.nodes.update(HOME, pack("XADD", keys.feed(HOME), "*", *row))
+    await forget(store)
+    assert find_names(server, mine.at.session, mine.at.task, ADA) == []
+    left = find_names(server, other.at.session, other.at.task, BOB)
+    assert len(left) > 9
+    assert await store.log.read_idempotency(HOME, f"key-{BOB}") is not None
+
+
+async def test_the_beginning_of_an_inbox_goes_up_to_what_is_forgotten(store: Store) -> None:
+    """Whoever is behind gets a gap; what came later, and what others have asked, stays."""
+    mine, other = await tell(store), await tell(store, BOB)
+    action = mine.refs[3].id
+
+    def copy(story: Story, name: str, closed: str | None = None) -> InboxRow:
+        said = f'"eventId":"{name}","sessionId":"{story.at.session}","payload":{{}}}}'
+        copied = EncodedEvent(name, "action.required", said.encode())
+        acted = story.refs[3].id
+        return InboxRow(
+            BOB, copied, acted, None if closed else b"{}", AT_MS, cast("Any", closed), AT_MS
+        )
+
+    rows = [
+        copy(other, "ev_a"),
+        copy(mine, "ev_b"),
+        copy(mine, "ev_c", "allowed"),
+        copy(other, "ev_d"),
+    ]
+    for number, row in enumerate(rows, 1):
+        await store.projections.advance(Shard(62), shard_of(BOB), f"{number}-0", [row])
+    inbox = StreamRef(StreamKind.INBOX, BOB)
+    await forget(store)
+    head = await store.log.read_head(inbox)
+    assert head is not None
+    assert (head.first, head.sequence) == (4, 4)
+    assert [one.sequence for one in await store.log.read_page(inbox, 0)] == [4]
+    assert [name for name, _ in await store.projections.read_inbox(BOB)] == [other.refs[3].id]
+    shard = shard_of(BOB)
+    closed = keys.inbox_closed(shard, BOB, "allowed")
+    assert await store.nodes.query(shard, pack("ZSCORE", closed, action), as_bytes) is None
+
+
+@pytest.mark.requirement("FGT-2")
+async def test_a_tombstone_says_nothing_of_whose_it_is(store: Store, server: Server) -> None:
+    await tell(store)
+    done = await forget(store)
+    shard = shard_of(ADA)
+    rows = await store.nodes.query(shard, pack("HGETALL", keys.tombstones(shard)), as_hash)
+    assert list(rows) == [done.key.id.hex()]
+    assert ADA.encode() not in b"".join(rows.values())
+    [kept] = await store.tombstones.list_objects()
+    assert kept == replace(done, owner="")
+    assert kept.owner_tag == await store.owner_keys.tag(ADA) != await store.owner_keys.tag(BOB)
+
+
+async def test_a_place_that_does_not_answer_stops_it_before_anything_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = await tell(store)
+
+    async def refuse(*_piece: object) -> str:
+        reason = "disk full"
+        raise StoreUnavailable(reason, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.tombstones.objects, "put", refuse)
+        with pytest.raises(StoreUnavailable, match="disk full"):
+            await forget(store)
+        assert await store.log.read_head(story.at.stream) is not None
+    assert len(await store.forgetting.resume(ALL_SHARDS, NOW_MS + 1)) == 1
+    assert await store.log.read_head(story.at.stream) is None
+
+
+@pytest.mark.parametrize("damage", ["frame", "row", "entry"])
+async def test_what_is_damaged_stops_it_before_anything_is_removed(
+    store: Store, tmp_path: Path, damage: str
+) -> None:
+    story, other = await tell(store), await tell(store)
+    if damage == "entry":
+        entries = keys.entries(story.at.stream)
+        await store.nodes.update(HOME, pack("XADD", entries, "99-0", "d", "rubbish"))
+    else:
+        await leave(store, story)
+    if damage == "row":
+        bucket, name = place_row(HOME, story.at.session)
+        await store.nodes.update(HOME, pack("HSET", bucket, name, "rubbish"))
+    if damage == "frame":
+        [segment] = await store.archive.list_segments(HOME)
+        [path] = (tmp_path / "blobs" / "archive").glob(f"*/*/{segment.name.sha256}")
+        path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(StoreUnavailable):
+        await forget(store)
+    assert len((await store.log.read_resume(other.at.stream, 0))[1]) == 6
+    assert await store.tombstones.list_objects() == []
+
+
+@pytest.mark.parametrize("change", ["append", "open"])
+async def test_what_changes_between_the_look_and_the_removal_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    story = await tell(store)
+    read, changed = SessionFinder.read, list[str]()
+
+    async def change_behind(finder: SessionFinder, shard: Shard, session: str) -> object:
+        frame = await read(finder, shard, session)
+        begun = await store.tombstones.list_in_engine(shard_of(ADA))
+        if begun and not changed:
+            changed.append(session)
+            if change == "open":
+                await store.views.open_in_session(session, [story.at.task])
+            else:
+                assert isinstance(await store.log.append(story.tell("meanwhile")), Appended)
+                head = keys.head(story.at.stream)
+                late = pack("HSET", head, "at", "2026-01-02T03:05:00.000Z")
+                await store.nodes.update(HOME, late)
+        return frame
+
+    monkeypatch.setattr(SessionFinder, "read", change_behind)
+    await forget(store)
+    assert changed == [story.at.session]
+    assert len((await store.log.read_resume(story.at.stream, 0))[1]) >= 6
+
+
+async def test_the_log_is_written_anew_behind_the_key_and_before_the_end(store: Store) -> None:
+    await tell(store)
+    key = (await store.owner_keys.obtain(ADA)).name
+    seen = list[str]()
+
+    async def rewrite() -> None:
+        assert await store.owner_keys.recall(key) is None
+        [begun] = await store.tombstones.list_in_engine(shard_of(ADA))
+        seen.append(begun.owner)
+
+    forgetting = replace(store.forgetting, rewrite_logs=rewrite)
+    await forgetting.forget(ADA, "operator", NOW_MS)
+    assert seen == [ADA]
+    [ended] = await store.tombstones.list_in_engine(shard_of(ADA))
+    assert not ended.owner

@@ -1,0 +1,262 @@
+"""What an owner has is forgotten beside a gateway that runs: no file has anything of it, and all of others stays."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio.to_thread
+import httpx
+import pytest
+
+from passerelle.cli.exit_status import ExitStatus
+from passerelle.cli.verify import run_verify
+from passerelle.core.batch import EntityKind
+from passerelle.core.ids import ALL_SHARDS, shard_of
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.store_setup import reach_store
+from tests.e2e.test_cli import run
+from tests.integration.callers.rig import describe
+from tests.integration.devices.asking import PEOPLE, asks, bearer, make_answer
+from tests.support.engine_dump import dump_engine
+from tests.support.processes import (
+    AGENT,
+    Caller,
+    count_stored,
+    find_engine_url,
+    run_gateway,
+)
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import WebhookReceiver
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.demo.processes import GatewayProcess
+
+pytestmark = pytest.mark.anyio
+ROUNDS = 5
+PLACES = (
+    "text",
+    "long",
+    "artifact",
+    "metadata",
+    "label",
+    "title",
+    "hook",
+    "asked",
+    "said",
+    "failed",
+)
+"""Where a marker goes in each round."""
+
+
+@dataclass(slots=True)
+class Person:
+    """Somebody who leaves a marker wherever content can be."""
+
+    name: str
+    caller: Caller
+    hook: str
+    markers: list[str] = field(default_factory=list[str])
+
+    def mark(self, place: str) -> str:
+        """A text that stands nowhere else."""
+        self.markers.append(f"marker-{self.name}-{place}-{len(self.markers)}-zq")
+        return self.markers[-1]
+
+    async def work(self) -> None:
+        """One of each."""
+        http = self.caller.http
+        params = self.caller.write(f"hello {self.mark('text')}")
+        message = cast("JsonObject", params["message"])
+        message["metadata"] = {"note": self.mark("metadata")}
+        config: JsonObject = {"id": "mine", "url": f"{self.hook}/{self.mark('hook')}"}
+        params["configuration"] = {"taskPushNotificationConfig": config}
+        told = (await self.caller.call("SendMessage", params))["task"]
+        await self.caller.send(f"hello {self.mark('long')} {'x' * 20_000}")
+        await self.caller.send(f"two-artifacts {self.mark('artifact')}")
+        await self.caller.send(f"fail {self.mark('failed')}")
+        session = (await self.caller.read_record(told["id"]))["sessionId"]
+        named = await http.patch(
+            f"/v1/sessions/{session}",
+            json={"title": self.mark("title"), "labels": {"of": self.mark("label")}},
+            headers={"Idempotency-Key": self.markers[-1]},
+        )
+        assert named.is_success, named.text
+        await self.answer(self.mark("asked"), self.mark("said"))
+
+    async def answer(self, title: str, reason: str) -> None:
+        """A question with a marker, and an answer with one."""
+        task = await self.caller.send(asks("medium", f"act_{len(self.markers)}", title=title))
+        pending = (await self.caller.read("/v1/approvals"))["pending"]
+        body = cast("dict[str, Any]", make_answer(pending[0])) | {"comment": reason}
+        action = body.pop("actionId")
+        said = await self.caller.http.post(
+            f"/v1/approvals/{action}/decision", json=body, headers={"Idempotency-Key": reason}
+        )
+        assert said.is_success, said.text
+        await self.caller.await_end(task["id"])
+
+
+@asynccontextmanager
+async def open_person(gateway: GatewayProcess, name: str, hook: str) -> AsyncGenerator[Person]:
+    headers = {**bearer(name), "A2A-Version": "1.0"}
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=20) as http:
+        yield Person(name, Caller(http, AGENT), hook)
+
+
+def describe_person(name: str) -> dict[str, object]:
+    return describe({"name": name, "kind": "person", "scopes": [*PEOPLE, "tasks:write"]})
+
+
+def find_markers(folder: Path, markers: list[str]) -> set[str]:
+    """Those that stand in any file of a folder."""
+    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    return {one for one in markers if any(one.encode() in content for content in contents)}
+
+
+async def find_readable(folder: Path, markers: list[str]) -> set[str]:
+    """Those that can be read of sessions, wherever these are, or stand in a file."""
+    parts = list[bytes]()
+    async with reach_store(Settings(data_dir=folder / "data")) as store:
+        archived = set(await store.archive.list_sessions(ALL_SHARDS))
+        entities = await store.inspection.list_entities()
+        live = {ref.id for ref in entities if ref.kind is EntityKind.SESSION}
+        for session in archived | live:
+            shard = shard_of(session)
+            finder = store.forgetting.finder
+            frame = await store.archive.find(shard, session) or await finder.read(shard, session)
+            parts += [] if frame is None else [repr(frame).encode()]
+    content = b"\n".join(parts)
+    return {one for one in markers if one.encode() in content} | find_markers(folder, markers)
+
+
+def has_left_some(gateway: GatewayProcess) -> bool:
+    return count_stored(gateway)[0] < ROUNDS
+
+
+def forget(folder: Path, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
+    return run(folder, "store", "forget", "--owner", name, *config, *flags)
+
+
+@pytest.mark.requirement("FGT-1")
+async def test_markers_of_the_forgotten_are_nowhere_and_of_others_everywhere(
+    tmp_path: Path,
+) -> None:
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(
+            tmp_path,
+            {AGENT: peer.url},
+            data_dir=str(tmp_path / "data"),
+            clients=[describe_person(name) for name in ("ada", "bob")],
+            retention={"memory": "5s"},
+            webhooks={"allow": ["http://127.0.0.1:*"]},
+        ) as gateway,
+        open_person(gateway, "ada", receiver.url) as ada,
+        open_person(gateway, "bob", receiver.url) as bob,
+    ):
+        for person in (ada, bob):
+            await person.work()
+        await wait_until(partial(has_left_some, gateway), 30, "the first sessions have left")
+        for _ in range(ROUNDS - 1):
+            for person in (ada, bob):
+                await person.work()
+        assert len(set(ada.markers)) == ROUNDS * len(PLACES) == 50
+        for person in (ada, bob):
+            assert await find_readable(tmp_path, person.markers) == set(person.markers)
+        counted = await anyio.to_thread.run_sync(partial(forget, tmp_path, "ada", "--dry-run"))
+        assert counted.returncode == ExitStatus.DONE, counted.stderr
+        assert f"of ada: {ROUNDS * 5} sessions" in counted.stdout
+        done = await anyio.to_thread.run_sync(partial(forget, tmp_path, "ada", "-y"))
+        assert done.returncode == ExitStatus.DONE, done.stderr
+        assert "written anew" in done.stdout
+        engine = dump_engine(find_engine_url(gateway))
+        assert [one for one in ada.markers if one.encode() in engine] == []
+        assert find_markers(tmp_path / "data", ada.markers) == set()
+        listed = await ada.caller.call("ListTasks", {"includeArtifacts": True})
+        assert listed["tasks"] == []
+        assert await find_readable(tmp_path, bob.markers) == set(bob.markers)
+        assert await find_readable(tmp_path, ada.markers) == set()
+        again = await ada.caller.send("hello again")
+        assert again["status"]["state"] == "TASK_STATE_COMPLETED"
+    report = await run_verify(Settings(data_dir=tmp_path / "data"), rebuild=True)
+    assert report.lines == []
+
+
+AWAY = "http://127.0.0.1:9"
+KILLS = 3
+"""Processes that are killed, evenly over all that forgetting changes; the contract tests stop at each."""
+
+
+@pytest.mark.requirement("FGT-2")
+async def test_whoever_is_killed_leaves_what_the_next_call_ends(tmp_path: Path) -> None:
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(
+            tmp_path,
+            {AGENT: peer.url},
+            data_dir=str(tmp_path / "data"),
+            clients=[describe_person(name) for name in ("ada", "bob")],
+            retention={"memory": "1s"},
+            webhooks={"allow": ["http://127.0.0.1:*"]},
+        ) as gateway,
+        open_person(gateway, "ada", receiver.url) as ada,
+        open_person(gateway, "bob", receiver.url) as bob,
+    ):
+        await ada.work()
+        await wait_until(partial(has_left, gateway), 30, "the first sessions have left")
+        for person in (bob, ada):
+            await person.work()
+    markers = ada.markers
+    begun = await forget_until(tmp_path, "counted", 1_000_000)
+    assert begun.returncode == 0, begun.stderr
+    changes = int(begun.stdout.split()[-1])
+    assert changes > 2 * KILLS
+    for step in range(1, changes + 1, -(-changes // KILLS)):
+        name = f"killed-{step}"
+        killed = await forget_until(tmp_path, name, step)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        # The engine of a process that was killed ends by itself; whoever comes next waits for it.
+        done = await forget_until(tmp_path, name, 1_000_000, is_again=True)
+        assert done.returncode == 0, done.stderr
+        assert find_markers(tmp_path / name, markers) == set(), step
+        report = await run_verify(Settings(data_dir=tmp_path / name), rebuild=True)
+        assert report.lines == [], step
+    killed = await forget_until(tmp_path, "resumed/data", changes // 2)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    folder = tmp_path / "resumed"
+    assert find_markers(folder, markers)
+    async with run_gateway(folder, {AGENT: AWAY}):
+        await wait_until(
+            lambda: not find_markers(folder, markers), 30, "the next start ends what was begun"
+        )
+    assert (await run_verify(Settings(data_dir=folder / "data"), rebuild=True)).lines == []
+
+
+def has_left(gateway: GatewayProcess) -> bool:
+    return count_stored(gateway)[0] < ROUNDS
+
+
+async def forget_until(
+    folder: Path, name: str, step: int, *, is_again: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Forgets in a copy of the data directory, and is killed before a change."""
+    if not is_again:
+        shutil.copytree(folder / "data", folder / name)
+    words = (sys.executable, "-m", "tests.support.killed_forgetting", folder / name, "ada", step)
+    call = partial(subprocess.run, [*map(str, words)], capture_output=True, text=True, check=False)
+    return await anyio.to_thread.run_sync(call)

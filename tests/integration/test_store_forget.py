@@ -1,0 +1,106 @@
+"""``passerelle store forget``, ``hold`` and ``release`` over a data directory: what is said and asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from passerelle.cli.store_forget import OUT_OF_REACH, OwnerName, run_forget, run_hold, run_release
+from passerelle.core.errors import InvalidInput
+from passerelle.core.principal import Principal
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.store_setup import reach_store
+from passerelle.store.engine import EmbeddedEngine
+from passerelle.store.engine_process import EngineSettings
+from tests.contract.test_archive import Story, begin, leave
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+ADA = OwnerName("ada")
+
+
+@dataclass
+class Asked:
+    """Answers what is asked, and keeps it."""
+
+    answer: bool = True
+    lines: Sequence[str] = ()
+
+    def __call__(self, lines: Sequence[str]) -> bool:
+        self.lines = lines
+        return self.answer
+
+
+@pytest.fixture
+async def settings(tmp_path: Path, anyio_backend: str) -> Settings:
+    """Over a store in which ada has two sessions, one of them in the archive."""
+    async with await EmbeddedEngine.start(EngineSettings(tmp_path / "data")):
+        pass
+    given = Settings(data_dir=tmp_path / "data")
+    async with reach_store(given) as store:
+        await leave(store, await begin(store, 2, Story(owner=ADA.key)))
+        await begin(store, 2, Story(owner=ADA.key))
+    return given
+
+
+async def forget(settings: Settings, asked: Asked, owner: OwnerName = ADA) -> list[str]:
+    return await run_forget(settings, owner, dry_run=False, confirm=asked)
+
+
+async def test_a_dry_run_and_a_no_change_nothing(settings: Settings) -> None:
+    no = Asked(answer=False)
+    counted = await run_forget(settings, ADA, dry_run=True, confirm=no)
+    assert not no.lines
+    [line] = counted
+    assert line.startswith("of ada: 2 sessions, 1 of them in the archive, with 2 tasks and 2 app")
+    assert await forget(settings, no) == ["nothing else is changed"]
+    assert no.lines == counted
+    assert await run_forget(settings, ADA, dry_run=True, confirm=no) == counted
+
+
+async def test_what_was_done_and_what_is_left_is_said(settings: Settings) -> None:
+    counted, done, log, rest = await forget(settings, Asked())
+    assert counted.startswith("of ada: 2 sessions")
+    assert done.startswith("forgotten: ada, tombstone ")
+    assert "append-only file of the embedded engine was written anew" in log
+    assert rest == OUT_OF_REACH
+    [nothing] = await forget(settings, Asked())
+    assert nothing.startswith("of ada: 0 sessions")
+
+
+async def test_an_owner_key_stands_for_its_owner(settings: Settings) -> None:
+    assert OwnerName(ADA.key).key == ADA.key == Principal("ada").key
+    assert OwnerName("pr_none").key == Principal("pr_none").key
+    assert OwnerName("ada", "other").key != ADA.key
+    [line] = await run_forget(settings, OwnerName("ada", "other"), dry_run=True, confirm=Asked())
+    assert line.startswith("of ada: 0 sessions")
+
+
+@pytest.mark.requirement("FGT-3")
+async def test_a_hold_is_said_to_whoever_forgets_until_it_is_released(settings: Settings) -> None:
+    assert await run_hold(settings, ADA, "case 12") == ["held: ada, case 12"]
+    assert await run_hold(settings, ADA, "case 13") == ["held: ada, case 12"]
+    told, _ = await run_forget(settings, ADA, dry_run=True, confirm=Asked())
+    assert told.startswith("cannot be forgotten: ada is held since ")
+    with pytest.raises(InvalidInput, match=r"owner: ada is held since .*: case 12"):
+        await forget(settings, Asked())
+    assert await run_release(settings, ADA) == ["released: ada"]
+    assert await run_release(settings, ADA) == ["nobody holds ada"]
+    assert len(await forget(settings, Asked())) == 4
+
+
+@pytest.mark.parametrize(
+    ("owner", "tenant", "field"), [(" ", "default", "owner"), ("a", "", "tenant")]
+)
+async def test_an_empty_name_is_refused(
+    settings: Settings, owner: str, tenant: str, field: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"{field}: is empty"):
+        await forget(settings, Asked(), OwnerName(owner, tenant))
+    with pytest.raises(InvalidInput, match="reason: is empty"):
+        await run_hold(settings, ADA, " ")
