@@ -817,7 +817,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     try:
         content, files = given.bundle.read_bytes(), [path.read_bytes() for path in given.file]
     except OSError as error:
-        print(f"cannot be read: {error}", file=sys.stderr)
+        print(f"{error.filename} cannot be read: {error.strerror}", file=sys.stderr)
         return 2
     report = check(content, given.trust, files)
     for line in report.lines():

@@ -262,7 +262,7 @@ class Archiver:
 def _list_entities(session: str, entries: Sequence[EntryRow]) -> list[EntityRef]:
     try:
         return list_entities(session, entries)
-    except (KeyError, ValueError):
+    except (LookupError, ValueError):
         return []  # a damaged append: the session stays, and the verification names it
 
 

@@ -413,6 +413,18 @@ async def test_devices_acknowledge_what_they_read_there(store: Store) -> None:
     assert await store.acks.store_ack(stream, "phone", 1, ahead, 6) == "ack_ahead"
 
 
+@pytest.mark.parametrize("members", [("d", "rubbish"), ("i", "ev", "k", "x"), ("a", "b", "c", "d")])
+async def test_a_session_with_a_damaged_append_stays_and_holds_up_no_other(
+    store: Store, members: tuple[str, ...]
+) -> None:
+    home = Shard(9)
+    damaged, whole = [await begin(store, 1, Story(make_place(home))) for _ in range(2)]
+    entries = keys.entries(damaged.at.stream)
+    await store.nodes.update(home, pack("XADD", entries, "99-0", *members))
+    left = await store.archiver.archive(home, [damaged.at.session, whole.at.session])
+    assert (left.sessions, left.stay) == ([whole.at.session], [damaged.at.session])
+
+
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 async def test_a_damaged_segment_is_named_and_no_answer(
     store: Store, server: Server, tmp_path: Path, damage: str
