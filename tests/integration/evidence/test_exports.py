@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.ids import Shard
+from passerelle.core.principal import Principal
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
+from passerelle.store.store import Store, StoreSettings
 from tests.integration.devices.asking import (
     ADA,
     BOB,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from tests.integration.callers.rig import Instance, Rig
 
 pytestmark = pytest.mark.anyio
+HOME = Shard(0)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 HALF = hash_key(Secret("ada-key"))
 DORA = {"name": "dora", "kind": "person", "scopes": ["a2a:call", "audit:read"]}
@@ -372,3 +376,24 @@ async def test_a_key_that_others_can_read_ends_the_start(rig: Rig) -> None:
     (rig.folder / "evidence-key").chmod(0o644)
     with pytest.raises(ConfigInvalid, match="others can read it"):
         await rig.start(clients=[ADA])
+
+
+@pytest.mark.requirement("FGT-4")
+async def test_bundles_of_whoever_is_forgotten_go_with_what_they_are_of(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    blobs = dict[str, list[str]]()
+    for who in ("ada", "bob"):
+        sent = await at.call(f"{who}-key", "SendMessage", at.message("hello"))
+        task = sent.json()["result"]["task"]["id"]
+        blobs[who] = [
+            (await export(at, kind, {"taskId": task}, who)).told["blob"] for kind in PATHS
+        ]
+
+    def list_kept(who: str) -> set[str]:
+        return {name for name in blobs[who] for _ in (rig.folder / "blobs").rglob(name)}
+
+    assert [len(list_kept(who)) for who in ("ada", "bob")] == [3, 3]
+    async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
+        await store.forgetting.forget(Principal("ada").key, "operator", store.clock.read_ms(HOME))
+    assert list_kept("ada") == set()
+    assert list_kept("bob") == set(blobs["bob"])
