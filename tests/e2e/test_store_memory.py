@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
@@ -60,7 +61,7 @@ async def test_low_memory_is_said_and_new_tasks_are_refused_while_those_there_go
             answer = await caller.http.get("/readyz")
             assert answer.status_code == 200, "what is there goes on"
             said = str(answer.json().get("memory", ""))
-            return text in said and said.endswith(end)
+            return re.search(text, said) is not None and said.endswith(end)
 
         assert [one["limit_bytes"] for one in read_log(gateway, "engine.memory")] == [LIMIT]
         kept = await caller.send("kept")
@@ -68,7 +69,7 @@ async def test_low_memory_is_said_and_new_tasks_are_refused_while_those_there_go
         ongoing = await submit(caller, "ongoing")
         await wait_until(lambda: peer.texts == ["kept", "ongoing"], 10, "it is under way")
         fill(engine, 0.85)
-        assert await wait_until(lambda: says("85% of 64 MB are used"), 10, "it is said")
+        assert await wait_until(lambda: says("8[4-6]% of 64 MB are used"), 10, "it is said")
         assert await wait_until(lambda: read_log(gateway, "store.memory_low"), 15, "and logged")
         assert (await submit(caller, "still taken")).status_code == 202
         fill(engine, 0.93)
