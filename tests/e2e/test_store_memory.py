@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
@@ -27,18 +26,28 @@ from tests.support.waiting import wait_until
 
 LIMIT: Final = 64_000_000
 PIECE: Final = 160_000
+NEAR: Final = 10_000
 FILLER: Final = "{{00}}:idem:filler-{}"
 
 pytestmark = pytest.mark.anyio
 
 
 def fill(engine: str, share: float) -> None:
-    """Has so much of the limit used, by keys that expire."""
-    ask(engine, "DEL", *(FILLER.format(number) for number in range(LIMIT // PIECE)))
+    """Has so much of the limit used, to a few kB, by keys that expire."""
+    names = [FILLER.format(number) for number in range(LIMIT // PIECE)]
+    ask(engine, "DEL", *names)
+    for name in names:
+        missing = round(LIMIT * share) - read_used(engine)
+        if missing < NEAR:
+            break
+        # What the engine needs beside a value is small, and the next piece makes up for it.
+        ask(engine, "SET", name, b"x" * min(missing, PIECE), "EX", 600)
+
+
+def read_used(engine: str) -> int:
+    """Bytes that count for the limit."""
     told = cast("Mapping[str, int]", ask(engine, "INFO", "memory"))
-    used = told["used_memory"] - told["mem_not_counted_for_evict"]
-    for number in range(max(0, round((LIMIT * share - used) / PIECE))):
-        ask(engine, "SET", FILLER.format(number), b"x" * (PIECE - 1_000), "EX", 600)
+    return told["used_memory"] - told["mem_not_counted_for_evict"]
 
 
 def read_log(gateway: GatewayProcess, event: str) -> list[JsonObject]:
@@ -61,7 +70,7 @@ async def test_low_memory_is_said_and_new_tasks_are_refused_while_those_there_go
             answer = await caller.http.get("/readyz")
             assert answer.status_code == 200, "what is there goes on"
             said = str(answer.json().get("memory", ""))
-            return re.search(text, said) is not None and said.endswith(end)
+            return text in said and said.endswith(end)
 
         assert [one["limit_bytes"] for one in read_log(gateway, "engine.memory")] == [LIMIT]
         kept = await caller.send("kept")
@@ -69,7 +78,7 @@ async def test_low_memory_is_said_and_new_tasks_are_refused_while_those_there_go
         ongoing = await submit(caller, "ongoing")
         await wait_until(lambda: peer.texts == ["kept", "ongoing"], 10, "it is under way")
         fill(engine, 0.85)
-        assert await wait_until(lambda: says("8[4-6]% of 64 MB are used"), 10, "it is said")
+        assert await wait_until(lambda: says("85% of 64 MB are used"), 10, "it is said")
         assert await wait_until(lambda: read_log(gateway, "store.memory_low"), 15, "and logged")
         assert (await submit(caller, "still taken")).status_code == 202
         fill(engine, 0.93)
