@@ -16,7 +16,7 @@ from passerelle.delegation.verification.report import Problem
 from passerelle.delegation.verification.walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from structlog.typing import FilteringBoundLogger
 
@@ -81,8 +81,13 @@ class VerificationSweep:
             if not await self._is_short(session):
                 continue
             found = await self._verify(session)
+            self._tell(found)
             self.count("damaged" if found else "whole", 1)
             problems += found
+        return problems
+
+    def _tell(self, problems: Iterable[Problem]) -> None:
+        """At once: the rest of a look may fail, and the next one draws others."""
         for one in problems:
             self.log.error(
                 "verify.problem",
@@ -91,7 +96,6 @@ class VerificationSweep:
                 subject=one.subject,
                 detail=one.detail,
             )
-        return problems
 
     async def _draw_archived(self, problems: list[Problem]) -> list[str]:
         """A session of each of some segments; one whose footer is damaged is a problem."""
@@ -101,7 +105,9 @@ class VerificationSweep:
                 names = await archive.list_archived(shard, segment)
             except ArchiveDamaged as error:
                 self.count("damaged", 1)
-                problems.append(Problem("archive", "no session", segment.name.sha256, error.reason))
+                problem = Problem("archive", "no session", segment.name.sha256, error.reason)
+                self._tell([problem])
+                problems.append(problem)
                 continue
             if names:
                 sessions.append(names[self.draw(_CHANCE_BITS) % len(names)])

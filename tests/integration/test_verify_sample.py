@@ -166,6 +166,26 @@ async def test_the_sample_of_the_day_names_what_is_damaged_in_engine_and_archive
         }
 
 
+async def test_what_was_found_is_told_though_the_rest_of_the_look_fails(
+    store: Store, server: Server
+) -> None:
+    stories = [await tell_story(store) for _ in range(2)]
+    for story in stories:
+        await damage(store, server, story)
+    counted = list[str]()
+
+    def count(outcome: str, _sessions: int) -> None:
+        counted.append(outcome)
+        if len(counted) == 2:
+            raise StoreUnavailable("it goes away", "no")
+
+    sweep = make_sweep(store, Counts())
+    sweep.count = count
+    with capture_logs() as logs, pytest.raises(StoreUnavailable):
+        await sweep.sweep()
+    assert {one["subject"] for one in logs} == {story.task.id for story in stories}
+
+
 async def test_what_was_so_for_a_moment_is_no_damage(
     store: Store, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
