@@ -387,8 +387,20 @@ def stats(
 
 
 @store_verbs.command(epilog="Example: passerelle store forget --owner orchestrator --dry-run")
-def forget(
-    owner: OwnerFlag,
+def forget(  # noqa: PLR0917  each is a flag, and none a position
+    owner: Annotated[
+        str | None,
+        typer.Option(help="All of a client or person: its name, or an owner key (pr_…)."),
+    ] = None,
+    session: SessionFlag = None,
+    before: Annotated[
+        str | None,
+        typer.Option(help="Sessions that ended before: 2026-01-31T12:00:00Z, or 400d ago."),
+    ] = None,
+    outcome: Annotated[
+        list[str] | None,
+        typer.Option(help="With --before: only where each task is completed, failed, cancelled …"),
+    ] = None,
     tenant: TenantFlag = "default",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would go, and change nothing.")
@@ -398,8 +410,8 @@ def forget(
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Delete what an owner has, for good: its sessions, in memory and in the archive."""
-    from passerelle.cli.store_forget import OwnerName, run_forget
+    """Delete what an owner has, a session, or what is old, for good: in memory and in the archive."""
+    from passerelle.cli.store_forget import choose_verb
 
     def confirm(lines: Sequence[str]) -> bool:
         if yes:
@@ -407,10 +419,10 @@ def forget(
         print("\n".join(lines))
         return typer.confirm("Forget all of it, for good?")
 
-    name = OwnerName(owner, tenant)
+    verb = choose_verb(owner, tenant, session, before, tuple(outcome or ()))
     _run_store_verb(
         _name_sources(config, redis_url=redis_url, data_dir=data_dir),
-        lambda settings: run_forget(settings, name, dry_run=dry_run, confirm=confirm),
+        lambda settings: verb(settings, dry_run=dry_run, confirm=confirm),
     )
 
 

@@ -1,26 +1,40 @@
-"""``passerelle store forget``, ``hold`` and ``release``: what an owner has is deleted for good, or may not be."""
+"""``passerelle store forget``, ``hold`` and ``release``: what is over is deleted for good, or may not be.
+
+An owner with all that it has, one session, or those that ended before a time.
+"""
 
 from __future__ import annotations
 
 import getpass
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
+from passerelle.cli.verify import read_since
 from passerelle.core.errors import InvalidInput
-from passerelle.core.ids import read_shard
+from passerelle.core.ids import ALL_SHARDS, read_shard
 from passerelle.core.principal import Principal
+from passerelle.core.task.status import TERMINAL
 from passerelle.gateway.store_setup import reach_store
+from passerelle.store.archive.ended_tasks import find_outcomes
+from passerelle.store.archive.session_survey import SessionChoice
 from passerelle.store.archive.tombstones import LegalHold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from passerelle.gateway.settings.model import Settings
     from passerelle.store.archive.forgetting import ForgettingPlan
+    from passerelle.store.archive.frame import SessionFrame
+    from passerelle.store.archive.session_forgetting import SessionPlan
     from passerelle.store.archive.tombstones import Tombstone
     from passerelle.store.store import Store
 
 _KEY: Final = "pr_"
+_SESSION: Final = "se_"
+_NAMED: Final = 5
+OUTCOMES: Final = tuple(sorted(TERMINAL))
+"""How a task can have ended."""
 OUT_OF_REACH: Final = (
     "out of reach: backups, copies and exports of the store or its blobs, earlier versions of objects in a bucket, "
     "logs, and what agents, webhooks and devices were told"
@@ -128,6 +142,132 @@ async def run_forget(
             finished += await forgetting.forget()
         left = _EMBEDDED if settings.redis_url is None else _EXTERNAL
         return [*lines, *finished, *((left, OUT_OF_REACH) if finished else ())]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSelection:
+    """One session, or those whose last event is from before a time, of the given outcomes if there are any."""
+
+    session: str | None = None
+    before: str | None = None
+    """A time (RFC 3339), or how long ago it was (``400d``)."""
+    outcomes: tuple[str, ...] = ()
+
+    def choose(self, now_ms: int) -> SessionChoice:
+        """What the survey looks for.
+
+        Raises:
+            InvalidInput: ``session``, ``before`` or ``outcome`` is none; or an outcome is said of one session.
+        """
+        wrong = [one for one in self.outcomes if one not in OUTCOMES]
+        if wrong:
+            raise InvalidInput("outcome", f"{wrong[0]!r} is none of {', '.join(OUTCOMES)}")
+        if self.session is None:
+            before_ms = read_since(self.before or "", now_ms, "before")
+            return SessionChoice(before_ms, accepts=self._accepts)
+        if not self.session.startswith(_SESSION) or read_shard(self.session) is None:
+            raise InvalidInput("session", f"{self.session!r} is no id of a session (se_…)")
+        return SessionChoice(now_ms, frozenset({self.session}))
+
+    def _accepts(self, frame: SessionFrame) -> bool:
+        if not self.outcomes:
+            return True
+        found = find_outcomes(frame)
+        return bool(found) and found <= {*self.outcomes}
+
+    def __str__(self) -> str:
+        """How people call it."""
+        if self.session is not None:
+            return self.session
+        ended = f", {' or '.join(self.outcomes)}" if self.outcomes else ""
+        return f"sessions from before {self.before}{ended}"
+
+
+def describe_session_plan(selection: SessionSelection, plan: SessionPlan) -> Iterator[str]:
+    """What would go, for people."""
+    counts = plan.counts
+    yield (
+        f"of {selection}: {counts.sessions:,} sessions, {counts.archived:,} of them in the archive, "
+        f"with {counts.tasks:,} tasks and {counts.approvals:,} approvals; {counts.bytes:,} bytes"
+    )
+    for sessions, why in (
+        (plan.open, "something is open"),
+        (plan.held, "an owner is held"),
+        (plan.kept, "devices, grants or rules stand beside it"),
+    ):
+        for session in sessions[:_NAMED]:
+            yield f"stays: {session}: {why}"
+        if len(sessions) > _NAMED:
+            yield f"stay: {len(sessions) - _NAMED:,} more of the same"
+
+
+async def run_forget_sessions(
+    settings: Settings,
+    selection: SessionSelection,
+    *,
+    dry_run: bool,
+    confirm: Callable[[Sequence[str]], bool],
+) -> list[str]:
+    """What was done, for people. ``confirm`` is asked with what would go.
+
+    Raises:
+        InvalidInput: the selection selects nothing that there could be; or the one session stays, and why.
+        EngineFailed, StoreUnavailable: the store cannot be opened or read; where it had begun, the next call or start
+            goes on.
+    """
+    async with reach_store(settings) as store:
+        forgetting = store.session_forgetting
+        choice = selection.choose(store.clock.now_ms())
+        plan = await forgetting.plan(choice)
+        lines = [*describe_session_plan(selection, plan)]
+        if dry_run:
+            return lines
+        finished = await forgetting.finish(ALL_SHARDS)
+        done = [f"ended what somebody had begun: tombstone {one.id}" for one in finished]
+        if plan.counts.sessions:
+            if not confirm(lines):
+                return [*done, "nothing else is changed"]
+            forgotten = await forgetting.forget(choice, getpass.getuser())
+            done += [
+                f"forgotten: {len(one.sessions):,} sessions, tombstone {one.id}"
+                for one in forgotten.tombstones
+            ]
+        elif selection.session is not None and len(lines) > 1:
+            raise InvalidInput("session", lines[1].removeprefix("stays: "))
+        left = _EMBEDDED if settings.redis_url is None else _EXTERNAL
+        return [*lines, *done, *((left, OUT_OF_REACH) if done else ())]
+
+
+class ForgetVerb(Protocol):
+    """What the flags mean, over the store of the settings."""
+
+    def __call__(
+        self, settings: Settings, *, dry_run: bool, confirm: Callable[[Sequence[str]], bool]
+    ) -> Coroutine[None, None, list[str]]:
+        """What was done, for people."""
+        ...
+
+
+def choose_verb(
+    owner: str | None,
+    tenant: str,
+    session: str | None,
+    before: str | None,
+    outcomes: tuple[str, ...],
+) -> ForgetVerb:
+    """Which of the two it is.
+
+    Raises:
+        InvalidInput: not exactly one of owner, session and before is said, or an outcome without a time.
+    """
+    said = [one for one in (owner, session, before) if one is not None]
+    if len(said) != 1:
+        raise InvalidInput("owner", "or session or before has to be said, and one of them alone")
+    if outcomes and before is None:
+        raise InvalidInput("outcome", "is said with before alone")
+    if owner is not None:
+        return partial(run_forget, owner=OwnerName(owner, tenant))
+    return partial(run_forget_sessions, selection=SessionSelection(session, before, outcomes))
 
 
 async def run_hold(settings: Settings, owner: OwnerName, reason: str) -> list[str]:

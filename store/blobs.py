@@ -53,6 +53,18 @@ class DirectoryBlobs:
             reason = f"blob directory: {error.strerror or error}"
             raise StoreUnavailable(reason, "no") from error
 
+    async def replace(self, shard: Shard, name: str, content: bytes) -> None:
+        """Puts other content in the place of what has this name; a reader gets the one or the other, whole.
+
+        Raises:
+            StoreUnavailable: the directory cannot take it; what was there is there.
+        """
+        try:
+            await asyncio.to_thread(_write_whole, self._path(shard, name), (content,))
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
+
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
         """The content, or None when it is not here.
 
@@ -149,18 +161,23 @@ class DirectoryBlobs:
         if path.exists():
             os.utime(path)  # somebody else's copy of the same may expire now
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = path.with_name(f"{digest}.{secrets.token_hex(4)}.part")
-        try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines(pieces)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        _write_whole(path, pieces)
+
+
+def _write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    """Has a file appear at once, and synced, in place of one that is there."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    _sync_directory(path.parent)
 
 
 def _read(path: Path, start: int, size: int) -> bytes:
@@ -201,6 +218,10 @@ _COPIES: Final = "copies"
 
 class BlobStore(Copies, Protocol):
     """Content that a start can try out, and whose names can be listed."""
+
+    async def replace(self, shard: Shard, name: str, content: bytes) -> None:
+        """Puts other content in the place of what has this name, at once for all readers. Raises StoreUnavailable."""
+        ...
 
     async def list_digests(self, shard: Shard) -> list[str]:
         """The hashes of all content of a shard. Raises StoreUnavailable."""

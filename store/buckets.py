@@ -64,6 +64,14 @@ class BucketBlobs:
         except (BaseError, OSError, ValueError) as error:
             raise _away(error) from error
 
+    async def replace(self, shard: Shard, name: str, content: bytes) -> None:
+        """Puts other content in the place of what has this name; a reader gets the one or the other, whole.
+
+        Raises:
+            StoreUnavailable: the bucket cannot take it; what was there is there.
+        """
+        await self.put_pieces(shard, name, (content,))
+
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
         """The content, or None when it is not here.
 

@@ -266,8 +266,18 @@ def tombstones(shard: Shard) -> str:
 
 
 def holds(shard: Shard) -> str:
-    """HASH owner -> since when, by whom and why nothing of it may be forgotten."""
+    """HASH owner -> since when, by whom and why nothing of it may be forgotten. In each shard the same."""
     return _key(shard, "lh")
+
+
+def forgotten_sessions(shard: Shard) -> str:
+    """HASH id of a tombstone -> when and by whom; while it goes on, ``<id> <n>`` -> what leads to a session."""
+    return _key(shard, "fs")
+
+
+def erasures(shard: Shard, sha256: str) -> str:
+    """HASH offset in a segment that stands here -> the tombstone of the frame; expires within a week."""
+    return _key(shard, "er", sha256)
 
 
 def limits(shard: Shard, name: str) -> str:
@@ -376,7 +386,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "threads": ("th",),
     "tasks": ("t",),
     "approvals": ("a",),
-    "archive": ("al", "sg", "sgold", "dk", "fg", "lh"),
+    "archive": ("al", "sg", "sgold", "dk", "fg", "lh", "fs", "er"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
     "lists of tasks": ("idx",),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
@@ -407,7 +417,7 @@ PERMANENT: Final = re.compile(
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
-    r"|due|les|stuck|feed|meta|hw|sg|sgold|dk|fg|lh|inst|runtime|vapid|owner)"
+    r"|due|les|stuck|feed|meta|hw|sg|sgold|dk|fg|lh|fs|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

@@ -25,6 +25,10 @@ from passerelle.store.archive.owner_survey import SessionFinder
 from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
 from passerelle.store.archive.segment_cleanup import SegmentCleanup
+from passerelle.store.archive.segment_erasure import SegmentErasure
+from passerelle.store.archive.session_forgetting import SessionForgetting
+from passerelle.store.archive.session_survey import SessionSurvey
+from passerelle.store.archive.session_tombstones import SessionTombstones
 from passerelle.store.archive.tombstones import Tombstones
 from passerelle.store.archive.traces import TraceRemoval
 from passerelle.store.blobs import (
@@ -120,13 +124,19 @@ class Store:
         self.archiver = Archiver(nodes, segments, self.segment_cleanup, self.owner_keys)
         self.tombstones = Tombstones(nodes, tombstones)
         finder = SessionFinder(nodes, self.archive, self.owner_keys)
+        removal = TraceRemoval(nodes, finder, (blobs, copies))
+        rewrite = partial(rewrite_logs, nodes) if owns_engine else None
         self.forgetting = Forgetting(
+            nodes, self.owner_keys, finder, self.tombstones, removal, rewrite
+        )
+        self.session_forgetting = SessionForgetting(
             nodes,
-            self.owner_keys,
-            finder,
+            SessionSurvey(finder),
+            SessionTombstones(nodes, self.owner_keys, tombstones),
             self.tombstones,
-            TraceRemoval(nodes, finder, (blobs, copies)),
-            partial(rewrite_logs, nodes) if owns_engine else None,
+            removal,
+            SegmentErasure(nodes, segments),
+            rewrite,
         )
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)

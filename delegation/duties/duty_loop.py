@@ -254,7 +254,12 @@ def make_duties(
         store, lambda: keeper.duties, writes.ids.draw, log, settings.count_verified
     )
     forget_sweep = ForgetSweep(
-        store.forgetting, lambda: keeper.duties, writes.read_ms, store.log.shard_epoch, log
+        store.forgetting,
+        store.session_forgetting,
+        lambda: keeper.duties,
+        writes.read_ms,
+        store.log.shard_epoch,
+        log,
     )
     return Duties(
         keeper,

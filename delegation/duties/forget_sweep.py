@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.store.archive.forgetting import Forgetting
+    from passerelle.store.archive.session_forgetting import SessionForgetting
 
 _FIRST_S: Final = 5.0
 _EVERY_S: Final = 600.0
@@ -25,9 +26,10 @@ _LOOKS_BACK_MS: Final = 7 * 24 * 3_600_000
 
 @dataclass(slots=True)
 class ForgetSweep:
-    """Looks soon after the start, and every ten minutes, at the owners of the shards of this instance."""
+    """Looks soon after the start, and every ten minutes, at the owners and sessions of the shards of this instance."""
 
     forgetting: Forgetting
+    session_forgetting: SessionForgetting
     duties: Callable[[], frozenset[Shard]]
     read_ms: Callable[[Shard], int]
     read_epoch: Callable[[Shard], int]
@@ -65,8 +67,10 @@ class ForgetSweep:
         has_lost = self._epochs is not None and epochs != self._epochs
         now_ms = max(map(self.read_ms, shards))
         since_ms = now_ms - _LOOKS_BACK_MS if has_lost else now_ms + _LOOKS_BACK_MS
-        done = await self.forgetting.resume(shards, since_ms)
+        owners = await self.forgetting.resume(shards, since_ms)
+        sessions = await self.session_forgetting.resume(shards, since_ms)
         self._epochs = epochs
-        for tombstone in done:
-            self.log.warning("forgetting.resumed", tombstone=tombstone.key.text, by=tombstone.by)
+        done = [(one.key.text, one.by) for one in owners] + [(one.id, one.by) for one in sessions]
+        for tombstone, by in done:
+            self.log.warning("forgetting.resumed", tombstone=tombstone, by=by)
         return len(done)

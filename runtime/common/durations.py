@@ -48,11 +48,11 @@ class Duration:
         )
 
 
-def parse_duration(text: str) -> Duration:
+def parse_duration(text: str, longest_ms: int = LONGEST_MS) -> Duration:
     """Reads one or more whole numbers, each with a unit (d, h, m, s, ms).
 
     Raises:
-        ValueError: there is no unit, an unknown one, a unit twice or out of order, or more than 366 days.
+        ValueError: there is no unit, an unknown one, a unit twice or out of order, or more than ``longest_ms``.
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(
@@ -63,8 +63,8 @@ def parse_duration(text: str) -> Duration:
     if order != sorted(set(order)):
         raise ValueError("names each unit once, the largest first, such as 1h30m")
     total_ms = sum(int(count) * UNITS_MS[unit] for count, unit in terms)
-    if total_ms > LONGEST_MS:
-        raise ValueError("is at most 366d")
+    if total_ms > longest_ms:
+        raise ValueError(f"is at most {Duration(longest_ms)}")
     return Duration(total_ms)
 
 

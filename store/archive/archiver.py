@@ -176,7 +176,8 @@ class Archiver:
             except ValueError:
                 continue
             names = tuple(ref.id for ref in frame.hashes)
-            packed.append((frame, PackedFrame(names, stored, key.name.text)))
+            at_ms = frame.find_end() or self.nodes.node(place.shard).time.now_ms()
+            packed.append((frame, PackedFrame(names, stored, key.name.text, at_ms)))
         return packed
 
     async def _write(self, home: Shard, segment: Segment) -> str:

@@ -18,6 +18,7 @@ import zstandard
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import read_shard
 from passerelle.core.packed_events import read_scopes
+from passerelle.core.wire.times import parse_ms
 from passerelle.store.connection import pack as pack_array
 from passerelle.store.replies import as_list
 
@@ -66,6 +67,12 @@ class SessionFrame:
     def find_owner(self) -> str | None:
         """Whose session it is; None where its record does not say so."""
         return read_owner(self.hashes.get(EntityRef(EntityKind.SESSION, self.session)))
+
+    def find_end(self) -> int | None:
+        """The time of its last event (ms); None where its head does not say so."""
+        words = as_list(self.hashes.get(EntityRef(EntityKind.SESSION, self.session)) or [])
+        at = dict(zip(words[::2], words[1::2], strict=False)).get(b"at")
+        return None if at is None else parse_ms(at.decode())
 
 
 def read_owner(head: RespValue) -> str | None:

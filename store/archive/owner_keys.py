@@ -26,6 +26,8 @@ from passerelle.store.replies import as_bytes, as_hash, as_text
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
 
@@ -85,8 +87,14 @@ class OwnerKeys:
 
     async def tag(self, owner: str) -> str:
         """What stands for an owner where its id must not stand: a keyed hash of it. Raises as ``obtain`` does."""
+        [tag] = await self.tag_all([owner])
+        return tag
+
+    async def tag_all(self, names: Iterable[str]) -> list[str]:
+        """The same of several, which may be sessions as well. Raises as ``obtain`` does."""
         key = await self._obtain(_HOME, _TAGS)
-        return hmac.new(key.secret, owner.encode(), hashlib.sha256).hexdigest()[:_TAG_DIGITS]
+        hashes = (hmac.new(key.secret, name.encode(), hashlib.sha256) for name in names)
+        return [one.hexdigest()[:_TAG_DIGITS] for one in hashes]
 
     async def find_name(self, owner: str) -> KeyName | None:
         """The name of the key with which sessions of an owner are sealed; None where it has none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
@@ -12,6 +12,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
+from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.frame import SessionFrame, list_entities, read_frame, read_owner
 from passerelle.store.archive.locator import Locator
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
@@ -21,7 +22,7 @@ from passerelle.store.replies import as_bytes, as_hash, as_int, as_list, as_spar
 from passerelle.store.stream_entries import as_entry_rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from passerelle.store.archive.owner_keys import OwnerKeys
     from passerelle.store.archive.reader import Archive, SegmentRef
@@ -34,6 +35,10 @@ _BESIDE: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
 """What stands beside the session of a person, and works as long as it is there."""
 _OWNER: Final = re.compile(rb'"owner":"([a-z]{2,5}_[0-9a-z]+)"')
 _DIGEST: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+SessionState: TypeAlias = Literal["open", "kept", "over"]
+"""``kept``: devices, grants or rules stand beside it."""
 
 
 class LiveSession(NamedTuple):
@@ -115,23 +120,30 @@ class SessionFinder:
     async def survey(self, owner: str, key: KeyName | None, before_ms: int) -> OwnerSurvey:
         """What an owner has that has not gone on since, and what in the archive this key of its has sealed."""
         found = OwnerSurvey()
-        async for one in self._list_live(owner):
-            if one.at_ms > before_ms:
+        async for whose, one in self.list_heads():
+            if whose != owner or one.at_ms > before_ms:
                 continue
-            asked = [
-                pack("ZCARD", keys.session_open(one.shard, one.session)),
-                *(pack("HLEN", keys.entity(EntityRef(kind, one.session))) for kind in _BESIDE),
-            ]
-            still_open, *beside = await self.nodes.query_in_background(one.shard, *asked)
-            if as_int(still_open):
-                found.open.append(one.session)
-            elif any(map(as_int, beside)):
-                found.kept.append(one.session)
-            else:
-                found.live.append(one)
+            match await self.judge(one):
+                case "open":
+                    found.open.append(one.session)
+                case "kept":
+                    found.kept.append(one.session)
+                case "over":
+                    found.live.append(one)
         if key is not None:
             found.archived = [one async for one in self._list_archived(key)]
         return found
+
+    async def judge(self, one: LiveSession) -> SessionState:
+        """Whether something is open in a session, or devices, grants or rules stand beside it."""
+        asked = [
+            pack("ZCARD", keys.session_open(one.shard, one.session)),
+            *(pack("HLEN", keys.entity(EntityRef(kind, one.session))) for kind in _BESIDE),
+        ]
+        still_open, *beside = await self.nodes.query_in_background(one.shard, *asked)
+        if as_int(still_open):
+            return "open"
+        return "kept" if any(map(as_int, beside)) else "over"
 
     async def read(self, shard: Shard, session: str) -> SessionFrame | None:
         """A session as the engine has it; None where it has none."""
@@ -159,8 +171,10 @@ class SessionFinder:
         return SessionFrame(session, hashes, rows, tasks, targets)
 
     async def open(self, one: ArchivedSession) -> SessionFrame | None:
-        """A session as the archive has it; None where its key is gone."""
+        """A session as the archive has it; None where it is forgotten, or its key is gone."""
         sealed = await self.archive.read_sealed(one.shard, one.segment, one.note)
+        if read_erased(sealed) is not None:
+            return None
         place = FramePlace(self.owner_keys.runtime_id, one.shard)
         try:
             key = await self.owner_keys.recall(read_key_name(sealed))
@@ -185,34 +199,40 @@ class SessionFinder:
     async def list_owners(self) -> set[str]:
         """Whoever has a session in the engine."""
         found = set[str]()
-        async for owner, _ in self._list_heads():
+        async for owner, _ in self.list_heads():
             found.add(owner)
         return found
 
-    async def _list_live(self, owner: str) -> AsyncIterator[LiveSession]:
-        async for found, one in self._list_heads():
-            if found == owner:
-                yield one
-
-    async def _list_heads(self) -> AsyncIterator[tuple[str, LiveSession]]:
+    async def list_heads(
+        self, shards: Iterable[Shard] = ALL_SHARDS
+    ) -> AsyncIterator[tuple[str, LiveSession]]:
+        """Each session in the engine with its owner."""
         by_shard = dict[Shard, list[str]]()
-        async for session in self._scan(ALL_SHARDS):
+        async for session in self._scan(shards):
             by_shard.setdefault(shard_of(session), []).append(session)
         for shard, sessions in by_shard.items():
             for first in range(0, len(sessions), _LOOKS):
-                part = sessions[first : first + _LOOKS]
-                asked = [
-                    pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, name)), *_FIELDS)
-                    for name in part
-                ]
-                replies = await self.nodes.query_in_background(shard, *asked)
-                for session, reply in zip(part, replies, strict=True):
-                    snapshot, sequence, at, size = as_sparse_list(reply)
-                    owner = read_owner([b"s", snapshot or b""])
-                    if owner is not None and sequence is not None:
-                        at_ms = parse_ms(at.decode()) if at else 0
-                        row = LiveSession(session, shard, sequence.decode(), at_ms, int(size or 0))
-                        yield owner, row
+                for one in await self.read_heads(shard, sessions[first : first + _LOOKS]):
+                    yield one
+
+    async def read_heads(
+        self, shard: Shard, sessions: Sequence[str]
+    ) -> list[tuple[str, LiveSession]]:
+        """Those of these sessions that the engine has, each with its owner."""
+        asked = [
+            pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, name)), *_FIELDS)
+            for name in sessions
+        ]
+        found = list[tuple[str, LiveSession]]()
+        replies = await self.nodes.query_in_background(shard, *asked)
+        for session, reply in zip(sessions, replies, strict=True):
+            snapshot, sequence, at, size = as_sparse_list(reply)
+            owner = read_owner([b"s", snapshot or b""])
+            if owner is not None and sequence is not None:
+                at_ms = parse_ms(at.decode()) if at else 0
+                row = LiveSession(session, shard, sequence.decode(), at_ms, int(size or 0))
+                found.append((owner, row))
+        return found
 
     async def _scan(self, shards: Iterable[Shard]) -> AsyncIterator[str]:
         """Each session in the engine once."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import Shard, shard_of
 from passerelle.store import keys
+from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.frame import SessionFrame, read_frame
 from passerelle.store.archive.locator import Locator, place_row
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
@@ -208,6 +209,8 @@ class Archive:
             return kept.frame
         async with self._reads:
             stored = await self._read_part(shard, segment, at.offset, at.length)
+        if read_erased(stored) is not None:
+            return _FORGOTTEN
         if len(stored) != at.length or zlib.crc32(stored) != at.check:
             return None
         try:
@@ -242,13 +245,16 @@ class Archive:
 
     async def list_frames(self, shard: Shard, segment: SegmentRef) -> list[FrameNote]:
         """What the footer of a segment says of each frame of this shard. Raises as ``locate`` does."""
-        name = segment.name
-        end = name.bytes - TRAILER
+        notes = await self.read_notes(segment.name)
+        return [note for note in notes if shard_of(note.session) == shard]
+
+    async def read_notes(self, name: SegmentName) -> list[FrameNote]:
+        """What the footer of a segment says of each frame that is not forgotten. Raises as ``locate`` does."""
+        shard, end = name.home, name.bytes - TRAILER
         trailer = await self._read_part(shard, name, end, TRAILER)
         try:
             length = read_footer_size(trailer)
-            notes = read_footer(await self._read_part(shard, name, end - length, length))
-            return [note for note in notes if shard_of(note.session) == shard]
+            return read_footer(await self._read_part(shard, name, end - length, length))
         except ValueError as error:
             raise ArchiveDamaged(_tell(shard, name, f"has no footer: {error}")) from None
 

@@ -33,15 +33,21 @@ class PackedFrame:
     stored: bytes
     key: str
     """The name of the data key that it is sealed with."""
+    at_ms: int
+    """The time of the last event of its session."""
 
 
 class FrameNote(NamedTuple):
-    """What a footer says of a frame: its ids, the session first, the name of its data key, and where it stands."""
+    """What a footer says of a frame: its ids, the session first, the name of its data key, and where it stands.
+
+    ``at_ms`` is the time of the last event of its session.
+    """
 
     names: tuple[str, ...]
     key: str
     offset: int
     length: int
+    at_ms: int
 
     @property
     def session(self) -> str:
@@ -73,6 +79,7 @@ def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) ->
                 {
                     "names": frame.names,
                     "key": frame.key,
+                    "at": frame.at_ms,
                     "offset": at.offset,
                     "length": at.length,
                     "crc32": at.check,
@@ -116,7 +123,7 @@ def read_footer_size(trailer: bytes) -> int:
 
 
 def read_footer(footer: bytes) -> list[FrameNote]:
-    """What it says of each frame.
+    """What it says of each frame that is not forgotten.
 
     Raises:
         ValueError: it is no footer.
@@ -129,8 +136,10 @@ def read_footer(footer: bytes) -> list[FrameNote]:
                 str(frame["key"]),
                 int(frame["offset"]),
                 int(frame["length"]),
+                int(frame["at"]),
             )
             for frame in found["frames"]
+            if "forgotten" not in frame
         ]
     except (LookupError, TypeError, ValueError) as error:
         message = f"no segment: its footer is damaged ({error})"

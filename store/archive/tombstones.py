@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
-from passerelle.core.ids import Shard, shard_of
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.store import keys
 from passerelle.store.archive.sealed_frame import KeyName
@@ -167,14 +167,21 @@ class Tombstones:
         """Has nothing of an owner be forgotten from here on; False: that goes on already."""
         shard = shard_of(owner)
         words = {"at": format_ms(hold.at_ms), "by": hold.by, "reason": hold.reason}
-        control: dict[str, ControlValue] = {"owner": owner, "hold": orjson.dumps(words).decode()}
+        stored = orjson.dumps(words).decode()
+        control: dict[str, ControlValue] = {"owner": owner, "hold": stored}
         names = [keys.holds(shard), keys.tombstones(shard)]
-        return await self.nodes.run(_HOLD, shard, names, control) == "held"
+        if await self.nodes.run(_HOLD, shard, names, control) != "held":
+            return False
+        # The script that takes a session out looks in the shard of the session.
+        for one in ALL_SHARDS:
+            await self.nodes.update(one, pack("HSETNX", keys.holds(one), owner, stored))
+        return True
 
     async def release(self, owner: str) -> None:
-        """Takes a hold back, if there is one."""
+        """Takes a hold back, if there is one; that of its own shard last, so that it counts until then."""
         shard = shard_of(owner)
-        await self.nodes.update(shard, pack("HDEL", keys.holds(shard), owner))
+        for one in (*(other for other in ALL_SHARDS if other != shard), shard):
+            await self.nodes.update(one, pack("HDEL", keys.holds(one), owner))
 
     async def find_hold(self, owner: str) -> LegalHold | None:
         """The hold of an owner."""

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from passerelle.cli.store_forget import OUT_OF_REACH, OwnerName, run_forget, run_hold, run_release
+from passerelle.cli.store_forget import (
+    OUT_OF_REACH,
+    OwnerName,
+    SessionSelection,
+    choose_verb,
+    run_forget,
+    run_forget_sessions,
+    run_hold,
+    run_release,
+)
 from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.principal import Principal
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.store_setup import reach_store
@@ -104,3 +114,85 @@ async def test_an_empty_name_is_refused(
         await forget(settings, Asked(), OwnerName(owner, tenant))
     with pytest.raises(InvalidInput, match="reason: is empty"):
         await run_hold(settings, ADA, " ")
+
+
+async def forget_sessions(
+    settings: Settings, asked: Asked, selection: SessionSelection, *, dry_run: bool = False
+) -> list[str]:
+    return await run_forget_sessions(settings, selection, dry_run=dry_run, confirm=asked)
+
+
+async def find_session(settings: Settings) -> str:
+    """The one that stands in the archive."""
+    async with reach_store(settings) as store:
+        [session] = await store.archive.list_sessions(ALL_SHARDS)
+    return session
+
+
+async def test_one_session_is_counted_and_forgotten_and_the_other_stays(settings: Settings) -> None:
+    session, asked = await find_session(settings), Asked()
+    selection = SessionSelection(session)
+    [counted] = await forget_sessions(settings, asked, selection, dry_run=True)
+    assert counted.startswith(f"of {session}: 1 sessions, 1 of them in the archive, with 1 tasks")
+    assert not asked.lines
+    no = Asked(answer=False)
+    assert await forget_sessions(settings, no, selection) == ["nothing else is changed"]
+    assert no.lines == [counted]
+    _, done, log, rest = await forget_sessions(settings, asked, selection)
+    assert done.startswith("forgotten: 1 sessions, tombstone ")
+    assert "append-only file of the embedded engine was written anew" in log
+    assert rest == OUT_OF_REACH
+    [nothing] = await forget_sessions(settings, asked, selection)
+    assert nothing.startswith(f"of {session}: 0 sessions")
+    [left] = await run_forget(settings, ADA, dry_run=True, confirm=asked)
+    assert left.startswith("of ada: 1 sessions, 0 of them in the archive")
+    for path in settings.data_dir.rglob("*"):
+        assert not path.is_file() or session.encode() not in path.read_bytes()
+
+
+async def test_what_is_from_before_a_time_goes_if_its_tasks_ended_so(settings: Settings) -> None:
+    asked = Asked()
+    failed = SessionSelection(before="1ms", outcomes=("failed",))
+    [none] = await forget_sessions(settings, asked, failed)
+    assert none.startswith("of sessions from before 1ms, failed: 0 sessions")
+    [early] = await forget_sessions(
+        settings, asked, SessionSelection(before="2026-01-01T00:00:00Z")
+    )
+    assert early.startswith("of sessions from before 2026-01-01T00:00:00Z: 0 sessions")
+    counted, *done = await forget_sessions(settings, asked, SessionSelection(before="1ms"))
+    assert counted.startswith("of sessions from before 1ms: 2 sessions, 1 of them in the archive")
+    assert len([line for line in done if line.startswith("forgotten: 1 sessions")]) == 2
+
+
+async def test_a_held_session_stays_and_is_named(settings: Settings) -> None:
+    selection, asked = SessionSelection(await find_session(settings)), Asked()
+    await run_hold(settings, ADA, "case 12")
+    _, stays = await forget_sessions(settings, asked, selection, dry_run=True)
+    assert stays == f"stays: {selection.session}: an owner is held"
+    with pytest.raises(InvalidInput, match=r"session: se_.*: an owner is held"):
+        await forget_sessions(settings, asked, selection)
+    await run_release(settings, ADA)
+    assert len(await forget_sessions(settings, asked, selection)) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((None, None, None, ()), "owner: or session or before has to be said"),
+        (("ada", None, "1h", ()), "owner: or session or before has to be said"),
+        (("ada", None, None, ("failed",)), "outcome: is said with before alone"),
+        ((None, "task_1", None, ()), "session: 'task_1' is no id of a session"),
+        ((None, None, "soon", ()), "before: 'soon' is neither a time"),
+        ((None, None, "1h", ("done",)), "outcome: 'done' is none of cancelled, completed, failed"),
+    ],
+)
+async def test_flags_that_mean_nothing_are_refused(
+    settings: Settings,
+    flags: tuple[str | None, str | None, str | None, tuple[str, ...]],
+    said: str,
+) -> None:
+    owner, session, before, outcomes = flags
+    with pytest.raises(InvalidInput, match=said):
+        await choose_verb(owner, "default", session, before, outcomes)(
+            settings, dry_run=True, confirm=Asked()
+        )

@@ -13,6 +13,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.forget_sweep import ForgetSweep
 from passerelle.store.archive.sealed_frame import KeyName
+from passerelle.store.archive.session_tombstones import SessionTombstone
 from passerelle.store.archive.tombstones import Tombstone
 from tests.support.waiting import wait_until
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from passerelle.store.archive.forgetting import Forgetting
+    from passerelle.store.archive.session_forgetting import SessionForgetting
 
 pytestmark = pytest.mark.anyio
 NOW_MS = 1_800_000_000_000
@@ -42,11 +44,27 @@ class Resuming:
         return [Tombstone(KeyName.draw(Shard(9)), "tag", NOW_MS, "operator")]
 
 
+@dataclass
+class ResumingSessions:
+    """Finds one tombstone once."""
+
+    left: list[SessionTombstone] = field(
+        default_factory=lambda: [SessionTombstone("09" + "ab" * 8, NOW_MS, "operator")]
+    )
+
+    async def resume(self, shards: Collection[Shard], since_ms: int) -> list[SessionTombstone]:
+        assert shards == MINE
+        assert since_ms
+        found, self.left = self.left, []
+        return found
+
+
 def make_sweep(
     resuming: Resuming, epochs: dict[Shard, int], duties: frozenset[Shard] = MINE
 ) -> ForgetSweep:
     return ForgetSweep(
         cast("Forgetting", resuming),
+        cast("SessionForgetting", ResumingSessions()),
         lambda: duties,
         lambda shard: NOW_MS + shard.number,
         lambda shard: epochs.get(shard, 0),
@@ -59,7 +77,7 @@ def make_sweep(
 async def test_only_a_new_epoch_of_any_shard_has_all_of_a_week_looked_at_again() -> None:
     resuming, epochs = Resuming(), dict[Shard, int]()
     sweep = make_sweep(resuming, epochs)
-    assert await sweep.sweep() == 1
+    assert await sweep.sweep() == 2
     assert await sweep.sweep() == 1
     epochs[Shard(40)] = 1
     resuming.fails.append(StoreUnavailable("refused", "no"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import zstandard
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import Shard
+from passerelle.store.archive.erased_frame import ErasedFrame, erase_frames, read_erased
 from passerelle.store.archive.frame import MOST_PLAIN_BYTES, SessionFrame, pack_frame, read_frame
 from passerelle.store.archive.locator import Locator
 from passerelle.store.archive.sealed_frame import (
@@ -25,6 +28,7 @@ from passerelle.store.archive.segment import (
     TRAILER,
     FrameNote,
     PackedFrame,
+    Segment,
     pack_segment,
     read_footer,
     read_footer_size,
@@ -136,7 +140,7 @@ def test_a_frame_that_unpacks_to_more_than_any_session_is_not_unpacked() -> None
 
 
 def test_a_segment_says_where_its_frames_stand() -> None:
-    packed = [PackedFrame((f"se_{n}", f"task_{n}"), b"frame %d" % n, f"0{n}") for n in range(3)]
+    packed = [PackedFrame((f"se_{n}", f"task_{n}"), b"frame %d" % n, f"0{n}", n) for n in range(3)]
     segment = pack_segment(Shard(7), "rt_1", packed)
     for at, frame in zip(segment.places, packed, strict=True):
         assert segment.content[at.offset : at.offset + at.length] == frame.stored
@@ -145,7 +149,7 @@ def test_a_segment_says_where_its_frames_stand() -> None:
     length = read_footer_size(segment.content[end:])
     footer = segment.content[end - length : end]
     assert read_footer(footer) == [
-        FrameNote(frame.names, frame.key, at.offset, at.length)
+        FrameNote(frame.names, frame.key, at.offset, at.length, frame.at_ms)
         for frame, at in zip(packed, segment.places, strict=True)
     ]
     for rubbish in (
@@ -161,3 +165,79 @@ def test_a_segment_says_where_its_frames_stand() -> None:
             read_footer(rubbish)
     with pytest.raises(ValueError, match="no segment"):
         read_footer_size(segment.content[end - 1 : -1])
+
+
+TOMBSTONE = "07" + "ab" * 8
+
+
+def make_segment(sizes: list[int]) -> tuple[list[PackedFrame], Segment]:
+    packed = [
+        PackedFrame((f"se_{n}", f"task_{n}"), b"\x01" + bytes([n + 1]) * size, "28" * 9, n)
+        for n, size in enumerate(sizes)
+    ]
+    return packed, pack_segment(Shard(7), "rt_1", packed)
+
+
+def read_notes(content: bytes) -> list[FrameNote]:
+    end = len(content) - TRAILER
+    return read_footer(content[end - read_footer_size(content[end:]) : end])
+
+
+@given(
+    sizes=st.lists(st.integers(42, 300), min_size=1, max_size=5),
+    gone=st.lists(st.sets(st.integers(0, 4)), min_size=1, max_size=3),
+)
+def test_frames_are_erased_and_all_else_stays_where_it_was(
+    sizes: list[int], gone: list[set[int]]
+) -> None:
+    packed, segment = make_segment(sizes)
+    before, erased = read_notes(segment.content), segment.content
+    for some in gone:
+        asked = {segment.places[n].offset: TOMBSTONE for n in some if n < len(sizes)}
+        erased = erase_frames(erased, asked)
+        assert erase_frames(erased, asked) == erased
+    every = set[int]().union(*gone)
+    assert len(erased) == len(segment.content)
+    assert read_notes(erased) == [note for n, note in enumerate(before) if n not in every]
+    for n, (frame, at) in enumerate(zip(packed, segment.places, strict=True)):
+        stored = erased[at.offset : at.offset + at.length]
+        if n in every:
+            digest = hashlib.sha256(frame.stored).hexdigest()
+            assert read_erased(stored) == ErasedFrame(TOMBSTONE, digest)
+            assert f"se_{n}".encode() not in erased
+        else:
+            assert stored == frame.stored
+            assert read_erased(stored) is None
+
+
+@given(at=st.integers(0), bit=st.integers(0, 7))
+def test_a_segment_with_a_changed_byte_in_a_frame_that_stays_is_not_written_again(
+    at: int, bit: int
+) -> None:
+    _, segment = make_segment([60, 80, 70])
+    _, stays, _ = segment.places
+    at = stays.offset + at % stays.length
+    content = bytearray(segment.content)
+    content[at] ^= 1 << bit
+    with pytest.raises(ValueError, match=f"the frame at {stays.offset} is damaged"):
+        erase_frames(bytes(content), {segment.places[0].offset: TOMBSTONE})
+
+
+def test_what_is_no_segment_or_has_no_such_frame_is_refused() -> None:
+    _, segment = make_segment([60, 80])
+    first = segment.places[0].offset
+    for content, asked in (
+        (segment.content, {first + 1: TOMBSTONE}),
+        (segment.content[:-1], {first: TOMBSTONE}),
+        (segment.content[8:], {first: TOMBSTONE}),
+        (b"", {}),
+        (segment.content, {first: "07"}),
+        (make_segment([20])[1].content, {8: TOMBSTONE}),
+    ):
+        with pytest.raises(ValueError, match=r"no segment|damaged"):
+            erase_frames(content, asked)
+
+
+def test_a_hole_of_a_file_system_is_no_erased_frame() -> None:
+    for stored in (b"", b"\0" * 60, b"\x02" * 20, b"\x02" + b"a" * 60):
+        assert read_erased(stored) is None

@@ -1,0 +1,45 @@
+"""How the tasks of a session ended, and at which agents: read off the records in its frame, as far as they say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import orjson
+
+from passerelle.core.batch import EntityKind
+from passerelle.store.replies import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.store.archive.frame import SessionFrame
+
+
+class EndedTask(NamedTuple):
+    """The status of a task, and the agents that it is or was for."""
+
+    status: str
+    agents: frozenset[str]
+
+
+def list_tasks(frame: SessionFrame) -> Iterator[EndedTask]:
+    """The tasks of a session; of one whose record does not say it the status is empty."""
+    for ref, flat in frame.hashes.items():
+        if ref.kind is EntityKind.TASK:
+            words = as_list(flat)
+            yield _read(dict(zip(words[::2], words[1::2], strict=False)).get(b"s", b""))
+
+
+def find_outcomes(frame: SessionFrame) -> set[str]:
+    """How the tasks of a session ended; empty where it has none."""
+    return {one.status for one in list_tasks(frame)}
+
+
+def _read(snapshot: bytes) -> EndedTask:
+    try:
+        said = cast("dict[str, Any]", orjson.loads(snapshot))
+        agents = [run["worker"]["peer"] for run in said.get("attempts", ())]
+        agents += [assignee] if (assignee := said.get("assignee")) else []
+        return EndedTask(str(said.get("status", "")), frozenset(map(str, agents)))
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return EndedTask("", frozenset())

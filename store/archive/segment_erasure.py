@@ -1,0 +1,80 @@
+"""Taking forgotten frames out of segments: an object is written anew under its name, and all else in it stays.
+
+Several at once end with all of them erased: each says first which frames it means, writes the object without all that
+were said, and looks again whether more were said meanwhile. Nobody is done before that: whoever has written an older
+state over a newer one sees it and writes once more. Where it is killed, what it was forgetting is gone through again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ArchiveDamaged
+from passerelle.store import keys
+from passerelle.store.archive.erased_frame import erase_frames
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_hash
+from passerelle.store.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.store.archive.segment import SegmentName
+    from passerelle.store.blobs import BlobStore
+    from passerelle.store.connection import RespValue
+    from passerelle.store.lua_script import ControlValue
+    from passerelle.store.nodes import Nodes
+
+_KEEP_MS: Final = 7 * 24 * 3_600_000
+"""Longer than anybody writes."""
+
+
+def _read_noted(reply: RespValue) -> dict[int, str]:
+    return {int(offset): tombstone.decode() for offset, tombstone in as_hash(reply).items()}
+
+
+_NOTE: Final = Script("note_erasures", _read_noted)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentErasure:
+    """Erases frames of the archive of one runtime."""
+
+    nodes: Nodes
+    segments: BlobStore
+
+    async def erase(self, segment: SegmentName, tombstones: Mapping[int, str]) -> None:
+        """Erases the frames that begin at these offsets, each with its tombstone; an object that is gone has none.
+
+        Raises:
+            ArchiveDamaged: it is no such segment; it is left as it is.
+            StoreUnavailable: the engine or the place of the archive does not answer.
+        """
+        noted = await self._note(segment, tombstones)
+        while True:
+            content = await self.segments.read(segment.home, segment.sha256, 0, segment.bytes)
+            if content is None:
+                return
+            try:
+                erased = erase_frames(content, noted)
+            except ValueError as error:
+                reason = f"segment {segment.sha256} of the archive: {error}"
+                raise ArchiveDamaged(reason) from None
+            if erased != content:
+                await self.segments.replace(segment.home, segment.sha256, erased)
+            before, noted = noted, await self._read(segment)
+            if noted.keys() <= before.keys():
+                return
+
+    async def _note(self, segment: SegmentName, tombstones: Mapping[int, str]) -> dict[int, str]:
+        control: dict[str, ControlValue] = {
+            "frames": [[str(offset), name] for offset, name in tombstones.items()],
+            "keep": _KEEP_MS,
+        }
+        key = keys.erasures(segment.home, segment.sha256)
+        return await self.nodes.run(_NOTE, segment.home, [key], control)
+
+    async def _read(self, segment: SegmentName) -> dict[int, str]:
+        command = pack("HGETALL", keys.erasures(segment.home, segment.sha256))
+        return await self.nodes.query(segment.home, command, _read_noted)

@@ -1,0 +1,79 @@
+#!lua flags=allow-oom
+-- forget_sessions: sessions go, those in the engine and the rows of those in the archive, unless somebody holds an owner
+-- of theirs. In the same call it is written down what else leads to them, so that another process can go on.
+--
+-- KEYS  1 forgotten   2 holds   3 due   4 stuck   5.. keys of the sessions, and buckets of rows, by index
+-- ARGV  1 control, JSON:
+--         id        of the tombstone
+--         header    what stays of it
+--         is_again  1: they were forgotten before, and a loss has brought them back
+--         sessions  list of [number, session, owners, record, live, archived]: number = text, one of its own; record = what
+--                   leads to it; live = [head, open_set, targets, sequence, keys] or false; archived = [row, rows, acks]
+--                   or false; keys = list of indexes; row = index into ARGV of what each row says; rows = list of
+--                   [key, field], its own first
+--       2.. byte strings
+-- RETURNS  for each session "forgotten" | "held" | "changed"; changed: it has gone on, came back, or left meanwhile
+-- NEVER  writes anything of a session before all of it was compared, or takes a row that says something else.
+
+local function is_held(owners)
+  for _, owner in ipairs(owners) do
+    if redis.call('HEXISTS', holds, owner) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
+local function is_unchanged(live, archived)
+  if live then
+    local head, open_set, _, sequence = unpack(live)
+    return redis.call('HGET', KEYS[head], 'seq') == sequence and redis.call('ZCARD', KEYS[open_set]) == 0
+  end
+  local row, rows = unpack(archived)
+  return redis.call('HGET', KEYS[rows[1][1]], rows[1][2]) == ARGV[row]
+end
+
+local function remove_live(session, live)
+  local head, open_set, targets, _, own = unpack(live)
+  for _, name in ipairs(redis.call('HKEYS', KEYS[targets])) do
+    redis.call('ZREM', due, 'target:' .. name)
+    redis.call('ZREM', stuck, session .. ' ' .. name)
+  end
+  for _, key in ipairs(own) do
+    redis.call('UNLINK', KEYS[key])
+  end
+  redis.call('UNLINK', KEYS[head], KEYS[open_set], KEYS[targets])
+end
+
+local function remove_rows(archived)
+  local row, rows, acks = unpack(archived)
+  redis.call('UNLINK', KEYS[acks])
+  for _, place in ipairs(rows) do
+    if redis.call('HGET', KEYS[place[1]], place[2]) == ARGV[row] then
+      redis.call('HDEL', KEYS[place[1]], place[2])
+    end
+  end
+end
+
+local outcomes = {}
+for place, one in ipairs(control.sessions) do
+  local number, session, owners, record, live, archived = unpack(one)
+  local field = control.id .. ' ' .. number
+  if redis.call('HEXISTS', forgotten, field) == 1 then
+    -- A call whose reply was lost is made again.
+    outcomes[place] = 'forgotten'
+  elseif control.is_again == 0 and is_held(owners) then
+    outcomes[place] = 'held'
+  elseif not is_unchanged(live, archived) then
+    outcomes[place] = 'changed'
+  else
+    redis.call('HSET', forgotten, control.id, control.header, field, record)
+    if live then
+      remove_live(session, live)
+    else
+      remove_rows(archived)
+    end
+    outcomes[place] = 'forgotten'
+  end
+end
+return outcomes

@@ -1,0 +1,454 @@
+"""Sessions are forgotten one by one: their frames are taken out of segments, and all else there is read as before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from passerelle.core.batch import Appended, OpenChange
+from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.store import keys
+from passerelle.store.archive.erased_frame import read_erased
+from passerelle.store.archive.owner_survey import SessionFinder
+from passerelle.store.archive.session_survey import ChosenSessions, SessionChoice, SessionSurvey
+from passerelle.store.archive.tombstones import LegalHold, Tombstones
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_hash
+from passerelle.store.store import Store, StoreSettings
+from tests.contract.test_archive import Story, find_keys, leave, read_all
+from tests.contract.test_forgetting import ADA, BOB, HOME, NOW_MS, find_names, tell
+from tests.support.engine import Server, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from passerelle.store.archive.segment import SegmentName
+    from passerelle.store.archive.session_forgetting import ForgottenSessions
+
+pytestmark = pytest.mark.anyio
+OTHER = Shard(12)
+
+
+def choose(*stories: Story, before_ms: int = NOW_MS) -> SessionChoice:
+    return SessionChoice(before_ms, frozenset(story.at.session for story in stories))
+
+
+async def forget(store: Store, *stories: Story) -> ForgottenSessions:
+    return await store.session_forgetting.forget(choose(*stories), "operator")
+
+
+async def leave_together(store: Store, *stories: Story) -> SegmentName:
+    """Has sessions of several shards leave into one segment."""
+    parts = dict[Shard, list[str]]()
+    for story in stories:
+        parts.setdefault(story.at.shard, []).append(story.at.session)
+    assert (await store.archiver.archive_together(parts)).stay == []
+    [name] = {one.name for shard in parts for one in await store.archive.list_segments(shard)}
+    return name
+
+
+def list_files(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+
+
+def is_gone(server: Server, folder: Path, *stories: Story) -> bool:
+    """Whether no key and no file has anything of these."""
+    files = list_files(folder)
+    names = [ref.id for story in stories for ref in story.refs]
+    return not find_names(server, *names) and not any(
+        name.encode() in content for name in names for content in files
+    )
+
+
+async def test_a_frame_is_taken_out_and_all_others_of_its_segment_are_read_as_before(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    mine = [await tell(store, ADA, home) for home in (HOME, OTHER)]
+    others = [await tell(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
+    name = await leave_together(store, *mine, *others)
+    kept = [await read_all(store, story) for story in others]
+    before = await store.archive.read_notes(name)
+    plan = await store.session_forgetting.plan(choose(*mine))
+    assert (plan.counts.sessions, plan.counts.archived, plan.counts.tasks) == (2, 2, 2)
+    assert plan.counts.bytes > 500
+    done = await forget(store, *mine)
+    assert (done.count, done.held) == (2, [])
+    assert is_gone(server, tmp_path, *mine)
+    for story in mine:
+        assert await store.log.read_head(story.at.stream) is None
+        assert f"content of {story.at.task}".encode() not in b"".join(list_files(tmp_path))
+    settings = StoreSettings(server.url, tmp_path / "blobs")
+    async with await Store.open(settings) as fresh:
+        assert [await read_all(fresh, story) for story in others] == kept
+    gone = {story.at.session for story in mine}
+    assert await store.archive.read_notes(name) == [
+        note for note in before if note.session not in gone
+    ]
+    assert (await store.session_forgetting.plan(choose(*mine))).counts.sessions == 0
+
+
+async def test_a_forgotten_frame_leaves_its_digest_and_the_tombstone(
+    store: Store, tmp_path: Path
+) -> None:
+    story = await tell(store)
+    await leave(store, story)
+    [segment] = await store.archive.list_segments(HOME)
+    [note] = await store.archive.read_notes(segment.name)
+    sealed = await store.archive.read_sealed(HOME, segment, note)
+    [tombstone] = (await forget(store, story)).tombstones
+    erased = read_erased(await store.archive.read_sealed(HOME, segment, note))
+    assert erased is not None
+    assert erased.tombstone == tombstone.id
+    assert sealed not in b"".join(list_files(tmp_path))
+    assert len(sealed) == note.length
+
+
+async def test_frames_of_earlier_stays_in_the_archive_go_too(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    story, other = await tell(store), await tell(store, BOB)
+    await leave(store, story, other)
+    await store.log.restore(HOME, story.at.task)
+    assert isinstance(await store.log.append(story.tell("again")), Appended)
+    [first] = await store.archive.list_segments(HOME)
+    await leave(store, story)
+    kept = await read_all(store, other)
+    await forget(store, story)
+    assert is_gone(server, tmp_path, story)
+    assert [note.session for note in await store.archive.read_notes(first.name)] == [
+        other.at.session
+    ]
+    assert await read_all(store, other) == kept
+
+
+async def test_what_is_in_the_engine_goes_as_well(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    mine, other = [await tell(store) for _ in range(3)], await tell(store)
+    kept = await read_all(store, other)
+    done = await forget(store, *mine)
+    assert done.count == 3
+    assert is_gone(server, tmp_path, *mine)
+    assert await read_all(store, other) == kept
+
+
+async def test_sessions_from_before_a_time_go_and_younger_ones_stay(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    old = [await tell(store, owner, home) for owner in (ADA, BOB) for home in (HOME, OTHER)]
+    young = [await tell(store, owner) for owner in (ADA, BOB)]
+    for story in young:
+        later = pack("HSET", keys.head(story.at.stream), "at", "2026-01-02T03:05:00.000Z")
+        await store.nodes.update(HOME, later)
+    await leave_together(store, *old[:2], young[0])
+    kept = [await read_all(store, story) for story in young]
+    choice = SessionChoice(NOW_MS)
+    plan = await store.session_forgetting.plan(choice)
+    assert (plan.counts.sessions, plan.counts.archived) == (4, 2)
+    done = await store.session_forgetting.forget(choice, "operator")
+    assert done.count == 4
+    assert is_gone(server, tmp_path, *old)
+    assert [await read_all(store, story) for story in young] == kept
+
+
+async def test_more_than_one_look_takes_goes_in_parts(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = [await tell(store) for _ in range(5)]
+    await leave(store, *mine[:3])
+    find = SessionSurvey.find
+
+    async def find_two(
+        survey: SessionSurvey, choice: SessionChoice, passed: set[str]
+    ) -> ChosenSessions:
+        return await find(survey, choice, passed, 2)
+
+    monkeypatch.setattr(SessionSurvey, "find", find_two)
+    plan = await store.session_forgetting.plan(SessionChoice(NOW_MS))
+    assert plan.counts.sessions == 5
+    done = await store.session_forgetting.forget(SessionChoice(NOW_MS), "operator")
+    assert done.count == 5
+    assert is_gone(server, tmp_path, *mine)
+
+
+async def test_what_is_open_stays(store: Store) -> None:
+    story = Story(owner=ADA)
+    opened = (OpenChange(story.at.task, 0),)
+    assert isinstance(await store.log.append(story.tell("", opened=opened)), Appended)
+    plan = await store.session_forgetting.plan(choose(story))
+    assert (plan.counts.sessions, plan.open) == (0, (story.at.session,))
+    assert (await forget(store, story)).count == 0
+    assert await store.log.read_head(story.at.stream) is not None
+
+
+@pytest.mark.parametrize("is_archived", [True, False])
+async def test_what_is_held_stays_also_where_the_hold_comes_at_the_last_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, *, is_archived: bool
+) -> None:
+    mine, other = await tell(store), await tell(store, BOB)
+    if is_archived:
+        await leave(store, mine, other)
+    hold = LegalHold(NOW_MS, "carl", "case 12")
+    assert await store.tombstones.hold(ADA, hold)
+    plan = await store.session_forgetting.plan(choose(mine, other))
+    assert (plan.counts.sessions, plan.held) == (1, (mine.at.session,))
+    await store.tombstones.release(ADA)
+    find_hold = Tombstones.find_hold
+
+    async def hold_behind(tombstones: Tombstones, owner: str) -> LegalHold | None:
+        found = await find_hold(tombstones, owner)
+        await tombstones.hold(ADA, hold)
+        return found
+
+    monkeypatch.setattr(Tombstones, "find_hold", hold_behind)
+    kept = await read_all(store, mine)
+    done = await forget(store, mine, other)
+    assert (done.count, done.held) == (1, [mine.at.session])
+    assert await read_all(store, mine) == kept
+    assert await store.log.read_head(other.at.stream) is None
+
+
+async def test_what_goes_on_between_the_look_and_the_removal_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = await tell(store)
+    read, changed = SessionFinder.read, list[str]()
+
+    async def append_behind(finder: SessionFinder, shard: Shard, session: str) -> object:
+        frame = await read(finder, shard, session)
+        if not changed:
+            changed.append(session)
+            assert isinstance(await store.log.append(story.tell("meanwhile")), Appended)
+            late = pack("HSET", keys.head(story.at.stream), "at", "2026-01-02T03:05:00.000Z")
+            await store.nodes.update(HOME, late)
+        return frame
+
+    monkeypatch.setattr(SessionFinder, "read", append_behind)
+    assert (await forget(store, story)).count == 0
+    assert len((await store.log.read_resume(story.at.stream, 0))[1]) == 8
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: nothing behind it runs."""
+
+
+def kill_at(store: Store, monkeypatch: pytest.MonkeyPatch, step: int, *, is_done: bool) -> None:
+    """Has the ``step``-th thing that a store changes be the last, or the first that is not done."""
+    left = [step]
+
+    def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def change_or_die(*arguments: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                if is_done:
+                    await change(*arguments)
+                raise Killed
+            return await change(*arguments)
+
+        return change_or_die
+
+    forgetting = store.session_forgetting
+    places = (
+        (store.nodes, ("run", "update")),
+        (store.blobs, ("expire",)),
+        (store.copies, ("expire",)),
+        (forgetting.tombstones.objects, ("put",)),
+        (forgetting.erasure.segments, ("replace",)),
+    )
+    for owner, names in places:
+        for name in names:
+            monkeypatch.setattr(owner, name, guard(getattr(owner, name)))
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_whoever_is_killed_at_any_step_leaves_what_another_one_ends(
+    store: Store,
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_done: bool,
+) -> None:
+    others = [await tell(store, owner) for owner in (ADA, BOB)]
+    await leave(store, others[0])
+    steps, settings = 0, StoreSettings(server.url, tmp_path / "blobs")
+    while True:
+        steps += 1
+        mine = [await tell(store, ADA, home) for home in (HOME, HOME, OTHER)]
+        beside = await tell(store, BOB)
+        await leave(store, mine[0], beside)
+        others = [*others[:2], beside]
+        kept = [await read_all(store, story) for story in others]
+        with monkeypatch.context() as patch:
+            kill_at(store, patch, steps, is_done=is_done)
+            try:
+                await forget(store, *mine)
+                break
+            except Killed:
+                pass
+        async with await Store.open(settings) as fresh:
+            await fresh.session_forgetting.resume(ALL_SHARDS, NOW_MS)
+            await forget(fresh, *mine)
+            assert is_gone(server, tmp_path, *mine), steps
+            assert [await read_all(fresh, story) for story in others] == kept
+            assert await fresh.session_forgetting.resume(ALL_SHARDS, NOW_MS + 1) == []
+    assert is_gone(server, tmp_path, *mine)
+    assert steps > 10
+
+
+def copy_engine(server: Server) -> dict[str, tuple[str, bytes]]:
+    return {
+        key: (url, cast("bytes", ask(url, "DUMP", key)))
+        for key, url in find_keys(server, "*").items()
+        if ":probe" not in key
+    }
+
+
+def put_back(server: Server, copies: dict[str, tuple[str, bytes]]) -> None:
+    """The engine as it was when it was copied."""
+    for key, url in find_keys(server, "*").items():
+        ask(url, "DEL", key)
+    for key, (url, dumped) in copies.items():
+        ask(url, "RESTORE", key, 0, dumped, "REPLACE")
+
+
+@pytest.mark.parametrize("is_archived", [True, False])
+async def test_a_backup_that_is_put_back_is_forgotten_again_and_reads_as_forgotten(
+    store: Store, server: Server, tmp_path: Path, *, is_archived: bool
+) -> None:
+    mine, other = await tell(store), await tell(store)
+    await store.owner_keys.tag(ADA)
+    if is_archived:
+        await leave(store, mine, other)
+    kept, copies = await read_all(store, other), copy_engine(server)
+    await forget(store, mine)
+    put_back(server, copies)
+    settings = StoreSettings(server.url, tmp_path / "blobs")
+    async with await Store.open(settings) as fresh:
+        head = await fresh.log.read_head(mine.at.stream)
+        # A row leads to a frame that says what it is; what the engine had is there until it is forgotten again.
+        assert (head is None) == is_archived
+        done = await fresh.session_forgetting.resume(ALL_SHARDS, NOW_MS - 1)
+        assert len(done) == (not is_archived)
+        assert await fresh.log.read_head(mine.at.stream) is None
+        assert await read_all(fresh, other) == kept
+        assert await fresh.session_forgetting.resume(ALL_SHARDS, NOW_MS + 1) == []
+        if not is_archived:
+            assert is_gone(server, tmp_path, mine)
+
+
+async def test_what_begins_again_under_the_same_id_is_not_forgotten_by_an_old_tombstone(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    mine = await tell(store)
+    await forget(store, mine)
+    again = Story(mine.at, owner=ADA)
+    assert isinstance(await store.log.append(again.tell("again")), Appended)
+    later = pack("HSET", keys.head(mine.at.stream), "at", "2026-01-02T03:05:00.000Z")
+    await store.nodes.update(HOME, later)
+    await store.nodes.update(HOME, pack("UNLINK", keys.forgotten_sessions(HOME)))
+    assert await store.session_forgetting.resume(ALL_SHARDS, 0) == []
+    assert len((await store.log.read_resume(mine.at.stream, 0))[1]) == 2
+
+
+async def test_a_tombstone_has_a_keyed_hash_and_the_engine_no_more_than_when_and_by_whom(
+    store: Store, server: Server
+) -> None:
+    story = await tell(store)
+    [done] = (await forget(store, story)).tombstones
+    rows = await store.nodes.query(HOME, pack("HGETALL", keys.forgotten_sessions(HOME)), as_hash)
+    assert rows == {done.id: done.header.encode()}
+    assert find_names(server, story.at.session) == []
+    [digest] = await store.session_forgetting.tombstones.objects.list_digests(HOME)
+    stored = await store.session_forgetting.tombstones.objects.get(HOME, digest)
+    assert stored is not None
+    assert story.at.session.encode() not in stored
+    assert ADA.encode() not in stored
+    [lost] = await store.session_forgetting.tombstones.list_lost(HOME, 0)
+    assert lost.tags == {await store.owner_keys.tag(story.at.session)}
+
+
+async def test_two_who_write_one_object_anew_at_once_end_with_all_of_it_erased(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower one writes an older state over the newer one, and sees it."""
+    mine, yours, other = await tell(store), await tell(store), await tell(store, BOB)
+    await leave(store, mine, yours, other)
+    kept = await read_all(store, other)
+    segments = store.session_forgetting.erasure.segments
+    replace_object = segments.replace
+    settings = StoreSettings(server.url, tmp_path / "blobs")
+    writes = list[str]()
+
+    async def replace_late(shard: Shard, name: str, content: bytes) -> None:
+        if not writes:
+            writes.append(name)
+            async with await Store.open(settings) as fresh:
+                assert (await forget(fresh, yours)).count == 1
+        await replace_object(shard, name, content)
+
+    monkeypatch.setattr(segments, "replace", replace_late)
+    assert (await forget(store, mine)).count == 1
+    assert is_gone(server, tmp_path, mine, yours)
+    assert await read_all(store, other) == kept
+
+
+async def test_many_who_forget_at_once_leave_all_others(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    stories = [await tell(store) for _ in range(8)]
+    other = await tell(store, BOB)
+    await leave(store, *stories, other)
+    kept = await read_all(store, other)
+    await asyncio.gather(*(forget(store, *stories[place::3], stories[0]) for place in range(3)))
+    assert is_gone(server, tmp_path, *stories)
+    assert await read_all(store, other) == kept
+
+
+async def test_a_place_that_does_not_answer_leaves_it_for_the_next_call(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story, other = await tell(store), await tell(store, BOB)
+    await leave(store, story, other)
+    kept = await read_all(store, other)
+
+    async def refuse(*_words: object) -> None:
+        reason = "disk full"
+        raise StoreUnavailable(reason, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.session_forgetting.erasure.segments, "replace", refuse)
+        with pytest.raises(StoreUnavailable, match="disk full"):
+            await forget(store, story)
+        assert await store.log.read_head(story.at.stream) is None
+        assert await read_all(store, other) == kept
+    assert len(await store.session_forgetting.finish(ALL_SHARDS)) == 1
+    assert is_gone(server, tmp_path, story)
+    assert await read_all(store, other) == kept
+
+
+@pytest.mark.parametrize("cut", [1, 200])
+async def test_an_object_with_wrong_bytes_is_not_written_again_and_named(
+    store: Store, server: Server, tmp_path: Path, cut: int
+) -> None:
+    story, other, elsewhere = await tell(store), await tell(store, BOB), await tell(store)
+    await leave(store, story, other)
+    [segment] = await store.archive.list_segments(HOME)
+    [path] = (tmp_path / "blobs" / "archive").glob(f"*/*/{segment.name.sha256}")
+    whole = path.read_bytes()
+    notes = await store.archive.read_notes(segment.name)
+    at = next(note.offset for note in notes if note.session == other.at.session)
+    damaged = whole[: at + cut] + bytes([whole[at + cut] ^ 1]) + whole[at + cut + 1 :]
+    path.write_bytes(damaged)
+    with pytest.raises(ArchiveDamaged, match=f"segment {segment.name.sha256}"):
+        await forget(store, story, elsewhere)
+    assert path.read_bytes() == damaged
+    [begun] = await store.session_forgetting.tombstones.list_begun(HOME)
+    assert {one.session for one in begun.sessions.values()} >= {story.at.session}
+    path.write_bytes(whole)
+    await store.session_forgetting.finish(ALL_SHARDS)
+    assert is_gone(server, tmp_path, story, elsewhere)
