@@ -41,6 +41,7 @@ from passerelle.gateway.settings.values import (
     load_signer,
     load_webhooks,
     make_peer_configs,
+    read_forget_terms,
 )
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_setup import find_archive_obstacle, fit_engine, open_store
@@ -411,6 +412,7 @@ async def _set_retention(duties: Duties, settings: Settings, store: Store) -> No
     duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
     await duties.sweep.may_archive()
     duties.inbox_sweep.keep_ms = settings.retention.inbox_ms
+    duties.retention_sweep.terms = read_forget_terms(settings)
 
 
 def _make_duties(
@@ -457,6 +459,7 @@ def _make_duties(
             drivers=parts.dispatch,
             note_epoch=outages.note_epoch,
             count_archived=outages.metrics.count_archived,
+            count_forgotten=outages.metrics.count_forgotten,
             count_verified=outages.metrics.count_verified,
         ),
         outages.log,

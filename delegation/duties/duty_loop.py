@@ -18,6 +18,7 @@ from passerelle.delegation.duties.forget_sweep import ForgetSweep
 from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.delegation.duties.relay import Relay
+from passerelle.delegation.duties.retention_sweep import RetentionSweep
 from passerelle.delegation.duties.segment_sweep import SegmentSweep
 from passerelle.delegation.duties.shard_watch import ShardWatch
 from passerelle.delegation.duties.tail_repair import NoDrivers, TailRepair
@@ -55,6 +56,7 @@ class Duties:
     segment_sweep: SegmentSweep
     verification_sweep: VerificationSweep
     forget_sweep: ForgetSweep
+    retention_sweep: RetentionSweep
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -125,6 +127,7 @@ class Duties:
             group.create_task(self.segment_sweep.run(), name="segments")
             group.create_task(self.verification_sweep.run(), name="verification")
             group.create_task(self.forget_sweep.run(), name="forgetting")
+            group.create_task(self.retention_sweep.run(), name="retention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class DutySettings:
     """Told of a new epoch of a shard that the lease loop has seen; it comes back to ``TailRepair.note_epoch``."""
     count_archived: Callable[[str, int], None] = lambda _outcome, _sessions: None
     count_verified: Callable[[str, int], None] = lambda _outcome, _sessions: None
+    count_forgotten: Callable[[str, int], None] = lambda _outcome, _sessions: None
 
 
 def make_duties(
@@ -253,6 +257,13 @@ def make_duties(
     verification_sweep = VerificationSweep(
         store, lambda: keeper.duties, writes.ids.draw, log, settings.count_verified
     )
+    retention_sweep = RetentionSweep(
+        store.session_forgetting,
+        lambda: keeper.duties,
+        writes.read_ms,
+        log,
+        settings.count_forgotten,
+    )
     forget_sweep = ForgetSweep(
         store.forgetting,
         store.session_forgetting,
@@ -275,5 +286,6 @@ def make_duties(
         segment_sweep,
         verification_sweep,
         forget_sweep,
+        retention_sweep,
         log,
     )

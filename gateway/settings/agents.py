@@ -14,6 +14,7 @@ from passerelle.core.agent_name import name_tenant
 from passerelle.core.task.retry import RETRIED, Retryable
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.callers import LimitSettings, PriceSettings
+from passerelle.gateway.settings.retention import Ages
 from passerelle.gateway.settings.section import AcceptanceCondition, Name, Section, WebUrl
 from passerelle.peers.interface import PREFERENCE, Choice, Security
 from passerelle.peers.signatures import (
@@ -407,6 +408,10 @@ class AgentSettings(Section):
         default=(),
         max_length=MOST_CONDITIONS,
         description="What its tasks must bring before they count as done.",
+    )
+    forget: Ages | None = Field(
+        default=None,
+        description="Its own `retention.forget`, in place of that: `never`, a time, or one by outcome.",
     )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
 

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitKind, Unit
 
 HOT: Final = frozenset(
-    {"agents", "clients", "issuers", "outputs", "policy", "proxy", "tls", "webhooks", "log_level"}
+    {
+        *("agents", "clients", "issuers", "outputs", "policy", "proxy", "retention", "tls"),
+        *("webhooks", "log_level"),
+    }
 )
 """Settings that a running gateway takes over."""
 _COLD_PARTS: Final = {
     "proxy": frozenset({"address_header", "certificate_header"}),
+    "retention": frozenset({"memory", "inbox"}),
     "webhooks": frozenset({"deliver_final", "sign"}),
 }
 """Parts of them that it does not."""

@@ -111,36 +111,6 @@ class MemorySettings(Section):
         return self.budget_bytes or choose_budget(read_memory())
 
 
-class RetentionSettings(Section):
-    """How long what is over stays where."""
-
-    memory: Duration | None = Field(
-        default=parse_duration("24h"),
-        json_schema_extra={"default": "24h"},
-        description="How long a session stays in the memory of the store after its last event, once nothing is open "
-        "in it. Then it moves to `archive` in the place of the blobs, is read from there, and comes back where "
-        "somebody goes on with it. Sooner from 80 % of the memory on. null: never.",
-    )
-
-    inbox: Duration | None = Field(
-        default=parse_duration("7d"),
-        json_schema_extra={"default": "7d"},
-        description="How long the events of an inbox stay in it, for devices that were away. One that comes back later "
-        "gets a gap and a snapshot; what is pending is never lost. At most 8 MiB of them are kept in any case. null: "
-        "until there are so many.",
-    )
-
-    @property
-    def memory_ms(self) -> int | None:
-        """The same in milliseconds."""
-        return None if self.memory is None else self.memory.ms
-
-    @property
-    def inbox_ms(self) -> int | None:
-        """The same in milliseconds."""
-        return None if self.inbox is None else self.inbox.ms
-
-
 class SigningKeySettings(Section):
     """One private key; `passerelle signing-key FILE` makes one."""
 

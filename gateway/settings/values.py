@@ -44,6 +44,7 @@ from passerelle.runtime.common.signatures import (
     read_signing_key,
 )
 from passerelle.runtime.limits.bounds import Bounds
+from passerelle.store.archive.forget_terms import ForgetTerms
 from passerelle.webhooks.addresses import WebhookRules
 from passerelle.webhooks.push import Authority
 from passerelle.webhooks.webhooks import Webhooks
@@ -313,4 +314,17 @@ def load_webhooks(
         WebhookRules(section.allow),
         section.deliver_final,
         authority,
+    )
+
+
+def read_forget_terms(settings: Settings) -> ForgetTerms:
+    """After how long what is over is forgotten; a tenant of an agent has the terms of its agent."""
+    return ForgetTerms(
+        dict(settings.retention.forget.list_ages()),
+        {
+            name: dict(agent.forget.list_ages())
+            for agent in settings.agents
+            if agent.forget is not None
+            for name in agent.served_names
+        },
     )

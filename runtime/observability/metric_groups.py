@@ -110,6 +110,12 @@ class StoreMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.forgotten: Final = Counter(
+            "passerelle_forgotten_sessions",
+            "Sessions forgotten by retention.forget (forgotten); looks that ended by an error (failed, fault).",
+            ["outcome"],
+            registry=registry,
+        )
         self.verified: Final = Counter(
             "passerelle_verified_sessions",
             "Sessions of the daily sample that were whole or damaged; looks that ended by an error (failed, fault).",

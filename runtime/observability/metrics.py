@@ -81,6 +81,12 @@ class Metrics:
         if outcome != "archived":
             self.runtime_errors.labels("archive").inc()
 
+    def count_forgotten(self, outcome: str, sessions: int) -> None:
+        """Sessions that were forgotten by their age, or a look that failed; that is an error of ours as well."""
+        self.store.forgotten.labels(outcome).inc(sessions)
+        if outcome != "forgotten":
+            self.runtime_errors.labels("retention").inc()
+
     def count_verified(self, outcome: str, sessions: int) -> None:
         """Sessions that were verified, or a look that failed; that is an error of ours as well."""
         self.store.verified.labels(outcome).inc(sessions)

@@ -8,7 +8,9 @@ import pytest
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.settings.source import Sources, load_settings, read_settings
+from passerelle.gateway.settings.values import read_forget_terms
 from passerelle.runtime.common.durations import Duration
+from passerelle.store.archive.forget_terms import ForgetTerms
 
 HASH = "0" * 64
 
@@ -243,3 +245,50 @@ def test_flag_of_a_section_is_known_by_its_dotted_name(tmp_path: Path) -> None:
     assert load(tmp_path, flags={"grpc.port": 9000}).grpc.port == 9000
     with pytest.raises(ConfigInvalid, match=r"--grpc-port: grpc.port: "):
         load(tmp_path, flags={"grpc.port": 70_000})
+
+
+def test_what_is_over_is_kept_for_good_unless_something_says_otherwise(tmp_path: Path) -> None:
+    assert read_forget_terms(load(tmp_path)) == ForgetTerms()
+    write(
+        tmp_path,
+        "retention: {forget: {completed: 90d, failed: 4000d}}\n"
+        "agents:\n"
+        "  - {name: echo, url: 'http://e.example', tenants: [one], forget: 30d}\n"
+        "  - {name: bank, url: 'http://b.example', forget: never}\n"
+        "  - {name: news, url: 'http://n.example'}\n",
+    )
+    day_ms = 86_400_000
+    month: dict[str, int] = dict.fromkeys(
+        ("completed", "failed", "cancelled", "timed_out"), 30 * day_ms
+    )
+    assert read_forget_terms(load(tmp_path)) == ForgetTerms(
+        {"completed": 90 * day_ms, "failed": 4_000 * day_ms},
+        {"echo": month, "echo/one": month, "bank": {}},
+    )
+    for words in ("never", "null", "{}"):
+        write(tmp_path, f"retention: {{forget: {words}}}\n")
+        assert read_forget_terms(load(tmp_path)) == ForgetTerms()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("retention: {forget: 23h}", "retention.forget: 23h for completed is shorter than"),
+        (
+            "retention: {forget: {failed: 1h}}",
+            "retention.forget: 1h for failed is shorter than ret",
+        ),
+        ("retention: {memory: 48h, forget: 1d}", "is shorter than retention.memory, 2d: what is"),
+        (
+            "agents: [{name: echo, url: 'http://e.example', forget: {completed: 1h}}]",
+            "agents.0.forget: 1h for completed is shorter than retention.memory",
+        ),
+        ("retention: {forget: 40000d}", "retention.forget: is at most 36600d"),
+        ("retention: {forget: soon}", "retention.forget: is a duration"),
+        ("retention: {forget: {lost: 90d}}", "retention.forget.lost"),
+        ("retention: {forget: {failed: soon}}", "retention.forget.failed: is a duration"),
+    ],
+)
+def test_a_time_to_forget_that_cannot_hold_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    [fault] = faults(tmp_path, text + "\n")
+    assert said in fault

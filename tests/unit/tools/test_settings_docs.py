@@ -5,6 +5,7 @@ from typing import get_args, get_origin
 
 from passerelle.gateway.settings.callers import GrantSettings
 from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.retention import OutcomeAges
 from passerelle.gateway.settings.section import Section
 from tools.settings_docs import render_settings
 
@@ -19,10 +20,10 @@ def find_section(annotation: object) -> type[Section] | None:
 
 
 def list_sections(prefix: str, section: type[Section]) -> Iterator[tuple[str, list[str]]]:
-    """Heading and settings of every section of the models, those that have a short form in a list left out."""
+    """Heading and settings of every section of the models, those that have a short form left out."""
     for name, field in section.model_fields.items():
         below = find_section(field.annotation)
-        if below is None or below is GrantSettings:
+        if below is None or below in {GrantSettings, OutcomeAges}:
             continue
         heading = f"{prefix}{name}{MANY.get(get_origin(field.annotation), '')}"
         yield f"`{heading}`", list_names(below)

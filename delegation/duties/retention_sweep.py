@@ -1,0 +1,93 @@
+"""The duty that forgets sessions once they have been over for as long as ``retention.forget`` says.
+
+It goes in parts, and rests after each of them for ten times as long as the part took: nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import PasserelleError
+from passerelle.store.archive.ended_tasks import list_tasks
+from passerelle.store.archive.forget_terms import ForgetTerms
+from passerelle.store.archive.session_survey import SessionChoice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+    from passerelle.store.archive.frame import SessionFrame
+    from passerelle.store.archive.session_forgetting import SessionForgetting
+
+BY: Final = "retention.forget"
+"""Who forgets, as tombstones say it."""
+_LOOKS: Final = 24
+"""In the shortest time for which a session is kept: each look reads the footers of the archive."""
+_SOONEST_S: Final = 1.0
+_LATEST_S: Final = 6 * 3600.0
+_AT_ONCE: Final = 500
+"""Sessions of one part."""
+_RESTS: Final = 10
+
+
+@dataclass(slots=True)
+class RetentionSweep:
+    """``count(outcome, sessions)`` counts for the metrics. ``terms`` may be set anew while it runs."""
+
+    forgetting: SessionForgetting
+    duties: Callable[[], frozenset[Shard]]
+    read_ms: Callable[[Shard], int]
+    log: FilteringBoundLogger
+    count: Callable[[str, int], None]
+    terms: ForgetTerms = field(default_factory=ForgetTerms)
+    rest_share: float = _RESTS
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while True:
+            shortest_ms = self.terms.shortest_ms
+            every_s = _LATEST_S if shortest_ms is None else shortest_ms / 1000 / _LOOKS
+            await asyncio.sleep(min(max(every_s, _SOONEST_S), _LATEST_S))
+            try:
+                await self.sweep()
+            except PasserelleError as error:
+                self.count("failed", 1)
+                self.log.warning("retention.failed", reason=str(error))
+            except Exception:
+                self.count("fault", 1)
+                self.log.exception("retention.failed")
+
+    async def sweep(self) -> int:
+        """Forgets what is due in the shards of this instance; returns how many sessions that were.
+
+        Raises:
+            StoreUnavailable: the engine or the archive does not answer, or is damaged; the rest is for the next look.
+        """
+        shards, shortest_ms = self.duties(), self.terms.shortest_ms
+        if not shards or shortest_ms is None:
+            return 0
+        now_ms = min(map(self.read_ms, shards))
+        terms = self.terms
+
+        def is_due(frame: SessionFrame) -> bool:
+            keep_ms, end_ms = terms.find_keep_ms(list_tasks(frame)), frame.find_end()
+            return keep_ms is not None and end_ms is not None and end_ms <= now_ms - keep_ms
+
+        choice = SessionChoice(now_ms - shortest_ms, shards=shards, accepts=is_due)
+        gone, passed = 0, set[str]()
+        while True:
+            began_s, before = monotonic(), len(passed)
+            done = await self.forgetting.forget_some(choice, BY, passed, _AT_ONCE)
+            gone += done.count
+            if done.count:
+                self.count("forgotten", done.count)
+                tombstones = [one.id for one in done.tombstones]
+                self.log.info("retention.forgotten", sessions=done.count, tombstones=tombstones)
+            if len(passed) - before < _AT_ONCE:
+                return gone
+            await asyncio.sleep((monotonic() - began_s) * self.rest_share)

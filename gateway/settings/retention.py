@@ -1,0 +1,122 @@
+"""Settings of how long what is over stays in memory, and at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from passerelle.gateway.settings.section import Section
+from passerelle.runtime.common.durations import PATTERN, Duration, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONGEST_YEARS: Final = 100
+_LONGEST_MS: Final = LONGEST_YEARS * 366 * 86_400_000
+_NEVER: Final = "never"
+_AGE_SCHEMA: Final = {"type": "string", "pattern": PATTERN}
+
+
+def _read_age(given: object) -> object:
+    return parse_duration(given, _LONGEST_MS) if isinstance(given, str) else given
+
+
+Age: TypeAlias = Annotated[Duration, BeforeValidator(_read_age), WithJsonSchema(_AGE_SCHEMA)]
+"""A duration of up to ``LONGEST_YEARS``."""
+
+
+class OutcomeAges(Section):
+    """For how long a session is kept, by how its tasks ended."""
+
+    completed: Age | None = Field(default=None, description="Absent: for good, as of the others.")
+    failed: Age | None = None
+    cancelled: Age | None = None
+    timed_out: Age | None = None
+
+    def list_ages(self) -> Iterator[tuple[str, int]]:
+        """Outcomes that do not keep a session for good, with milliseconds."""
+        for outcome in type(self).model_fields:
+            if (age := cast("Duration | None", getattr(self, outcome))) is not None:
+                yield outcome, age.ms
+
+
+def _read_ages(given: object) -> object:
+    """One duration stands for each outcome."""
+    if given is None or given == _NEVER:
+        return {}
+    if isinstance(given, str):
+        return dict.fromkeys(OutcomeAges.model_fields, _read_age(given))
+    return given
+
+
+Ages: TypeAlias = Annotated[
+    OutcomeAges,
+    BeforeValidator(_read_ages),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": _NEVER},
+                _AGE_SCHEMA,
+                {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        name: {"anyOf": [_AGE_SCHEMA, {"type": "null"}]}
+                        for name in ("completed", "failed", "cancelled", "timed_out")
+                    },
+                },
+            ]
+        }
+    ),
+]
+"""``never``, a duration, or one for each outcome."""
+
+
+class RetentionSettings(Section):
+    """How long what is over stays where."""
+
+    memory: Duration | None = Field(
+        default=parse_duration("24h"),
+        json_schema_extra={"default": "24h"},
+        description="How long a session stays in the memory of the store after its last event, once nothing is open "
+        "in it. Then it moves to `archive` in the place of the blobs, is read from there, and comes back where "
+        "somebody goes on with it. Sooner from 80 % of the memory on. null: never.",
+    )
+
+    inbox: Duration | None = Field(
+        default=parse_duration("7d"),
+        json_schema_extra={"default": "7d"},
+        description="How long the events of an inbox stay in it, for devices that were away. One that comes back later "
+        "gets a gap and a snapshot; what is pending is never lost. At most 8 MiB of them are kept in any case. null: "
+        "until there are so many.",
+    )
+
+    forget: Ages = Field(
+        default=OutcomeAges(),
+        json_schema_extra={"default": _NEVER},
+        description="How long after its last event a session is forgotten for good, as by `passerelle store forget`: "
+        "`never`, a time such as `400d`, or one by how its tasks ended: `{completed: 90d, failed: 400d}`, where those "
+        "that are not named are kept. A session with several tasks goes with the one that is kept longest. Not "
+        "shorter than `memory`. An agent may have its own. What is held stays.",
+    )
+
+    @property
+    def memory_ms(self) -> int | None:
+        """The same in milliseconds."""
+        return None if self.memory is None else self.memory.ms
+
+    @property
+    def inbox_ms(self) -> int | None:
+        """The same in milliseconds."""
+        return None if self.inbox is None else self.inbox.ms
+
+    def find_fault(self, ages: OutcomeAges) -> str | None:
+        """Why these times to forget cannot be beside ``memory``; None: they can."""
+        for outcome, age_ms in ages.list_ages():
+            if self.memory is not None and age_ms < self.memory.ms:
+                return (
+                    f"{Duration(age_ms)} for {outcome} is shorter than retention.memory, {self.memory}: "
+                    "what is to be forgotten sooner has to leave memory sooner"
+                )
+        return None

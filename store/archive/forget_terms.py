@@ -1,0 +1,43 @@
+"""For how long what is over is kept at all: ``retention.forget``, by outcome and agent. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from passerelle.core.task.status import TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from passerelle.store.archive.ended_tasks import EndedTask
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTerms:
+    """Milliseconds from the last event of a session on, by outcome of its tasks; one that is not there: for good.
+
+    ``agents`` has those agents that have terms of their own, which count in place of the others.
+    """
+
+    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
+    agents: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, "Mapping[str, int]"])
+
+    @property
+    def shortest_ms(self) -> int | None:
+        """No session goes sooner; None: none ever goes."""
+        every = (self.outcomes, *self.agents.values())
+        return min((keep_ms for terms in every for keep_ms in terms.values()), default=None)
+
+    def find_keep_ms(self, tasks: Iterable[EndedTask]) -> int | None:
+        """For how long a session with these tasks is kept: as long as the one that is kept longest; None: for good.
+
+        One without a task is kept as long as any task could be.
+        """
+        kept = list[int | None]()
+        for task in tasks:
+            for agent in task.agents or ("",):
+                kept.append(self.agents.get(agent, self.outcomes).get(task.status))
+        longest = kept or [self.outcomes.get(outcome) for outcome in TERMINAL]
+        known = [one for one in longest if one is not None]
+        return max(known) if len(known) == len(longest) else None
