@@ -1,0 +1,141 @@
+"""``passerelle store``: flags of the verbs that open the store themselves, beside a gateway that runs or without one.
+
+What a verb does is in the module of its name; it is imported inside the verb, so that ``--help`` stays fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.cli.settings_flags import (
+    ConfigFlag,
+    DataDirFlag,
+    RedisUrlFlag,
+    load,
+    name_sources,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.source import Sources
+
+store_verbs: Final = typer.Typer(
+    name="store",
+    help="The store: what is in it, and what must not be any more.",
+    epilog="Example: passerelle store stats",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+OwnerFlag = Annotated[str, typer.Option(help="Name of a client or person, or an owner key (pr_…).")]
+TenantFlag = Annotated[str, typer.Option(help="Tenant of the owner.")]
+
+
+@store_verbs.command(epilog="Example: passerelle store stats --config passerelle.yaml")
+def stats(
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, sizes in bytes.")] = False,
+) -> None:
+    """Measure what the store has in it, also beside a gateway that runs."""
+    import json
+
+    from passerelle.cli.store_stats import run_stats
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    found = run(run_stats(settings))
+    for line in (json.dumps(found.to_json(), indent=2),) if as_json else found.lines:
+        print(line)
+
+
+@store_verbs.command(epilog="Example: passerelle store forget --owner orchestrator --dry-run")
+def forget(
+    owner: OwnerFlag,
+    tenant: TenantFlag = "default",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would go, and change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Delete what an owner has, for good: its sessions, in memory and in the archive."""
+    from passerelle.cli.store_forget import OwnerName, run_forget
+
+    def confirm(lines: Sequence[str]) -> bool:
+        if yes:
+            return True
+        print("\n".join(lines))
+        return typer.confirm("Forget all of it, for good?")
+
+    name = OwnerName(owner, tenant)
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: run_forget(settings, name, dry_run=dry_run, confirm=confirm),
+    )
+
+
+@store_verbs.command(
+    epilog="Example: passerelle store hold --owner orchestrator --reason 'case 12'"
+)
+def hold(
+    owner: OwnerFlag,
+    reason: Annotated[str, typer.Option(help="Why: it is said to whoever wants to forget.")],
+    tenant: TenantFlag = "default",
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Have nothing of an owner be forgotten until it is released."""
+    from passerelle.cli.store_forget import OwnerName, run_hold
+
+    name = OwnerName(owner, tenant)
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: run_hold(settings, name, reason),
+    )
+
+
+@store_verbs.command(epilog="Example: passerelle store release --owner orchestrator")
+def release(
+    owner: OwnerFlag,
+    tenant: TenantFlag = "default",
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Take back what hold has said."""
+    from passerelle.cli.store_forget import OwnerName, run_release
+
+    name = OwnerName(owner, tenant)
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: run_release(settings, name),
+    )
+
+
+def _run_store_verb(
+    sources: Sources, run_verb: Callable[[Settings], Coroutine[None, None, list[str]]]
+) -> None:
+    """Prints what a verb says of the store of the settings."""
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = load(sources)
+    configure_logs(settings.log_level, settings.log_format)
+    for line in run(run_verb(settings)):
+        print(line)
+
+
+@store_verbs.callback()
+def _group_store() -> None:
+    """The store: what is in it, and what must not be any more."""
