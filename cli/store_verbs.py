@@ -5,6 +5,7 @@ What a verb does is in the module of its name; it is imported inside the verb, s
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 store_verbs: Final = typer.Typer(
     name="store",
-    help="The store: what is in it, and what must not be any more.",
+    help="The store: what is in it, what is taken away or brought, and what must not be any more.",
     epilog="Example: passerelle store stats",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -123,6 +124,60 @@ def release(
     )
 
 
+@store_verbs.command(
+    name="export", epilog="Example: passerelle store export away.psx --owner orchestrator"
+)
+def export_sessions(
+    file: Annotated[Path, typer.Argument(help="What is written; nothing is there yet.")],
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that has ended.")] = False,
+    owner: Annotated[
+        str | None, typer.Option(help="Only of a client or person, or of an owner key (pr_…).")
+    ] = None,
+    tenant: TenantFlag = "default",
+    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only the session of this task.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only with an event since: 2026-01-31T12:00:00Z, or 24h ago."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only with no event from then on.")] = None,
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Write sessions that have ended to one file, which any gateway can import."""
+    from passerelle.cli.store_export import ExportFlags, run_export
+
+    request = ExportFlags(everything, owner, tenant, session, task, since, until).read()
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: run_export(settings, request, file),
+    )
+
+
+@store_verbs.command(
+    name="import", epilog="Example: passerelle store import away.psx --config passerelle.yaml"
+)
+def import_sessions(
+    file: Annotated[Path, typer.Argument(help="What store export has written.")],
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Put the sessions of an export into the store, with the same ids and bytes."""
+    from passerelle.cli.exit_status import ExitStatus
+    from passerelle.cli.store_import import run_import
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    report = run(run_import(settings, file))
+    print("\n".join(report.lines))
+    raise typer.Exit(ExitStatus.CALLER if report.left_alone else ExitStatus.DONE)
+
+
 def _run_store_verb(
     sources: Sources, run_verb: Callable[[Settings], Coroutine[None, None, list[str]]]
 ) -> None:
@@ -138,4 +193,4 @@ def _run_store_verb(
 
 @store_verbs.callback()
 def _group_store() -> None:
-    """The store: what is in it, and what must not be any more."""
+    """The store: what is in it, what is taken away or brought, and what must not be any more."""

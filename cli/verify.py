@@ -45,7 +45,7 @@ async def run_verify(
         )
 
 
-def read_since(text: str, now_ms: int) -> int:
+def read_since(text: str, now_ms: int, field: str = "since") -> int:
     """A time in ms, written as RFC 3339 (``2026-01-31T12:00:00Z``) or as how long ago it was (``24h``).
 
     Raises:
@@ -59,7 +59,7 @@ def read_since(text: str, now_ms: int) -> int:
         return parse_ms(text)
     except ValueError:
         reason = f"{text!r} is neither a time, such as 2026-01-31T12:00:00Z, nor how long ago, such as 24h"
-        raise InvalidInput("since", reason) from None
+        raise InvalidInput(field, reason) from None
 
 
 class _Progress:

@@ -89,6 +89,23 @@ class DirectoryBlobs:
             reason = f"blob directory: {error.strerror or error}"
             raise StoreUnavailable(reason, "no") from error
 
+    async def measure(self, shard: Shard, sha256: str) -> int | None:
+        """The bytes of content; None when it is not here.
+
+        Raises:
+            StoreUnavailable: the directory cannot be read.
+        """
+        if not is_digest(sha256):
+            return None
+        try:
+            found = await asyncio.to_thread(self._path(shard, sha256).stat)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
+        return found.st_size
+
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
         """Removes content that nobody has put since ``before_ms``; whether it is not here any more.
 
@@ -201,6 +218,10 @@ _COPIES: Final = "copies"
 
 class BlobStore(Copies, Protocol):
     """Content that a start can try out, and whose names can be listed."""
+
+    async def measure(self, shard: Shard, sha256: str) -> int | None:
+        """The bytes of content; None when it is not here. Raises StoreUnavailable."""
+        ...
 
     async def list_digests(self, shard: Shard) -> list[str]:
         """The hashes of all content of a shard. Raises StoreUnavailable."""
