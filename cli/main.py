@@ -15,6 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 import typer
 
 from passerelle.cli.exit_status import ExitStatus, find_exit_status, find_hints
+from passerelle.cli.settings_flags import (
+    ConfigFlag,
+    DataDirFlag,
+    RedisUrlFlag,
+    load,
+    name_sources,
+)
+from passerelle.cli.store_verbs import store_verbs
 from passerelle.cli.verbs.agents import agents
 from passerelle.cli.verbs.answers import answers
 from passerelle.cli.verbs.approvals import approvals
@@ -32,12 +40,11 @@ from passerelle.core.errors import ActionClosed, ConfigInvalid, PasserelleError
 from passerelle.runtime.common.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable
 
     from passerelle.gateway.app import Addresses
     from passerelle.gateway.auth.owner import OwnerToken
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import Sources
     from passerelle.runtime.common.secret import Secret
 
 INTERRUPTED: Final = 130
@@ -59,14 +66,6 @@ owner_token: Final = typer.Typer(
     rich_markup_mode=None,
 )
 
-store_verbs: Final = typer.Typer(
-    name="store",
-    help="The store: what is in it, and what must not be any more.",
-    epilog="Example: passerelle store stats",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
 tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
@@ -84,18 +83,6 @@ app.add_typer(agents)
 app.add_typer(owner_token)
 app.add_typer(store_verbs)
 
-ConfigFlag = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="YAML file; else passerelle.yaml here, if it is there."),
-]
-DataDirFlag = Annotated[
-    Path | None, typer.Option(help="Folder of the embedded engine and of the owner token.")
-]
-RedisUrlFlag = Annotated[
-    str | None, typer.Option(help="A server or cluster in place of the embedded engine.")
-]
-OwnerFlag = Annotated[str, typer.Option(help="Name of a client or person, or an owner key (pr_…).")]
-TenantFlag = Annotated[str, typer.Option(help="Tenant of the owner.")]
 SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
 
 
@@ -196,7 +183,7 @@ def serve(
     """Run the gateway until SIGTERM or Ctrl-C."""
     from passerelle.runtime.common.collector import collect_nothing
 
-    sources = _name_sources(
+    sources = name_sources(
         config,
         host=host,
         port=port,
@@ -209,7 +196,7 @@ def serve(
         from passerelle.gateway.server import run
         from passerelle.runtime.observability.logs import configure_logs
 
-        settings = _load(sources)
+        settings = load(sources)
         configure_logs(settings.log_level, settings.log_format)
         # Imported once the settings hold: it is the most that any command loads.
         from passerelle.gateway.app import run_gateway
@@ -240,7 +227,7 @@ def check(
     from passerelle.gateway.server import run
     from passerelle.runtime.common.clock import SystemClock
 
-    report = run(run_check(_name_sources(config), SystemClock()))
+    report = run(run_check(name_sources(config), SystemClock()))
     for line in (*report.lines, *(f"fault: {fault}" for fault in report.faults), report.summary):
         print(line)
     raise typer.Exit(ExitStatus.CALLER if report.faults else ExitStatus.DONE)
@@ -288,7 +275,7 @@ def verify(
         raise typer.BadParameter("one session is all that is looked at", param_hint="--session")
     since_ms = None if since is None else read_since(since, SystemClock().now_ms())
     subset = SessionSubset(sample, since_ms, SystemIds().draw)
-    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
     configure_logs(settings.log_level, settings.log_format)
     is_written = repair and not dry_run
     report = run(
@@ -350,7 +337,7 @@ def rotate(
     from passerelle.runtime.common.private_file import replace_private
     from passerelle.runtime.observability.logs import configure_logs
 
-    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
     configure_logs(settings.log_level, settings.log_format)
     token, path = run(run_rotation(settings, key_lost=key_lost))
     _show_owner(token, path)
@@ -363,139 +350,6 @@ def rotate(
 @owner_token.callback()
 def _group_token() -> None:
     """The token of the owner: rotate."""
-
-
-@store_verbs.command(epilog="Example: passerelle store stats --config passerelle.yaml")
-def stats(
-    config: ConfigFlag = None,
-    redis_url: RedisUrlFlag = None,
-    data_dir: DataDirFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, sizes in bytes.")] = False,
-) -> None:
-    """Measure what the store has in it, also beside a gateway that runs."""
-    import json
-
-    from passerelle.cli.store_stats import run_stats
-    from passerelle.gateway.server import run
-    from passerelle.runtime.observability.logs import configure_logs
-
-    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
-    configure_logs(settings.log_level, settings.log_format)
-    found = run(run_stats(settings))
-    for line in (json.dumps(found.to_json(), indent=2),) if as_json else found.lines:
-        print(line)
-
-
-@store_verbs.command(epilog="Example: passerelle store forget --owner orchestrator --dry-run")
-def forget(  # noqa: PLR0917  each is a flag, and none a position
-    owner: Annotated[
-        str | None,
-        typer.Option(help="All of a client or person: its name, or an owner key (pr_…)."),
-    ] = None,
-    session: SessionFlag = None,
-    before: Annotated[
-        str | None,
-        typer.Option(help="Sessions that ended before: 2026-01-31T12:00:00Z, or 400d ago."),
-    ] = None,
-    outcome: Annotated[
-        list[str] | None,
-        typer.Option(help="With --before: only where each task is completed, failed, cancelled …"),
-    ] = None,
-    tenant: TenantFlag = "default",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would go, and change nothing.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-    config: ConfigFlag = None,
-    redis_url: RedisUrlFlag = None,
-    data_dir: DataDirFlag = None,
-) -> None:
-    """Delete what an owner has, a session, or what is old, for good: in memory and in the archive."""
-    from passerelle.cli.store_forget import choose_verb
-
-    def confirm(lines: Sequence[str]) -> bool:
-        if yes:
-            return True
-        print("\n".join(lines))
-        return typer.confirm("Forget all of it, for good?")
-
-    verb = choose_verb(owner, tenant, session, before, tuple(outcome or ()))
-    _run_store_verb(
-        _name_sources(config, redis_url=redis_url, data_dir=data_dir),
-        lambda settings: verb(settings, dry_run=dry_run, confirm=confirm),
-    )
-
-
-@store_verbs.command(
-    epilog="Example: passerelle store hold --owner orchestrator --reason 'case 12'"
-)
-def hold(
-    owner: OwnerFlag,
-    reason: Annotated[str, typer.Option(help="Why: it is said to whoever wants to forget.")],
-    tenant: TenantFlag = "default",
-    config: ConfigFlag = None,
-    redis_url: RedisUrlFlag = None,
-    data_dir: DataDirFlag = None,
-) -> None:
-    """Have nothing of an owner be forgotten until it is released."""
-    from passerelle.cli.store_forget import OwnerName, run_hold
-
-    name = OwnerName(owner, tenant)
-    _run_store_verb(
-        _name_sources(config, redis_url=redis_url, data_dir=data_dir),
-        lambda settings: run_hold(settings, name, reason),
-    )
-
-
-@store_verbs.command(epilog="Example: passerelle store release --owner orchestrator")
-def release(
-    owner: OwnerFlag,
-    tenant: TenantFlag = "default",
-    config: ConfigFlag = None,
-    redis_url: RedisUrlFlag = None,
-    data_dir: DataDirFlag = None,
-) -> None:
-    """Take back what hold has said."""
-    from passerelle.cli.store_forget import OwnerName, run_release
-
-    name = OwnerName(owner, tenant)
-    _run_store_verb(
-        _name_sources(config, redis_url=redis_url, data_dir=data_dir),
-        lambda settings: run_release(settings, name),
-    )
-
-
-def _run_store_verb(
-    sources: Sources, run_verb: Callable[[Settings], Coroutine[None, None, list[str]]]
-) -> None:
-    """Prints what a verb says of the store of the settings."""
-    from passerelle.gateway.server import run
-    from passerelle.runtime.observability.logs import configure_logs
-
-    settings = _load(sources)
-    configure_logs(settings.log_level, settings.log_format)
-    for line in run(run_verb(settings)):
-        print(line)
-
-
-@store_verbs.callback()
-def _group_store() -> None:
-    """The store: what is in it, and what must not be any more."""
-
-
-def _name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
-    from passerelle.gateway.settings.source import Sources
-
-    return Sources(os.environ, Path.cwd(), config, flags)
-
-
-def _load(sources: Sources) -> Settings:
-    from passerelle.gateway.settings.source import load_settings
-
-    settings, notices = load_settings(sources)
-    for notice in notices:
-        print(f"passerelle: notice: {notice}", file=sys.stderr)
-    return settings
 
 
 def _introduce_owner(token: OwnerToken) -> None:

@@ -73,6 +73,11 @@ class Principal:
         return _derive_key(self.tenant, self.id)
 
     @property
+    def home_session(self) -> str:
+        """The session with facts about this principal that belong to no conversation."""
+        return derive_id("se", self.home, "home", self.tenant, self.id)
+
+    @property
     def has_inbox(self) -> bool:
         """Whether it may follow and list all that is asked in its name, which an agent's own credential never may."""
         return self.kind != "agent"

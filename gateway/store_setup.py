@@ -82,8 +82,10 @@ async def find_archive_obstacle(settings: Settings, store: Store) -> str | None:
 
 
 @asynccontextmanager
-async def reach_store(settings: Settings) -> AsyncGenerator[Store]:
+async def reach_store(settings: Settings, *, may_be_new: bool = False) -> AsyncGenerator[Store]:
     """The store of the settings for one command: that of a gateway that runs, or opened for the command.
+
+    ``may_be_new``: a data directory in which there is no store gets one.
 
     Raises:
         ConfigInvalid: there is no store in the data directory, or the server cannot be used.
@@ -91,7 +93,7 @@ async def reach_store(settings: Settings) -> AsyncGenerator[Store]:
         EngineFailed, StoreUnavailable: the store cannot be opened.
     """
     async with AsyncExitStack() as stack:
-        url = await _find_url(stack, settings)
+        url = await _find_url(stack, settings, may_be_new=may_be_new)
         opened = await Store.open(
             StoreSettings(
                 url,
@@ -104,13 +106,14 @@ async def reach_store(settings: Settings) -> AsyncGenerator[Store]:
         yield await stack.enter_async_context(opened)
 
 
-async def _find_url(stack: AsyncExitStack, settings: Settings) -> str:
+async def _find_url(stack: AsyncExitStack, settings: Settings, *, may_be_new: bool) -> str:
     if settings.redis_url is not None:
         return settings.redis_url.get_secret_value()
     data_dir = settings.data_dir
-    if not data_dir.is_dir() or read_stamp(data_dir) is None:
+    is_new = not data_dir.is_dir() or read_stamp(data_dir) is None
+    if is_new and not may_be_new:
         raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
-    running = find_running(data_dir)
+    running = None if is_new else find_running(data_dir)
     if running is not None and await is_in_use(data_dir, _GOING_S):
         return running
     wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)

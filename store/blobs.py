@@ -101,6 +101,23 @@ class DirectoryBlobs:
             reason = f"blob directory: {error.strerror or error}"
             raise StoreUnavailable(reason, "no") from error
 
+    async def measure(self, shard: Shard, sha256: str) -> int | None:
+        """The bytes of content; None when it is not here.
+
+        Raises:
+            StoreUnavailable: the directory cannot be read.
+        """
+        if not is_digest(sha256):
+            return None
+        try:
+            found = await asyncio.to_thread(self._path(shard, sha256).stat)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
+        return found.st_size
+
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
         """Removes content that nobody has put since ``before_ms``; whether it is not here any more.
 
@@ -221,6 +238,10 @@ class BlobStore(Copies, Protocol):
 
     async def replace(self, shard: Shard, name: str, content: bytes) -> None:
         """Puts other content in the place of what has this name, at once for all readers. Raises StoreUnavailable."""
+        ...
+
+    async def measure(self, shard: Shard, sha256: str) -> int | None:
+        """The bytes of content; None when it is not here. Raises StoreUnavailable."""
         ...
 
     async def list_digests(self, shard: Shard) -> list[str]:

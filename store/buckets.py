@@ -112,6 +112,21 @@ class BucketBlobs:
         except (BaseError, OSError, ValueError) as error:
             raise _away(error) from error
 
+    async def measure(self, shard: Shard, sha256: str) -> int | None:
+        """The bytes of content; None when it is not here.
+
+        Raises:
+            StoreUnavailable: the bucket does not answer.
+        """
+        if not is_digest(sha256):
+            return None
+        try:
+            return (await head_async(self._bucket, self._name(shard, sha256)))["size"]
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError, ValueError) as error:
+            raise _away(error) from error
+
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
         """Removes content that nobody has put since ``before_ms``, by the clock of the bucket.
 

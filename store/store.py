@@ -42,6 +42,9 @@ from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
 from passerelle.store.clock import StoreClock
 from passerelle.store.connection import pack
 from passerelle.store.due import RedisDueRows, RedisShardPoll
+from passerelle.store.exports.exporter import Exporter
+from passerelle.store.exports.importer import Importer
+from passerelle.store.exports.session_source import SessionSource
 from passerelle.store.failures import retry
 from passerelle.store.fullness import StoreMemory
 from passerelle.store.inboxes import RedisInboxes
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
 
     from passerelle.store.archive.owner_keys import KeySealer
     from passerelle.store.blobs import BlobStore
+    from passerelle.store.exports.form import PartKind
     from passerelle.store.info import StoreDurability
     from passerelle.store.nodes import Node
 
@@ -138,6 +142,10 @@ class Store:
             SegmentErasure(nodes, segments),
             rewrite,
         )
+        source = SessionSource(nodes, self.archive, finder, self.tombstones)
+        content: dict[PartKind, BlobStore] = {"content": blobs, "copies": copies}
+        self.exporter = Exporter(source, self.tombstones, content)
+        self.importer = Importer(nodes, source, self.owner_keys, self.tombstones, content)
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)

@@ -102,7 +102,7 @@ _KEY_TTL_MS: Final = 60_000
 
 def name_home(principal: Principal) -> str:
     """The id of the home session."""
-    return derive_id("se", principal.home, "home", principal.tenant, principal.id)
+    return principal.home_session
 
 
 def open_home(decision: Decision, ref: EntityRef, principal: Principal) -> None:

@@ -36,7 +36,7 @@ async def restore_session(nodes: Nodes, archive: Archive, shard: Shard, name: st
         if (row := await archive.find_forgotten(shard, name)) is not None:
             await drop_rows(nodes, shard, [name], row)
         return False
-    await _put_back(nodes, *located)
+    await put_session(nodes, *located)
     return True
 
 
@@ -50,7 +50,14 @@ async def drop_rows(nodes: Nodes, shard: Shard, names: Iterable[str], row: bytes
     return await nodes.run(_FORGET_ROWS, shard, arguments.keys, control, arguments.values)
 
 
-async def _put_back(nodes: Nodes, frame: SessionFrame, row: bytes) -> None:
+async def put_session(nodes: Nodes, frame: SessionFrame, row: bytes | None) -> bool:
+    """Has a session stand in the engine as its frame says, in place of its rows in the archive; whether it does now.
+
+    ``row``: what each of the rows says; None of a session that comes from elsewhere, of which nothing may be there.
+
+    Raises:
+        StoreUnavailable: the engine does not take it.
+    """
     session, shard = frame.session, shard_of(frame.session)
     stream = StreamRef(StreamKind.SESSION, session)
     arguments = Arguments(
@@ -61,7 +68,7 @@ async def _put_back(nodes: Nodes, frame: SessionFrame, row: bytes) -> None:
             keys.stream_targets(stream),
         )
     )
-    at = arguments.value(row)
+    at: ControlValue = False if row is None else arguments.value(row)
     places = [place_row(shard, ref.id) for ref in frame.hashes]
     rows: list[ControlValue] = [[arguments.key(key), name] for key, name in places]
     entities: list[ControlValue] = [
@@ -79,4 +86,4 @@ async def _put_back(nodes: Nodes, frame: SessionFrame, row: bytes) -> None:
         "receivers": arguments.extend(receivers) if receivers else False,
         "entries": [[name.decode(), *arguments.extend(members)] for name, members in frame.entries],
     }
-    await nodes.run(_RESTORE, shard, arguments.keys, control, arguments.values)
+    return bool(await nodes.run(_RESTORE, shard, arguments.keys, control, arguments.values))

@@ -1,16 +1,18 @@
 #!lua
--- restore_session: a session comes back from the archive, as it was, so that it can go on.
+-- restore_session: a session comes back from the archive, as it was, so that it can go on; or it comes from another
+-- store.
 --
 -- KEYS  1 head (of the session)   2 stream   3 task_set   4 targets   5.. entities, and buckets of rows, by index
 -- ARGV  1 control, JSON:
---         row          index into ARGV of what each row says: where it stands in the archive
+--         row          index into ARGV of what each row says: where it stands in the archive; false of a session of
+--                      another store, of which there is neither a row nor an entity here
 --         rows         list of [key, field]
 --         entities     list of [key, index of the first of its names and values, index of the last]
 --         tasks        [index of the first of its ids and times, index of the last], or false
 --         receivers    the same of webhook receivers
 --         entries      list of [id, index of its first member, index of the last]
 --       2.. byte strings
--- RETURNS  1 | 0; 0: it is back already, or it stands elsewhere in the archive by now
+-- RETURNS  1 | 0; 0: it is here already, or it stands elsewhere in the archive by now
 -- NEVER  writes over a session that is there, or leaves a row that says it is not.
 
 local MOST_WORDS = 4000
@@ -25,9 +27,17 @@ end
 if redis.call('HGET', head, 'seq') then
   return 0
 end
+local stands_at = control.row and ARGV[control.row]
 for _, row in ipairs(control.rows) do
-  if redis.call('HGET', KEYS[row[1]], row[2]) ~= ARGV[control.row] then
+  if redis.call('HGET', KEYS[row[1]], row[2]) ~= stands_at then
     return 0
+  end
+end
+if not stands_at then
+  for _, entity in ipairs(control.entities) do
+    if redis.call('EXISTS', KEYS[entity[1]]) == 1 then
+      return 0
+    end
   end
 end
 
@@ -43,7 +53,9 @@ end
 for _, entry in ipairs(control.entries) do
   redis.call('XADD', stream, entry[1], unpack(ARGV, entry[2], entry[3]))
 end
-for _, row in ipairs(control.rows) do
-  redis.call('HDEL', KEYS[row[1]], row[2])
+if stands_at then
+  for _, row in ipairs(control.rows) do
+    redis.call('HDEL', KEYS[row[1]], row[2])
+  end
 end
 return 1

@@ -1,0 +1,46 @@
+"""Flags by which a command finds its settings, and the settings that they lead to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.source import Sources
+
+ConfigFlag = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="YAML file; else passerelle.yaml here, if it is there."),
+]
+DataDirFlag = Annotated[
+    Path | None, typer.Option(help="Folder of the embedded engine and of the owner token.")
+]
+RedisUrlFlag = Annotated[
+    str | None, typer.Option(help="A server or cluster in place of the embedded engine.")
+]
+
+
+def name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
+    """Where settings come from: the environment, the file, and flags."""
+    from passerelle.gateway.settings.source import Sources
+
+    return Sources(os.environ, Path.cwd(), config, flags)
+
+
+def load(sources: Sources) -> Settings:
+    """The settings; what is to be noticed about them stands on standard error.
+
+    Raises:
+        ConfigInvalid: they do not hold.
+    """
+    from passerelle.gateway.settings.source import load_settings
+
+    settings, notices = load_settings(sources)
+    for notice in notices:
+        print(f"passerelle: notice: {notice}", file=sys.stderr)
+    return settings

@@ -1,0 +1,163 @@
+"""``passerelle store export``: what is over, in the engine and in the archive alike, in one file to take away."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.cli.store_forget import OwnerName
+from passerelle.cli.verify import read_since
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.machine import read_loaded
+from passerelle.core.task.record import TaskRecord
+from passerelle.gateway.store_setup import reach_store
+from passerelle.runtime.common.clock import SystemClock
+from passerelle.runtime.common.version import VERSION
+from passerelle.store.exports.form import ExportHead, ExportScope
+from passerelle.store.exports.member_file import MemberWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.store.exports.form import ExportSummary
+    from passerelle.store.store import Store
+
+_PART: Final = ".part"
+"""Behind the name of a file that is being written."""
+_NOT_SEALED: Final = (
+    "not encrypted, so that any gateway can import it: whoever has the file can read it, and no "
+    "forgetting reaches it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """What is exported. ``task`` is an id that callers see, and takes the whole session that the task is of."""
+
+    scope: ExportScope
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFlags:
+    """What the command line says of the scope; times are as ``passerelle verify --since`` takes them."""
+
+    everything: bool = False
+    owner: str | None = None
+    tenant: str = "default"
+    session: str | None = None
+    task: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def read(self) -> ExportRequest:
+        """What is asked for.
+
+        Raises:
+            InvalidInput: nothing, or what does not go together.
+        """
+        single = [one for one in (self.session, self.task) if one is not None]
+        is_limited = any(one is not None for one in (self.owner, self.since, self.until))
+        if self.everything + bool(single) + is_limited > 1 or len(single) > 1:
+            raise InvalidInput("scope", "--all, --session and --task go with nothing else")
+        if not (self.everything or single or is_limited):
+            reason = "give --all, --owner, --session, --task, --since or --until"
+            raise InvalidInput("scope", reason)
+        now_ms = SystemClock().now_ms()
+        scope = ExportScope(
+            None if self.owner is None else OwnerName(self.owner, self.tenant).key,
+            self.session,
+            None if self.since is None else read_since(self.since, now_ms),
+            None if self.until is None else read_since(self.until, now_ms, "until"),
+        )
+        return ExportRequest(scope, self.task)
+
+
+async def run_export(settings: Settings, request: ExportRequest, file: Path) -> list[str]:
+    """Writes the export, also beside a gateway; what was done, for people.
+
+    ``file`` appears once it is whole. Whoever is killed leaves ``<file>.part``, which no import takes.
+
+    Raises:
+        InvalidInput: ``file`` is there or cannot be written; ``session`` or ``task`` is no id, or has not ended.
+        NotFound: there is no such session or task.
+        EngineFailed, StoreUnavailable: the store cannot be opened or read.
+    """
+    _refuse_present(file)
+    async with reach_store(settings) as store:
+        scope = await _find_scope(store, request)
+        head = ExportHead(store.runtime_id, VERSION, store.clock.now_ms(), scope)
+        with _write_whole(file) as members:
+            summary = await store.exporter.export(head, members)
+            if scope.session is not None and not summary.sessions:
+                raise _refuse(scope.session, summary)
+    return [*_describe(file, summary)]
+
+
+async def _find_scope(store: Store, request: ExportRequest) -> ExportScope:
+    scope = request.scope
+    if request.task is not None:
+        return ExportScope(session=await _find_session(store, request.task))
+    if scope.session is not None and read_shard(scope.session) is None:
+        raise InvalidInput("session", f"{scope.session!r} is no id of a session")
+    return scope
+
+
+async def _find_session(store: Store, task: str) -> str:
+    parsed = parse_facade(task)
+    if parsed is None:
+        raise InvalidInput("task", f"{task!r} is no id of a task")
+    [loaded] = await store.log.load([EntityRef(EntityKind.TASK, parsed[0])])
+    record = read_loaded(loaded)
+    if not isinstance(record, TaskRecord):
+        raise NotFound("task", task)
+    return record.session_id
+
+
+def _refuse_present(file: Path) -> None:
+    if file.exists():
+        raise InvalidInput("file", f"{file} is there already")
+
+
+def _refuse(session: str, summary: ExportSummary) -> InvalidInput | NotFound:
+    """Why an export of one session has none."""
+    reason = summary.left_out.get(session)
+    return NotFound("session", session) if reason is None else InvalidInput("session", reason)
+
+
+@contextmanager
+def _write_whole(file: Path) -> Generator[MemberWriter]:
+    """What writes a file that appears under its name once it is whole and synced."""
+    fresh = file.with_name(file.name + _PART)
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with (
+                os.fdopen(descriptor, "wb") as written,
+                tempfile.TemporaryFile(dir=fresh.parent) as lines,
+            ):
+                yield MemberWriter(written, lines)
+                written.flush()
+                os.fsync(descriptor)
+            fresh.rename(file)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except OSError as error:
+        raise InvalidInput("file", f"{file}: {error.strerror or error}") from None
+
+
+def _describe(file: Path, summary: ExportSummary) -> Iterator[str]:
+    yield (
+        f"exported: {summary.sessions:,} sessions, {summary.archived:,} of them from the archive, "
+        f"{summary.content:,} contents, {summary.holds:,} legal holds; {file.stat().st_size:,} bytes in {file}"
+    )
+    for session, reason in sorted(summary.left_out.items()):
+        yield f"left out: {session}: {reason}"
+    yield _NOT_SEALED

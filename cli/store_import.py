@@ -1,0 +1,160 @@
+"""``passerelle store import``: sessions of an export stand in this store as they stood in theirs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import Shard, shard_of
+from passerelle.delegation.verification.repair import repair_session
+from passerelle.gateway.store_setup import find_archive_obstacle, reach_store
+from passerelle.store.archive.archiver import MOST_AT_ONCE, join_parts, split_into_segments
+from passerelle.store.archive.ended_sessions import EndedSession
+from passerelle.store.exports.checked_export import (
+    check_export,
+    list_parts,
+    read_session,
+    read_whole,
+)
+from passerelle.store.exports.form import read_hold
+from passerelle.store.exports.member_file import MemberFile
+from passerelle.store.exports.session_source import read_field, read_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.store.archive.frame import SessionFrame
+    from passerelle.store.exports.form import ExportPart
+    from passerelle.store.exports.importer import ImportOutcome
+    from passerelle.store.exports.member_file import ExportMember
+    from passerelle.store.store import Store
+
+_WHY: Final[dict[ImportOutcome, str]] = {
+    "differs": "is here with other bytes",
+    "forgotten": "is of an owner who was forgotten here",
+}
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What was done with each session and hold."""
+
+    counts: dict[ImportOutcome, int] = field(default_factory=lambda: defaultdict(int))
+    content: int = 0
+    archived: int = 0
+    left_alone: list[str] = field(default_factory=list[str])
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield (
+            f"imported: {self.counts['imported']:,} sessions, {self.archived:,} of them straight into the archive, and "
+            f"{self.content:,} contents; {self.counts['there']:,} sessions were here already"
+        )
+        yield from self.left_alone
+
+
+async def run_import(settings: Settings, file: Path) -> ImportReport:
+    """Imports a file, also beside a gateway and a second time.
+
+    All of the file is checked before anything of it is written.
+
+    Raises:
+        InvalidInput: the file is missing, cut, damaged, or written by a newer version; the member is named.
+        EngineFailed, StoreUnavailable: the store cannot be opened or written; the next import goes on.
+    """
+    with ExitStack() as stack:
+        try:
+            members = MemberFile(stack.enter_context(file.open("rb")))
+            check_export(members)
+        except OSError as error:
+            raise InvalidInput("file", f"{file}: {error.strerror or error}") from None
+        async with reach_store(settings, may_be_new=True) as store:
+            return await _Import(store, settings, members).run()
+
+
+@dataclass(slots=True)
+class _Import:
+    """One file on its way into a store."""
+
+    store: Store
+    settings: Settings
+    members: MemberFile
+    report: ImportReport = field(default_factory=ImportReport)
+    _owners: set[str] = field(default_factory=set[str])
+    _leaving: dict[Shard, list[EndedSession]] = field(default_factory=lambda: defaultdict(list))
+
+    async def run(self) -> ImportReport:
+        began_ms = self.store.clock.now_ms()
+        may_archive = (
+            self.settings.retention.memory is not None
+            and await find_archive_obstacle(self.settings, self.store) is None
+        )
+        for part, member in list_parts(self.members):
+            await self._put(part, member)
+            if may_archive and sum(map(len, self._leaving.values())) >= MOST_AT_ONCE:
+                await self._archive()
+        if may_archive:
+            await self._archive()
+        # Whoever is forgotten meanwhile would keep what was put behind the last look at what there is.
+        shards = {shard_of(owner) for owner in self._owners}
+        await self.store.forgetting.resume(shards, began_ms)
+        return self.report
+
+    async def _put(self, part: ExportPart, member: ExportMember) -> None:
+        match part.kind:
+            case "holds":
+                hold = read_hold(member.name, read_whole(self.members, member))
+                if not await self.store.importer.put_hold(part.id, hold):
+                    self.report.left_alone.append(f"not held: {part.id} is being forgotten")
+            case "content" | "copies":
+                await self.store.importer.put_content(part, self.members.read_pieces(member))
+                self.report.content += 1
+            case "sessions":
+                await self._put_session(read_session(self.members, part, member))
+            case _:
+                assert_never(part.kind)
+
+    async def _put_session(self, frame: SessionFrame) -> None:
+        owner = frame.find_owner() or ""
+        outcome = await self.store.importer.put_session(frame)
+        self.report.counts[outcome] += 1
+        match outcome:
+            case "imported":
+                # Lists and inboxes stand in other shards, and are written from the facts as after a loss.
+                await repair_session(self.store, frame.session, has_lost=True)
+                size = int(read_field(frame, "bytes") or 0)
+                one = EndedSession(frame.session, read_time(frame), size)
+                self._leaving[shard_of(frame.session)].append(one)
+                self._owners.add(owner)
+            case "there":
+                # One who imported it and was killed may not have come to its lists.
+                await repair_session(self.store, frame.session)
+                self._owners.add(owner)
+            case "differs" | "forgotten":
+                self.report.left_alone.append(
+                    f"left alone: {frame.session} of {owner} {_WHY[outcome]}"
+                )
+            case _:
+                assert_never(outcome)
+
+    async def _archive(self) -> None:
+        """What is older than the sessions that stay in memory here leaves it at once: it may be more than fits."""
+        keep = self.settings.retention.memory
+        leaving, self._leaving = self._leaving, defaultdict(list)
+        if keep is None:
+            return
+        before_ms = self.store.clock.now_ms() - keep.ms
+        parts = [
+            (shard, part)
+            for shard, sessions in leaving.items()
+            for part in split_into_segments([one for one in sessions if one.at_ms < before_ms])
+        ]
+        for together in join_parts(parts):
+            left = await self.store.archiver.archive_together(together, before_ms)
+            self.report.archived += len(left.sessions)

@@ -1,0 +1,208 @@
+"""``passerelle store``: flags of the verbs that open the store themselves, beside a gateway that runs or without one.
+
+What a verb does is in the module of its name; it is imported inside the verb, so that ``--help`` stays fast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from passerelle.cli.settings_flags import (
+    ConfigFlag,
+    DataDirFlag,
+    RedisUrlFlag,
+    load,
+    name_sources,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.source import Sources
+
+store_verbs: Final = typer.Typer(
+    name="store",
+    help="The store: what is in it, what is taken away or brought, and what must not be any more.",
+    epilog="Example: passerelle store stats",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+OwnerFlag = Annotated[str, typer.Option(help="Name of a client or person, or an owner key (pr_…).")]
+TenantFlag = Annotated[str, typer.Option(help="Tenant of the owner.")]
+
+
+@store_verbs.command(epilog="Example: passerelle store stats --config passerelle.yaml")
+def stats(
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, sizes in bytes.")] = False,
+) -> None:
+    """Measure what the store has in it, also beside a gateway that runs."""
+    import json
+
+    from passerelle.cli.store_stats import run_stats
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    found = run(run_stats(settings))
+    for line in (json.dumps(found.to_json(), indent=2),) if as_json else found.lines:
+        print(line)
+
+
+@store_verbs.command(epilog="Example: passerelle store forget --owner orchestrator --dry-run")
+def forget(  # noqa: PLR0917  each is a flag, and none a position
+    owner: Annotated[
+        str | None,
+        typer.Option(help="All of a client or person: its name, or an owner key (pr_…)."),
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="One session: its id.")] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(help="Sessions that ended before: 2026-01-31T12:00:00Z, or 400d ago."),
+    ] = None,
+    outcome: Annotated[
+        list[str] | None,
+        typer.Option(help="With --before: only where each task is completed, failed, cancelled …"),
+    ] = None,
+    tenant: TenantFlag = "default",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would go, and change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Delete what an owner has, a session, or what is old, for good: in memory and in the archive."""
+    from passerelle.cli.store_forget import choose_verb
+
+    def confirm(lines: Sequence[str]) -> bool:
+        if yes:
+            return True
+        print("\n".join(lines))
+        return typer.confirm("Forget all of it, for good?")
+
+    verb = choose_verb(owner, tenant, session, before, tuple(outcome or ()))
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: verb(settings, dry_run=dry_run, confirm=confirm),
+    )
+
+
+@store_verbs.command(
+    epilog="Example: passerelle store hold --owner orchestrator --reason 'case 12'"
+)
+def hold(
+    owner: OwnerFlag,
+    reason: Annotated[str, typer.Option(help="Why: it is said to whoever wants to forget.")],
+    tenant: TenantFlag = "default",
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Have nothing of an owner be forgotten until it is released."""
+    from passerelle.cli.store_forget import OwnerName, run_hold
+
+    name = OwnerName(owner, tenant)
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: run_hold(settings, name, reason),
+    )
+
+
+@store_verbs.command(epilog="Example: passerelle store release --owner orchestrator")
+def release(
+    owner: OwnerFlag,
+    tenant: TenantFlag = "default",
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Take back what hold has said."""
+    from passerelle.cli.store_forget import OwnerName, run_release
+
+    name = OwnerName(owner, tenant)
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: run_release(settings, name),
+    )
+
+
+@store_verbs.command(
+    name="export", epilog="Example: passerelle store export away.psx --owner orchestrator"
+)
+def export_sessions(
+    file: Annotated[Path, typer.Argument(help="What is written; nothing is there yet.")],
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that has ended.")] = False,
+    owner: Annotated[
+        str | None, typer.Option(help="Only of a client or person, or of an owner key (pr_…).")
+    ] = None,
+    tenant: TenantFlag = "default",
+    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only the session of this task.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only with an event since: 2026-01-31T12:00:00Z, or 24h ago."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only with no event from then on.")] = None,
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Write sessions that have ended to one file, which any gateway can import."""
+    from passerelle.cli.store_export import ExportFlags, run_export
+
+    request = ExportFlags(everything, owner, tenant, session, task, since, until).read()
+    _run_store_verb(
+        name_sources(config, redis_url=redis_url, data_dir=data_dir),
+        lambda settings: run_export(settings, request, file),
+    )
+
+
+@store_verbs.command(
+    name="import", epilog="Example: passerelle store import away.psx --config passerelle.yaml"
+)
+def import_sessions(
+    file: Annotated[Path, typer.Argument(help="What store export has written.")],
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Put the sessions of an export into the store, with the same ids and bytes."""
+    from passerelle.cli.exit_status import ExitStatus
+    from passerelle.cli.store_import import run_import
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    report = run(run_import(settings, file))
+    print("\n".join(report.lines))
+    raise typer.Exit(ExitStatus.CALLER if report.left_alone else ExitStatus.DONE)
+
+
+def _run_store_verb(
+    sources: Sources, run_verb: Callable[[Settings], Coroutine[None, None, list[str]]]
+) -> None:
+    """Prints what a verb says of the store of the settings."""
+    from passerelle.gateway.server import run
+    from passerelle.runtime.observability.logs import configure_logs
+
+    settings = load(sources)
+    configure_logs(settings.log_level, settings.log_format)
+    for line in run(run_verb(settings)):
+        print(line)
+
+
+@store_verbs.callback()
+def _group_store() -> None:
+    """The store: what is in it, what is taken away or brought, and what must not be any more."""

@@ -1,0 +1,186 @@
+"""A file of members in the form of a tar archive, and behind them a manifest with the SHA-256 of each.
+
+The manifest reads as ``sha256sum --check`` takes it, so what every tool unpacks, every tool can check. Each byte
+counts: a header is what ``pack_header`` makes of name and size, what fills up a block is zero, and the file ends
+behind two blocks of zeros. So a file that was cut or changed anywhere is found, and the member is named. Nothing holds
+more than a piece of a member.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
+
+from passerelle.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+MANIFEST: Final = "manifest.sha256"
+FILE: Final = "file"
+"""What errors name that concern no single member."""
+PIECE_BYTES: Final = 1024 * 1024
+_BLOCK: Final = tarfile.BLOCKSIZE
+_END: Final = bytes(2 * _BLOCK)
+_MODE: Final = 0o600
+_LONGEST_LINE: Final = 512
+
+
+class ExportMember(NamedTuple):
+    """Where in the file the content of a member stands."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def pack_header(name: str, size: int) -> bytes:
+    """The block before a member, which has its name and size and else is the same for all."""
+    header = tarfile.TarInfo(name)
+    header.size, header.mode = size, _MODE
+    return header.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWriter:
+    """Writes members. ``lines`` keeps the manifest until ``finish``: a file of its own, since it may get long."""
+
+    file: IO[bytes]
+    lines: IO[bytes]
+
+    def add(self, name: str, content: bytes) -> None:
+        """Writes a member whose content is at hand. Raises OSError."""
+        with self.open(name, len(content)) as write:
+            write(content)
+
+    @contextmanager
+    def open(
+        self, name: str, size: int, sha256: str | None = None
+    ) -> Generator[Callable[[bytes], None]]:
+        """What takes the pieces of a member.
+
+        Raises:
+            OSError: the file cannot be written.
+            ValueError: the pieces are not ``size`` bytes together, or have not the hash that is known of them.
+        """
+        digest, left = hashlib.sha256(), size
+
+        def write(piece: bytes) -> None:
+            nonlocal left
+            self.file.write(piece)
+            digest.update(piece)
+            left -= len(piece)
+
+        self.file.write(pack_header(name, size))
+        yield write
+        if left:
+            message = f"{name} has {size - left} bytes and not {size}"
+            raise ValueError(message)
+        if sha256 not in {None, digest.hexdigest()}:
+            message = f"{name} has another hash"
+            raise ValueError(message)
+        self.file.write(bytes(-size % _BLOCK))
+        self.lines.write(_pack_line(digest.hexdigest(), name))
+
+    def finish(self) -> None:
+        """Writes the manifest, which makes the file whole. Raises OSError."""
+        size = self.lines.tell()
+        self.lines.seek(0)
+        self.file.write(pack_header(MANIFEST, size))
+        while piece := self.lines.read(PIECE_BYTES):
+            self.file.write(piece)
+        self.file.write(bytes(-size % _BLOCK) + _END)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFile:
+    """Reads such a file, which can be sought in. All raise InvalidInput, which names the member, and OSError."""
+
+    file: IO[bytes]
+
+    def list_members(self) -> Iterator[ExportMember]:
+        """The members in their order, the manifest last; the file may be read otherwise meanwhile."""
+        at, name = 0, ""
+        while name != MANIFEST:
+            self.file.seek(at)
+            member = _read_header(self.file.read(_BLOCK), at, name)
+            at, name = member.offset + member.size, member.name
+            fill = -member.size % _BLOCK
+            self.file.seek(at)
+            if self.file.read(fill) != bytes(fill):
+                raise InvalidInput(
+                    name, "ends before its end, or is followed by what is none of it"
+                )
+            at += fill
+            yield member
+        self.file.seek(at)
+        if self.file.read(len(_END) + 1) != _END:
+            raise InvalidInput(FILE, "does not end behind its manifest")
+
+    def read(self, member: ExportMember) -> bytes:
+        """The content of a member that fits into memory."""
+        return b"".join(self.read_pieces(member))
+
+    def read_pieces(self, member: ExportMember) -> Iterator[bytes]:
+        """The content of a member; the file may be read otherwise between two pieces."""
+        at, end = member.offset, member.offset + member.size
+        while at < end:
+            self.file.seek(at)
+            piece = self.file.read(min(PIECE_BYTES, end - at))
+            if not piece:
+                raise InvalidInput(member.name, "ends before its end")
+            at += len(piece)
+            yield piece
+
+    def check(self) -> Iterator[tuple[ExportMember, str]]:
+        """Each member but the manifest with its SHA-256, once it was found to be what the manifest says."""
+        # Headers alone: a file that was cut is found before anything of it is read.
+        [last] = deque(self.list_members(), maxlen=1)
+        lines = self._read_lines(last)
+        for member in self.list_members():
+            if member.name == MANIFEST:
+                break
+            line = next(lines, b"")
+            digest = digest_pieces(self.read_pieces(member))
+            if line != _pack_line(digest, member.name):
+                raise InvalidInput(member.name, "is not what the manifest says: it was changed")
+            yield member, digest
+        if next(lines, b""):
+            raise InvalidInput(MANIFEST, "names a member that is not there")
+
+    def _read_lines(self, manifest: ExportMember) -> Iterator[bytes]:
+        at, end = manifest.offset, manifest.offset + manifest.size
+        while at < end:
+            self.file.seek(at)
+            line = self.file.readline(min(_LONGEST_LINE, end - at))
+            at += len(line)
+            yield line
+
+
+def digest_pieces(pieces: Iterable[bytes]) -> str:
+    """The SHA-256 of pieces together, in hex."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pack_line(digest: str, name: str) -> bytes:
+    return f"{digest}  {name}\n".encode("ascii")
+
+
+def _read_header(block: bytes, at: int, before: str) -> ExportMember:
+    place = f"behind {before}" if before else "at its beginning"
+    if len(block) < _BLOCK or block in _END:
+        raise InvalidInput(FILE, f"is no whole export: it was cut {place}")
+    try:
+        header = tarfile.TarInfo.frombuf(block, "ascii", "strict")
+        if pack_header(header.name, header.size) == block:
+            return ExportMember(header.name, at + _BLOCK, header.size)
+    except (tarfile.HeaderError, ValueError):
+        pass
+    raise InvalidInput(FILE, f"is no export, or was changed {place}")

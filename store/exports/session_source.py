@@ -1,0 +1,180 @@
+"""Sessions as they are stored, wherever they stand: each whole, as at one moment, while others write.
+
+What is forgotten is not read, from the moment on at which its tombstone stands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
+from passerelle.core.machine import read_snapshot
+from passerelle.core.principal import Principal
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.wire.times import parse_ms
+from passerelle.store import keys
+from passerelle.store.archive.frame import MOST_PLAIN_BYTES, SessionFrame
+from passerelle.store.connection import pack
+from passerelle.store.key_scan import scan_keys
+from passerelle.store.replies import as_hash, as_int, as_scores, as_sparse_list
+
+if TYPE_CHECKING:
+    from passerelle.store.archive.owner_survey import SessionFinder
+    from passerelle.store.archive.reader import Archive
+    from passerelle.store.archive.tombstones import Tombstones
+    from passerelle.store.nodes import Nodes
+
+_LOOKS: Final = 8
+"""How often a session that is being written to is read again."""
+
+LeftOut: TypeAlias = Literal[
+    "something is open in it",
+    "it is the home session of a caller",
+    "it is too long for one frame",
+    "it is being written to",
+]
+"""Why a session is in no export: it has not ended, has what its caller may do, or cannot be read whole."""
+
+
+class FoundSession(NamedTuple):
+    """A session, and whether it stood in the archive."""
+
+    frame: SessionFrame
+    is_archived: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSource:
+    """Reads sessions of one runtime. All raise StoreUnavailable: something does not answer, or is damaged."""
+
+    nodes: Nodes
+    archive: Archive
+    finder: SessionFinder
+    tombstones: Tombstones
+
+    async def list_live(self) -> dict[Shard, set[str]]:
+        """Sessions in the engine, by shard; one that leaves meanwhile is found in the archive by whoever reads it."""
+        found = defaultdict[Shard, set[str]](set)
+        for node in self.nodes.all:
+            async for names in scan_keys(node, keys.EVERY_SESSION):
+                for name in names:
+                    shard = ALL_SHARDS[int(name[1:3], 16)]
+                    found[shard].add(name.decode().rpartition(":")[2])
+        return found
+
+    async def list_archived(self, shard: Shard) -> set[str]:
+        """Sessions of a shard in the archive."""
+        return set(await self.archive.list_sessions([shard]))
+
+    async def read(self, session: str) -> FoundSession | LeftOut | None:
+        """A session that has ended; why it is left out; None where there is none, or it is forgotten."""
+        shard = shard_of(session)
+        for _ in range(_LOOKS):
+            found = await self._read_live(shard, session)
+            if found == "it is being written to":
+                continue
+            if found is None and (frame := await self.archive.find(shard, session)) is not None:
+                found = FoundSession(frame, is_archived=True)
+            if isinstance(found, FoundSession) and is_home(found.frame):
+                return "it is the home session of a caller"
+            if found is not None:
+                return found
+            if not await self._is_live(shard, session):
+                return None
+        return "it is being written to"
+
+    async def find(self, session: str) -> SessionFrame | None:
+        """What stands under an id, ended or not; None where nothing does, or it is forgotten."""
+        shard = shard_of(session)
+        for _ in range(_LOOKS):
+            frame = await self.finder.read(shard, session)
+            frame = frame or await self.archive.find(shard, session)
+            if frame is not None or not await self._is_live(shard, session):
+                return frame
+        return None
+
+    async def read_head(self, session: str) -> SessionFrame | None:
+        """A session with its head at least; None where there is none."""
+        head = EntityRef(EntityKind.SESSION, session)
+        [flat] = await self.nodes.query_all(head.shard, pack("HGETALL", keys.entity(head)))
+        if flat:
+            return SessionFrame(session, {head: flat})
+        return await self.archive.find(head.shard, session)
+
+    async def _is_live(self, shard: Shard, session: str) -> bool:
+        head = keys.entity(EntityRef(EntityKind.SESSION, session))
+        [count] = await self.nodes.query_all(shard, pack("EXISTS", head))
+        return bool(as_int(count))
+
+    async def _read_live(self, shard: Shard, session: str) -> FoundSession | LeftOut | None:
+        """What is read twice in the same form, behind a look at what is open, is as it was at that look."""
+        head, still_open = await self.nodes.query_in_background(
+            shard,
+            pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, session)), "seq", "bytes"),
+            pack("ZCARD", keys.session_open(shard, session)),
+        )
+        sequence, size = as_sparse_list(head)
+        if sequence is None:
+            return None
+        if as_int(still_open):
+            return "something is open in it"
+        if as_int(size) > MOST_PLAIN_BYTES:
+            return "it is too long for one frame"
+        frame = await self.finder.read(shard, session)
+        again = await self.finder.read(shard, session)
+        if frame is None or frame != again or read_field(frame, "seq") != sequence:
+            return "it is being written to"
+        return None if await self._is_forgotten(frame) else FoundSession(frame, is_archived=False)
+
+    async def _is_forgotten(self, frame: SessionFrame) -> bool:
+        """Whether it is being forgotten at this moment."""
+        owner = frame.find_owner()
+        if owner is None:
+            return False
+        begun = await self.tombstones.list_in_engine(shard_of(owner))
+        at_ms = read_time(frame)
+        return any(one.owner == owner and at_ms <= one.at_ms for one in begun)
+
+
+def read_field(frame: SessionFrame, name: str) -> bytes | None:
+    """A field of the head of a session."""
+    return as_hash(frame.hashes[EntityRef(EntityKind.SESSION, frame.session)]).get(name)
+
+
+def read_time(frame: SessionFrame) -> int:
+    """The time of the last event of a session, in ms; 0 where its head does not say it."""
+    stored = read_field(frame, "at")
+    return parse_ms(stored.decode()) if stored else 0
+
+
+def is_home(frame: SessionFrame) -> bool:
+    """Whether a session has what belongs to a caller and to no conversation: devices, grants, rules."""
+    try:
+        record = read_snapshot(EntityKind.SESSION, read_field(frame, "s") or b"")
+    except InvalidInput:
+        return False
+    return (
+        isinstance(record, SessionRecord)
+        and Principal(record.principal, record.tenant).home_session == frame.session
+    )
+
+
+def is_same(one: SessionFrame, other: SessionFrame) -> bool:
+    """Whether two sessions have the same bytes: an engine gives the fields of a hash in any order."""
+    return (
+        one.session == other.session
+        and _list_entries(one) == _list_entries(other)
+        and sorted(as_scores(one.tasks)) == sorted(as_scores(other.tasks))
+        and as_hash(one.targets) == as_hash(other.targets)
+        and {ref: as_hash(flat) for ref, flat in one.hashes.items() if flat}
+        == {ref: as_hash(flat) for ref, flat in other.hashes.items() if flat}
+    )
+
+
+def _list_entries(frame: SessionFrame) -> list[list[bytes]]:
+    """An engine gives an entry as a list, and a frame as a tuple."""
+    return [[name, *members] for name, members in frame.entries]
