@@ -298,6 +298,15 @@ class ListAgents:
 
 
 @dataclass(frozen=True, slots=True)
+class GetArchived:
+    """What a ref of the archive names, with at most ``limit`` of its facts behind the sequence ``after`` (TEV-17)."""
+
+    ref: str
+    after: int = 0
+    limit: int = 200
+
+
+@dataclass(frozen=True, slots=True)
 class ListDeliveries:
     """Webhooks whose deliveries fail, the longest failing ones first: the caller's, or an operator's all."""
 
@@ -318,6 +327,7 @@ Query: TypeAlias = (
     | GetPushConfig
     | ListPushConfigs
     | ListAgents
+    | GetArchived
     | ListDeliveries
     | ListRecords
     | ListSessions

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from passerelle.control.archived_sessions import ArchivedSessions
 from passerelle.control.handlers import Handlers, without_key
 from passerelle.core.approval.requests import (
     GetAudit,
@@ -21,6 +22,7 @@ from passerelle.core.commands import (
     CancelTask,
     DeletePushConfig,
     GetAction,
+    GetArchived,
     GetOutput,
     GetPushConfig,
     GetRecord,
@@ -195,6 +197,7 @@ class TaskHandlers:
         handlers.on_query(GetThread, self.models.read_thread)
         handlers.on_query(GetSession, self.models.read_session)
         handlers.on_query(GetSessionTasks, self.models.read_tasks)
+        handlers.on_query(GetArchived, ArchivedSessions(self.models).read)
         handlers.on_query(ListSessions, self.sessions.list_sessions)
 
 

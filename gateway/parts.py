@@ -282,7 +282,7 @@ def _make_task_handlers(
     ownership, contents, turns = services.ownership, services.contents, working.turns
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     return TaskHandlers(
-        reads=TaskReads(ownership, contents, telling.following),
+        reads=TaskReads(ownership, contents, telling.following, store.runtime_id),
         listing=Listing(writes, store.log, store.projections, contents),
         records=records,
         models=models,

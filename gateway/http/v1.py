@@ -124,6 +124,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("GET", "/v1/sessions/{sessionId}", CALLS["get_session"]),
     RouteOperation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
     RouteOperation("GET", "/v1/sessions/{sessionId}/channels", CALLS["get_channels"]),
+    RouteOperation("GET", "/v1/archive/{ref}", CALLS["get_archived"]),
     RouteOperation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
     RouteOperation("GET", "/v1/threads/{threadId}/permissions", CALLS["get_permissions"]),
     RouteOperation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
