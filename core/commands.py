@@ -306,6 +306,11 @@ class GetArchived:
     limit: int = 200
 
 
+@record
+class GetCapabilities:
+    """What this gateway covers of the scope of its specification (ID-17)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListDeliveries:
     """Webhooks whose deliveries fail, the longest failing ones first: the caller's, or an operator's all."""
@@ -327,6 +332,7 @@ Query: TypeAlias = (
     | GetPushConfig
     | ListPushConfigs
     | ListAgents
+    | GetCapabilities
     | GetArchived
     | ListDeliveries
     | ListRecords

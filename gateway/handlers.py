@@ -23,6 +23,7 @@ from passerelle.core.commands import (
     DeletePushConfig,
     GetAction,
     GetArchived,
+    GetCapabilities,
     GetOutput,
     GetPushConfig,
     GetRecord,
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
     from passerelle.control.transfer import Giving
     from passerelle.core.commands import Result
     from passerelle.core.principal import Principal
+    from passerelle.core.read_models.capabilities import CapabilityPage
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.attention import Attending
     from passerelle.permission_bridge.answers.audit import Auditing, Explaining
@@ -262,6 +264,7 @@ class LinkHandlers:
     push_configs: PushConfigs
     dead_letters: DeadLetters
     catalogue: Catalogue
+    describe_capabilities: Callable[[], CapabilityPage]
 
     def register(self, handlers: Handlers) -> None:
         """Adds them."""
@@ -287,6 +290,7 @@ class LinkHandlers:
         handlers.on_query(ListPushConfigs, self.push_configs.list)
         handlers.on_query(ListDeliveries, self.dead_letters.list)
         handlers.on_query(ListAgents, self.catalogue.list)
+        handlers.on_query(GetCapabilities, self._describe)
 
     async def _change_webhook(
         self, principal: Principal, command: SetStreamWebhook | DeleteStreamWebhook
@@ -295,6 +299,9 @@ class LinkHandlers:
 
     async def _list_webhooks(self, principal: Principal, query: ListStreamWebhooks) -> JsonObject:
         return await self.webhooks.list_all(self.access, principal, query)
+
+    async def _describe(self, _principal: Principal, _query: GetCapabilities) -> JsonObject:
+        return to_wire(self.describe_capabilities())
 
     async def _set_push(
         self, principal: Principal, command: SetPushConfig, idem: str | None

@@ -380,6 +380,7 @@ def _make_link_handlers(
         push_configs=telling.push_configs,
         dead_letters=telling.dead_letters,
         catalogue=services.deps.catalogue,
+        describe_capabilities=services.deps.describe_capabilities,
     )
 
 

@@ -172,6 +172,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("DELETE", "/v1/mutes/{peer}", CALLS["unmute_peer"]),
     RouteOperation("GET", "/v1/agents", CALLS["list_agents"]),
     RouteOperation("GET", "/v1/tools", CALLS["get_tool_inventory"]),
+    RouteOperation("GET", "/v1/capabilities", CALLS["get_capabilities"]),
     RouteOperation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     RouteOperation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
 )
