@@ -69,6 +69,10 @@ class Catalogue:
         """Configured names, in the order of the configuration."""
         return self.agents.names if self.agents else ()
 
+    def peek(self, name: str) -> PeerCard | None:
+        """The card of a configured agent as it is known by now; nobody is asked."""
+        return self.agents.find(name).peek() if self.agents else None
+
     async def list(self, principal: Principal, query: ListAgents) -> JsonObject:
         """The agents of the caller, in the order of the configuration."""
         usable = [name for name in self.list_names() if principal.may_call(name)]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.commands import SubmitTurn, TurnAccepted
+    from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
@@ -49,6 +50,8 @@ class Messages:
     find_peer: Callable[[str], Peer]
     ids: Ids
     bounds: MessageBounds = field(default_factory=MessageBounds)
+    resolve_tools: Callable[[Principal], ToolCatalogResolved | None] = lambda _principal: None
+    """What is held back from a caller by rules."""
     check_room: Callable[[], None] = lambda: None
     """Raises StoreUnavailable where no new task is taken."""
 
@@ -119,6 +122,8 @@ class Messages:
         """Stores a turn that opens a task, and makes its driver."""
         self.check_room()
         plan = await self.planning.plan(command, peer)
+        if (catalog := self.resolve_tools(principal)) is not None:
+            plan = change(plan, catalog=catalog)
         if referred.tasks:
             plan = replace(
                 plan,
@@ -153,7 +158,9 @@ class Messages:
         try:
             if command.push is not None:
                 await self.push_configs.set_with_message(principal, command, command.push)
-            accepted = await self.follow_ups.take(principal, command, idem)
+            accepted = await self.follow_ups.take(
+                principal, command, idem, self.resolve_tools(principal)
+            )
         except BaseException:
             charge.refund()
             raise

@@ -98,7 +98,7 @@ class Models:
 
     async def read_session(self, principal: Principal, query: GetSession) -> JsonObject:
         """A session with its threads and its last events."""
-        session, head = await self._find_session(principal, query.session_id)
+        session, head, _ = await self._find_session(principal, query.session_id)
         stream = _stream(session.session_id)
         last = head.sequence if query.before is None else min(head.sequence, query.before - 1)
         wanted = max(1, last - query.limit + 1)
@@ -118,10 +118,10 @@ class Models:
 
     async def read_tasks(self, principal: Principal, query: GetSessionTasks) -> JsonObject:
         """The tasks of a session."""
-        session, head = await self._find_session(principal, query.session_id)
+        session, head, archive = await self._find_session(principal, query.session_id)
         tasks, left_out = await self._load_tasks(principal, session.session_id)
-        now_ms = self.clock.now_ms()
-        return to_wire(show_tasks(session.session_id, head.sequence, tasks, now_ms, left_out))
+        now_ms, name = self.clock.now_ms(), session.session_id
+        return to_wire(show_tasks(name, head.sequence, tasks, now_ms, left_out, archive))
 
     async def load_session(
         self, principal: Principal, session_id: str
@@ -131,7 +131,7 @@ class Models:
         Raises:
             NotFound: unknown, or another principal's: the two look the same.
         """
-        session, head = await self._find_session(principal, session_id)
+        session, head, _ = await self._find_session(principal, session_id)
         tasks, left_out = await self._load_tasks(principal, session.session_id)
         return session, head, tasks, left_out
 
@@ -144,10 +144,10 @@ class Models:
         thread = (await self.writes.load([ref]))[ref].record
         if not isinstance(thread, ThreadRecord) or thread.owner != principal.key:
             raise NotFound("thread", thread_id)
-        _, head = await self._find_session(principal, thread.session_id)
+        _, head, archive = await self._find_session(principal, thread.session_id)
         tasks, left_out = await self._load_tasks(principal, thread.session_id)
         now_ms = self.clock.now_ms()
-        return to_wire(show_thread(thread, tasks, head.sequence, now_ms, left_out))
+        return to_wire(show_thread(thread, tasks, head.sequence, now_ms, left_out, archive))
 
     async def read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
         """One model of a task."""
@@ -156,7 +156,8 @@ class Models:
         require_operation(principal, task.kind, Method.GET_TASK)
         match query.model:
             case "summary":
-                return to_wire(show_task(await self.contents.name_artifacts(task), now_ms))
+                whole = await self.contents.name_artifacts(task)
+                return to_wire(show_task(whole, now_ms, owned.held.archive))
             case "attempts":
                 return to_wire(list_attempts(task, now_ms))
             case "graph":
@@ -168,7 +169,7 @@ class Models:
             case "context":
                 return to_wire(show_context(task))
             case "artifacts" | "routing" | "objects" | "explain":
-                return await self._read_with_facts(task, query, now_ms)
+                return await self._read_with_facts(owned, query, now_ms)
             case _:
                 assert_never(query.model)
 
@@ -181,9 +182,8 @@ class Models:
         found = parent if isinstance(parent, TaskRecord) else None
         return to_wire(show_delivery(task, receivers, found))
 
-    async def _read_with_facts(
-        self, task: TaskRecord, query: GetTaskModel, now_ms: int
-    ) -> JsonObject:
+    async def _read_with_facts(self, owned: Owned, query: GetTaskModel, now_ms: int) -> JsonObject:
+        task = owned.record
         facts = await self._read_facts(task)
         model: ArtifactSummary | RoutingSummary | TaskObjects | Explanation
         match query.model:
@@ -193,7 +193,7 @@ class Models:
                 model = show_routing(task, facts.events)
             case "objects":
                 whole = await self.contents.name_artifacts(task)
-                model = show_objects(whole, facts.events, now_ms)
+                model = show_objects(whole, facts.events, now_ms, owned.held.archive)
             case _:
                 model = explain_task(task, facts.events, now_ms)
         if facts.skipped is not None:
@@ -202,13 +202,15 @@ class Models:
 
     async def _find_session(
         self, principal: Principal, session_id: str
-    ) -> tuple[SessionRecord, Head]:
+    ) -> tuple[SessionRecord, Head, str | None]:
+        """Record and head, and its ref where it has left memory."""
         if read_shard(session_id) is not None:
             head = await self.log.read_head(_stream(session_id))
             ref = EntityRef(EntityKind.SESSION, session_id)
-            record = (await self.writes.load([ref]))[ref].record
+            held = (await self.writes.load([ref]))[ref]
+            record = held.record
             if head and isinstance(record, SessionRecord) and record.owner == principal.key:
-                return record, head
+                return record, head, held.archive
         raise NotFound("session", session_id)
 
     async def _load_tasks(

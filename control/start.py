@@ -29,7 +29,7 @@ from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.limit import CostEstimated
 from passerelle.core.session import thread as threads
-from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.session.thread import ResolveTools, ThreadRecord
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from passerelle.control.creation import Preparing
     from passerelle.core.decision import Decision
     from passerelle.core.payloads.limit import LimitPayload
+    from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
@@ -100,6 +101,8 @@ class Starting:
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
     message_bounds: MessageBounds
+    resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
+    """What is held back from a caller by rules."""
 
     async def start(
         self, principal: Principal, command: StartTask, idem: str | None
@@ -152,7 +155,12 @@ class Starting:
         once: Once,
     ) -> TaskChanged:
         plan = await self.planning.plan(turn, peer)
-        plan = change(plan, policy=bound_policy(owned.record, plan.policy), ground=object())
+        plan = change(
+            plan,
+            policy=bound_policy(owned.record, plan.policy),
+            catalog=self.resolve_tools(principal),
+            ground=object(),
+        )
         charge = await self.planning.charge(principal, turn)
         try:
             _check_constraints(owned.record, turn.agent, plan, charge.facts)
@@ -277,7 +285,11 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     if not isinstance(thread, ThreadRecord):
         raise NotFound("context", record.scope.context_id)
     decision.add(threads.decide(thread, start.submitting))
+    submitted = decision.state(start.thread)
     decision.add([Fact(start.scope, start.plan.judge(start.caller, ids, start.task.shard))])
+    if isinstance(submitted, ThreadRecord):
+        tools = ResolveTools(start.scope, start.caller, start.plan.catalog)
+        decision.add(threads.decide(submitted, tools))
     decision.add(Fact(start.scope, payload) for payload in start.facts)
     ready = decision.state(start.task)
     if isinstance(ready, TaskRecord):

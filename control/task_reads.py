@@ -9,7 +9,9 @@ from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.errors import NotFound
+from passerelle.core.events import show_unplaced
 from passerelle.core.read_models.task import show_record
+from passerelle.core.session.archived import tell_archived
 from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.long_content import LongContent, LongTaskError, Shape
@@ -31,6 +33,7 @@ class TaskReads:
     ownership: Ownership
     contents: Contents
     following: Following
+    runtime_id: str
 
     async def read(self, principal: Principal, query: GetTask) -> JsonObject:
         """The Task as its callers see it.
@@ -67,7 +70,7 @@ class TaskReads:
         return shape
 
     async def read_record(self, principal: Principal, query: GetRecord) -> JsonObject:
-        """The record of a task, with its version.
+        """The record of a task, with its version; where it has left memory, with the ref and the fact of that (TEV-17).
 
         Raises:
             NotFound: no such task of the caller.
@@ -75,4 +78,9 @@ class TaskReads:
         owned = await self.ownership.find(principal, query.task, None, hidden=True)
         require_operation(principal, owned.record.kind, Method.GET_TASK)
         whole = await self.contents.name_artifacts(owned.record)
-        return {**to_wire(show_record(whole)), "version": owned.held.stamp.version}
+        shown: JsonObject = {**to_wire(show_record(whole)), "version": owned.held.stamp.version}
+        ref = owned.held.archive
+        if ref is None:
+            return shown
+        told = tell_archived(owned.record, ref, self.runtime_id)
+        return {**shown, "archive": ref, "archived": show_unplaced(told)}

@@ -2,21 +2,33 @@
 
 Nothing is written, no agent is called but for a card that was never read, and nobody is named whom the caller may not
 call. Work for an agent passes two judgements, as a send does: of the call, and of what goes out to the agent.
+
+A turn says the same as a fact where a rule has a say in it (EVC-8): what is held back, and by which rule. Grants do not
+count there, as they do not where a message is judged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.commands import ListAgents
-from passerelle.core.policy.requests import AgentTools, EvaluatePermission, ToolInventory
+from passerelle.core.payloads.tool import ToolCatalogResolved, ToolGroup
+from passerelle.core.policy.requests import (
+    AgentTools,
+    EvaluatePermission,
+    Subject,
+    ToolInventory,
+)
+from passerelle.core.wire.canonical import digest
 from passerelle.core.wire.codec import to_wire
+from passerelle.permission_bridge.governing.command_gate import GOVERNED
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from collections.abc import Sequence
 
     from passerelle.control.catalogue import Catalogue
     from passerelle.core.policy.requests import GetToolInventory
@@ -24,15 +36,41 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.governing.judgement import CallerPolicy, Judging
     from passerelle.permission_bridge.policy import Evaluation
-    from passerelle.permission_bridge.rules import Effect
+    from passerelle.permission_bridge.rules import Effect, Policy
 
-_State: TypeAlias = "Literal['allowed', 'ask', 'denied', 'unavailable']"
+_State: TypeAlias = Literal["allowed", "ask", "denied", "unavailable"]
 _STATES: Final[dict[Effect, _State]] = {
     "allow": "allowed",
     "ask": "ask",
     "deny": "denied",
 }
 _STRICTEST: Final[tuple[Effect, ...]] = ("deny", "ask", "allow")
+_About: TypeAlias = Literal["calls", "delegations"]
+_JUDGED: Final[tuple[_About, ...]] = ("calls", "delegations")
+_NOT_BY_RULE: Final = frozenset({"credential", "agent"})
+
+FRESH_MS: Final = 60_000
+"""How long a catalog holds for the turns of its caller: rules may look at the time, and agents come and go."""
+KEPT_CATALOGS: Final = 1_024
+NAMED_GROUPS: Final = 64
+"""Groups that a fact lists; further ones are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """How an agent or a command stands towards a caller, and whose word that is."""
+
+    state: _State
+    source: str
+    reason: str
+    found: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptCatalog:
+    rules: Policy
+    until_ms: int
+    catalog: ToolCatalogResolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +79,9 @@ class ToolInventories:
 
     catalogue: Catalogue
     judging: Judging
+    _kept: OrderedDict[Principal, _KeptCatalog] = field(
+        default_factory=OrderedDict["Principal", _KeptCatalog]
+    )
 
     async def read(self, principal: Principal, query: GetToolInventory) -> JsonObject:
         """The inventory of the caller (CMD-18, SNAP-3)."""
@@ -52,36 +93,110 @@ class ToolInventories:
         )
         return to_wire(inventory)
 
+    def resolve(self, principal: Principal) -> ToolCatalogResolved | None:
+        """The catalog of a turn of the caller, at most ``FRESH_MS`` old; None where nothing is held back (EVC-8).
+
+        No agent is asked: of one whose card was never read no skill is named.
+        """
+        if not self.judging.find_rules().judges_tools:
+            return None
+        policy, kept = self.judging.prepare_by_rules(principal), self._kept.pop(principal, None)
+        if kept is None or kept.rules is not policy.rules or kept.until_ms <= policy.now_ms:
+            catalog = self._compose_catalog(policy)
+            kept = _KeptCatalog(policy.rules, policy.now_ms + FRESH_MS, catalog)
+            if len(self._kept) >= KEPT_CATALOGS:
+                self._kept.popitem(last=False)
+        self._kept[principal] = kept
+        return kept.catalog if kept.catalog.groups else None
+
+    def _compose_catalog(self, policy: CallerPolicy) -> ToolCatalogResolved:
+        groups, allowed = list[ToolGroup](), 0
+        # Where no rule is about it, the default allows.
+        spoken: list[_About] = [one for one in _JUDGED if policy.rules.speaks_about(one)]
+        for agent in filter(policy.principal.may_call, self.catalogue.list_names()):
+            card = self.catalogue.peek(agent)
+            standing = self._judge(
+                policy, agent, is_known=card is not None, abouts=spoken or _JUDGED
+            )
+            if standing.state == "allowed":
+                allowed += 1
+                continue
+            skills = objects_at(card.card, "skills") if card else []
+            names = tuple(text_at(skill, "id") for skill in skills)
+            groups.append(_group("skill", standing, names, agent))
+        if policy.rules.speaks_about("commands"):
+            groups += _list_commands(policy)
+        return ToolCatalogResolved(
+            caller=policy.principal.id,
+            groups=tuple(groups[:NAMED_GROUPS]),
+            allowed=allowed,
+            unnamed=max(len(groups) - NAMED_GROUPS, 0),
+            policy_version=policy.rules.version,
+            mode=policy.rules.mode,
+            digest=digest([to_wire(one) for one in groups]),
+        )
+
     def _describe(self, policy: CallerPolicy, entry: JsonObject) -> AgentTools:
         agent = text_at(entry, "name")
-        found = _judge(policy, agent)
-        state, source, reason = _STATES[found.decision], str(found.source), found.reason
-        if not policy.principal.may_use(agent, Method.SEND_MESSAGE):
-            state, source, reason = "denied", "credential", "it may not send messages to the agent"
-        elif state != "denied" and (missing := self._find_missing(entry)):
-            state, source, reason = "unavailable", "agent", missing
+        is_known = text_at(entry, "status") != "unreachable"
+        standing = self._judge(policy, agent, is_known=is_known)
         return AgentTools(
             agent=agent,
-            state=state,
-            source=source,
-            reason=reason,
-            rules=found.rules,
-            risk=found.risk,
+            state=standing.state,
+            source=standing.source,
+            reason=standing.reason,
+            rules=standing.found.rules,
+            risk=standing.found.risk,
             title=text_at(entry, "title"),
             tags=tuple(texts_at(entry, "tags")),
             skills=tuple(objects_at(entry, "skills")),
         )
 
-    def _find_missing(self, entry: JsonObject) -> str | None:
-        if text_at(entry, "status") == "unreachable":
+    def _judge(
+        self,
+        policy: CallerPolicy,
+        agent: str,
+        *,
+        is_known: bool,
+        abouts: Sequence[_About] = _JUDGED,
+    ) -> _Standing:
+        """The strictest word of policy, unless the credential says no, or the agent is away."""
+        judged = [policy.evaluate(EvaluatePermission(about, agent)) for about in abouts]
+        found = min(judged, key=lambda one: _STRICTEST.index(one.decision))
+        if not policy.principal.may_use(agent, Method.SEND_MESSAGE):
+            why = "it may not send messages to the agent"
+            return _Standing("denied", "credential", why, found)
+        missing = self._find_missing(agent, is_known=is_known)
+        if missing is not None and found.decision != "deny":
+            return _Standing("unavailable", "agent", missing, found)
+        return _stand(found)
+
+    def _find_missing(self, agent: str, *, is_known: bool) -> str | None:
+        if not is_known:
             return "its card could not be read"
-        return "calls to it have failed" if self.catalogue.rests(text_at(entry, "name")) else None
+        return "calls to it have failed" if self.catalogue.rests(agent) else None
 
 
-def _judge(policy: CallerPolicy, agent: str) -> Evaluation:
-    """The stricter word of two."""
-    found = [
-        policy.evaluate(EvaluatePermission("calls", agent)),
-        policy.evaluate(EvaluatePermission("delegations", agent)),
-    ]
-    return min(found, key=lambda one: _STRICTEST.index(one.decision))
+def _stand(found: Evaluation) -> _Standing:
+    return _Standing(_STATES[found.decision], str(found.source), found.reason, found)
+
+
+def _list_commands(policy: CallerPolicy) -> list[ToolGroup]:
+    """The commands that rules hold back, as far as they do not look at the task and at what is said."""
+    groups = list[ToolGroup]()
+    for tool, action_type in GOVERNED.items():
+        query = EvaluatePermission("commands", action_type=action_type, subject=Subject(tool=tool))
+        found = policy.evaluate(query)
+        if found.decision != "allow":
+            groups.append(_group("gateway_action", _stand(found), (tool,)))
+    return groups
+
+
+def _group(
+    kind: Literal["skill", "gateway_action"],
+    standing: _Standing,
+    names: tuple[str, ...],
+    peer: str | None = None,
+) -> ToolGroup:
+    rules = () if standing.source in _NOT_BY_RULE else standing.found.rules
+    return ToolGroup(kind, standing.state, names, peer, rules, standing.reason)

@@ -67,13 +67,15 @@ SnapshotPieces: TypeAlias = "tuple[bytes | int, ...]"
 class Loaded:
     """An entity as it is stored; ``fields`` are the members of its hash beside version, operation and snapshot.
 
-    ``snapshot`` is empty for an entity that does not exist.
+    ``snapshot`` is empty for an entity that does not exist. ``archive`` is the ref of its session where that has left
+    memory.
     """
 
     ref: EntityRef
     stamp: Stamp
     snapshot: bytes
     fields: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    archive: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,6 +298,20 @@ class ListAgents:
 
 
 @dataclass(frozen=True, slots=True)
+class GetArchived:
+    """What a ref of the archive names, with at most ``limit`` of its facts behind the sequence ``after`` (TEV-17)."""
+
+    ref: str
+    after: int = 0
+    limit: int = 200
+
+
+@record
+class GetCapabilities:
+    """What this gateway covers of the scope of its specification (ID-17)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ListDeliveries:
     """Webhooks whose deliveries fail, the longest failing ones first: the caller's, or an operator's all."""
 
@@ -318,6 +332,8 @@ Query: TypeAlias = (
     | GetPushConfig
     | ListPushConfigs
     | ListAgents
+    | GetCapabilities
+    | GetArchived
     | ListDeliveries
     | ListRecords
     | ListSessions

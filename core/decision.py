@@ -59,11 +59,15 @@ _BASE_FLOOR: Final = 40_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An entity as it was read: its stamp, its record, and the further fields of its hash."""
+    """An entity as it was read: its stamp, its record, and the further fields of its hash.
+
+    ``archive`` is the ref of its session where that has left memory.
+    """
 
     stamp: Stamp
     record: Record | None
     fields: Mapping[str, bytes]
+    archive: str | None = None
 
 
 NOTHING: Final = Held(ABSENT, None, {})

@@ -343,6 +343,12 @@ _WIRE_SCOPE: Final = frozenset(
 )
 
 
+def show_unplaced(event: Event) -> JsonObject:
+    """The envelope of an event that stands in no stream, and so has no sequence. Raises as ``encode_event`` does."""
+    envelope: JsonObject = orjson.loads(b"{" + encode_event(event).body)
+    return envelope
+
+
 def show_payload(payload: AnyPayload) -> JsonObject:
     """The payload as it stands in its envelope."""
     return payload.data if isinstance(payload, VendorPayload | OpaquePayload) else to_wire(payload)

@@ -9,12 +9,14 @@ from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import OutputLimits
 from passerelle.gateway.auth.principals import enter_client, find_principal
+from passerelle.gateway.capabilities import describe_capabilities
 from passerelle.gateway.settings.policy import read_policy
 from passerelle.gateway.settings.values import make_retry_policy
 from passerelle.permission_bridge.governing.rulebook import Rulebook
 
 if TYPE_CHECKING:
     from passerelle.core.principal import Principal
+    from passerelle.core.read_models.capabilities import CapabilityPage
     from passerelle.delegation.runs.follow_strategy import Timeouts
     from passerelle.gateway.settings.agents import AgentSettings
     from passerelle.gateway.settings.model import Settings
@@ -85,6 +87,10 @@ class AgentTerms:
     def find_connect_ms(self, agent: str) -> int:
         """How long a message waits for an agent that dials in; none for one that is configured no more."""
         return self.find(agent).connect_ms
+
+    def describe_capabilities(self) -> CapabilityPage:
+        """What the gateway covers of its scope, as it is configured now."""
+        return describe_capabilities(self._settings)
 
     def find_rules(self) -> Policy:
         """What may happen without asking."""

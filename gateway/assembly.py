@@ -315,6 +315,7 @@ def _list_dependencies(
         outputs=make_policy(read_output_terms(settings.outputs)),
         spending=spending,
         message_bounds=settings.requests.bounds(),
+        describe_capabilities=terms.describe_capabilities,
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
         push_contact=settings.approvals.push_contact,

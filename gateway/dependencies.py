@@ -20,6 +20,7 @@ from passerelle.delegation.runs.open_text import OpenTexts
 from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.delegation.runs.turns import hold_for_ever
+from passerelle.gateway.capabilities import describe_capabilities
 from passerelle.permission_bridge.answers.actions import Actions
 from passerelle.permission_bridge.answers.grants import Granting
 from passerelle.permission_bridge.devices.assurance import Assurance, Demand
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.read_models.capabilities import CapabilityPage
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.common.sealer import Sealer
@@ -87,6 +89,7 @@ class Dependencies:
     content_bytes: int = DEFAULT_BYTES
     """What all runs may hold of their tasks together."""
     catalogue: Catalogue = field(default_factory=Catalogue)
+    describe_capabilities: Callable[[], CapabilityPage] = describe_capabilities
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     rulebook: Rulebook = field(default_factory=Rulebook)

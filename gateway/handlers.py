@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from passerelle.control.archived_sessions import ArchivedSessions
 from passerelle.control.handlers import Handlers, without_key
 from passerelle.core.approval.requests import (
     GetAudit,
@@ -21,6 +22,8 @@ from passerelle.core.commands import (
     CancelTask,
     DeletePushConfig,
     GetAction,
+    GetArchived,
+    GetCapabilities,
     GetOutput,
     GetPushConfig,
     GetRecord,
@@ -125,6 +128,7 @@ if TYPE_CHECKING:
     from passerelle.control.transfer import Giving
     from passerelle.core.commands import Result
     from passerelle.core.principal import Principal
+    from passerelle.core.read_models.capabilities import CapabilityPage
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.attention import Attending
     from passerelle.permission_bridge.answers.audit import Auditing, Explaining
@@ -195,6 +199,7 @@ class TaskHandlers:
         handlers.on_query(GetThread, self.models.read_thread)
         handlers.on_query(GetSession, self.models.read_session)
         handlers.on_query(GetSessionTasks, self.models.read_tasks)
+        handlers.on_query(GetArchived, ArchivedSessions(self.models).read)
         handlers.on_query(ListSessions, self.sessions.list_sessions)
 
 
@@ -259,6 +264,7 @@ class LinkHandlers:
     push_configs: PushConfigs
     dead_letters: DeadLetters
     catalogue: Catalogue
+    describe_capabilities: Callable[[], CapabilityPage]
 
     def register(self, handlers: Handlers) -> None:
         """Adds them."""
@@ -284,6 +290,7 @@ class LinkHandlers:
         handlers.on_query(ListPushConfigs, self.push_configs.list)
         handlers.on_query(ListDeliveries, self.dead_letters.list)
         handlers.on_query(ListAgents, self.catalogue.list)
+        handlers.on_query(GetCapabilities, self._describe)
 
     async def _change_webhook(
         self, principal: Principal, command: SetStreamWebhook | DeleteStreamWebhook
@@ -292,6 +299,9 @@ class LinkHandlers:
 
     async def _list_webhooks(self, principal: Principal, query: ListStreamWebhooks) -> JsonObject:
         return await self.webhooks.list_all(self.access, principal, query)
+
+    async def _describe(self, _principal: Principal, _query: GetCapabilities) -> JsonObject:
+        return to_wire(self.describe_capabilities())
 
     async def _set_push(
         self, principal: Principal, command: SetPushConfig, idem: str | None

@@ -127,19 +127,19 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     webhooks = webhooks or Webhooks()
     services = make_core_services(deps, webhooks.sealer)
     store, dispatch, writes = services.store, services.dispatch, services.writes
-    telling = _make_telling(services, webhooks)
+    telling, tools = _make_telling(services, webhooks), _make_tools(services)
     working = _make_working(services, telling.push_configs)
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     grants, snapshots = StreamGrants(writes, services.arrivals), StreamSnapshots(writes, questions)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, telling, working, models)
-    permissions = _make_permission_handlers(services, models, tasks.records, questions)
+    tasks = _make_task_handlers(services, telling, working, models, tools)
+    permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     handlers = Handlers()
     for group in (tasks, permissions, links):
         group.register(handlers)
     answers = Answers(writes, services.contents, dispatch)
-    messages = _make_messages(services, telling.push_configs, working, answers)
+    messages = _make_messages(services, telling.push_configs, working, answers, tools)
     service = Service(
         messages,
         handlers,
@@ -168,7 +168,11 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
 
 
 def _make_messages(
-    services: CoreServices, push_configs: PushConfigs, working: _Working, answers: Answers
+    services: CoreServices,
+    push_configs: PushConfigs,
+    working: _Working,
+    answers: Answers,
+    tools: ToolInventories,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     blobs, inputs = services.store.blobs, working.inputs
@@ -184,8 +188,22 @@ def _make_messages(
         find_peer=deps.find_peer,
         ids=deps.ids,
         bounds=deps.message_bounds,
+        resolve_tools=tools.resolve,
         check_room=services.store.memory.check_room,
     )
+
+
+def _make_tools(services: CoreServices) -> ToolInventories:
+    deps = services.deps
+    judging = Judging(
+        services.dispatch.consulting.granting,
+        services.ownership,
+        deps.find_rules,
+        deps.find_terms,
+        lambda agent: agent in deps.catalogue.list_names(),
+        deps.ids,
+    )
+    return ToolInventories(deps.catalogue, judging)
 
 
 def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
@@ -249,7 +267,11 @@ def _make_models(services: CoreServices) -> Models:
 
 
 def _make_task_handlers(
-    services: CoreServices, telling: _Telling, working: _Working, models: Models
+    services: CoreServices,
+    telling: _Telling,
+    working: _Working,
+    models: Models,
+    tools: ToolInventories,
 ) -> TaskHandlers:
     deps, store, writes, dispatch = (
         services.deps,
@@ -260,7 +282,7 @@ def _make_task_handlers(
     ownership, contents, turns = services.ownership, services.contents, working.turns
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     return TaskHandlers(
-        reads=TaskReads(ownership, contents, telling.following),
+        reads=TaskReads(ownership, contents, telling.following, store.runtime_id),
         listing=Listing(writes, store.log, store.projections, contents),
         records=records,
         models=models,
@@ -282,6 +304,7 @@ def _make_task_handlers(
             dispatch,
             deps.find_peer,
             deps.message_bounds,
+            tools.resolve,
         ),
         updates=TaskUpdates(changes, deps.find_peer, working.conditions),
         giving=Giving(changes, deps.find_principal, store.channels, telling.stream_webhooks),
@@ -305,18 +328,11 @@ def _make_permission_handlers(
     models: Models,
     records: TaskLists,
     questions: QuestionLists,
+    tools: ToolInventories,
 ) -> PermissionHandlers:
     deps, dispatch, actions = services.deps, services.dispatch, services.actions
     granting, log = dispatch.consulting.granting, services.store.log
     rehearsing = Rehearsing(records, log, deps.list_callers, read_tried_policy)
-    judging = Judging(
-        granting,
-        services.ownership,
-        deps.find_rules,
-        deps.find_terms,
-        lambda agent: agent in deps.catalogue.list_names(),
-        deps.ids,
-    )
     return PermissionHandlers(
         question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
@@ -325,8 +341,8 @@ def _make_permission_handlers(
         explaining=Explaining(actions, log),
         subjects=Subjects(actions, dispatch.blobs),
         granting=granting,
-        judging=judging,
-        tools=ToolInventories(deps.catalogue, judging),
+        judging=tools.judging,
+        tools=tools,
         summaries=PermissionSummaries(models, granting, deps.find_rules),
         editing=PolicyEditing(
             services.writes, deps.rulebook, deps.find_rules, deps.store.rule_news, rehearsing
@@ -364,6 +380,7 @@ def _make_link_handlers(
         push_configs=telling.push_configs,
         dead_letters=telling.dead_letters,
         catalogue=services.deps.catalogue,
+        describe_capabilities=services.deps.describe_capabilities,
     )
 
 

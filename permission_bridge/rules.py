@@ -112,6 +112,7 @@ class GrantTerms:
 
 NO_GRANTS: Final = GrantTerms()
 _SENDS: Final[frozenset[About]] = frozenset({"calls", "delegations"})
+_TOOLS: Final[frozenset[About]] = frozenset({"calls", "delegations", "commands"})
 _ENDS: Final[frozenset[HookPoint]] = frozenset({"before_deliver", "on_stop"})
 
 
@@ -135,6 +136,8 @@ class Policy:
     _about: frozenset[About] = field(init=False, repr=False, compare=False)
     judges_sends: bool = field(init=False, repr=False, compare=False)
     """Whether anybody but the defaults has a say in what is sent to agents."""
+    judges_tools: bool = field(init=False, repr=False, compare=False)
+    """Whether a rule may hold back what callers have: agents, or commands about tasks."""
     watches_answers: bool = field(init=False, repr=False, compare=False)
     """Whether a hook wants to know of answers, or of the ends of tasks."""
 
@@ -146,6 +149,8 @@ class Policy:
         object.__setattr__(self, "_points", points)
         object.__setattr__(self, "_about", about)
         object.__setattr__(self, "judges_sends", bool(judges))
+        held_back = self.unsound is not None or bool(about & _TOOLS)
+        object.__setattr__(self, "judges_tools", held_back)
         object.__setattr__(self, "watches_answers", bool(points & _ENDS))
 
     def hooks_at(self, point: HookPoint) -> bool:

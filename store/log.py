@@ -25,6 +25,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.packed_events import MOST_EVENTS
 from passerelle.core.ports.log import Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
+from passerelle.core.session.archived import ArchiveRef
 from passerelle.store import keys
 from passerelle.store.append import (
     IDEMPOTENCY,
@@ -188,7 +189,9 @@ class RedisFactReader:
 
         async def read(ref: EntityRef, row: RespValue, reply: RespValue) -> Loaded:
             frame = await self._archive.read(shard, ref.id, row)
-            return _loaded(ref, reply if frame is None else frame.hashes.get(ref, []))
+            if frame is None:
+                return _loaded(ref, reply)
+            return _loaded_from(frame, ref)
 
         rows = zip(refs, replies[::2], replies[1::2], strict=True)
         loaded = await asyncio.gather(*(read(*row) for row in rows))
@@ -471,6 +474,12 @@ def _head(reply: RespValue) -> Head | None:
 def _head_of(archived: SessionFrame) -> Head | None:
     fields = as_hash(archived.hashes[EntityRef(EntityKind.SESSION, archived.session)])
     return _head([fields.get(name) for name in _HEAD_FIELDS])
+
+
+def _loaded_from(archived: SessionFrame, ref: EntityRef) -> Loaded:
+    loaded, head = _loaded(ref, archived.hashes.get(ref, [])), _head_of(archived)
+    archive = ArchiveRef(archived.session, head.sequence) if head else None
+    return replace(loaded, archive=str(archive) if archive else None)
 
 
 def _loaded(ref: EntityRef, reply: RespValue) -> Loaded:

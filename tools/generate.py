@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from passerelle.gateway.settings.source import render_schema
+from tools.capability_data import render_capabilities
 from tools.channel_docs import render_frames
 from tools.channel_docs import render_schema as render_frame_schema
 from tools.channel_types import render_types
@@ -33,6 +34,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/operate/settings.md": render_settings,
     "docs/protocol/events.schema.json": render_event_schema,
     "docs/state-machine.md": render_state_machine,
+    "gateway/capabilities.json": render_capabilities,
     "gateway/settings.schema.json": render_schema,
 }
 

@@ -20,26 +20,37 @@ ToolState: TypeAlias = Literal["allowed", "ask", "denied", "unavailable"]
 
 
 @record
-class Tool:
-    """One skill of a peer, or one action of the gateway, and what policy says of it; ``rule`` says why (CMD-18)."""
+class ToolGroup:
+    """Skills of one peer, or actions of the gateway, of which policy says the same; `rules` say why (CMD-18).
 
-    name: str
+    ``names`` are ids of skills, or names of commands; without any, nothing is known of what the peer can do.
+    """
+
     kind: Literal["skill", "gateway_action"]
     state: ToolState
+    names: tuple[str, ...] = ()
     peer: str | None = None
-    rule: str | None = None
+    rules: tuple[str, ...] = ()
     reason: str | None = None
 
 
 @record
 class ToolCatalogResolved:
-    """The skills and actions that this caller has for the turn, denied ones included (EVC-8)."""
+    """What this caller has for the turn (EVC-8). ``groups`` is what is denied, asked about or away.
+
+    ``allowed`` counts the peers whose skills are simply allowed, ``unnamed`` the groups that are too many to be
+    listed. ``digest`` tells two catalogs apart; the next turn of a thread says its own where it is another one. Without
+    ``digest`` nothing is held back any more.
+    """
 
     type: ClassVar = EventType.TOOL_CATALOG_RESOLVED
     caller: str
-    policy_version: str
-    tools: tuple[Tool, ...]
+    groups: tuple[ToolGroup, ...] = ()
+    allowed: int = 0
+    unnamed: int = 0
+    policy_version: str | None = None
     mode: str | None = None
+    digest: str | None = None
 
 
 @record

@@ -152,13 +152,17 @@ ORDER: Final[tuple[Recovery, ...]] = (
 """What a person should know first: of several, the earliest one counts."""
 
 
-def find_recovery(task: TaskRecord, held: int, now_ms: int) -> Recovery:
-    """How one task stands for a device that has its session up to the sequence ``held``."""
+def find_recovery(task: TaskRecord, held: int, now_ms: int, archive: str | None = None) -> Recovery:
+    """How one task stands for a device that has its session up to the sequence ``held``.
+
+    ``archive`` is the ref of its session where that has left memory. A result that the device has not seen comes first.
+    """
     if task.status is Status.ARCHIVED:
         return "archived_or_missing"
     if task.status in ENDED:
-        is_known = task.last <= held or task.status is not Status.COMPLETED
-        return "idle" if is_known else "completed_undelivered"
+        if task.last > held and task.status is Status.COMPLETED:
+            return "completed_undelivered"
+        return "idle" if archive is None else "archived_or_missing"
     if task.open_actions or task.status in _ASKING:
         return "waiting"
     if task.status is Status.LOST or doubt_status(task, now_ms) is not None:

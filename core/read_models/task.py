@@ -69,6 +69,8 @@ class TaskLine:
     """Whether an artifact is being sent: some of its chunks are here, and the last one is not."""
     status_reason: str | None = None
     last_error: ErrorDetail | None = None
+    archive: str | None = None
+    """The ref of its session, once that has left memory: ``recorded`` is how it ended then."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
@@ -77,8 +79,8 @@ def name_task(task: TaskRecord) -> str:
     return expose(TaskId(task.task_id), task.exposure)
 
 
-def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
-    """The line of a record as it stands at ``now_ms``."""
+def show_task(task: TaskRecord, now_ms: int, archive: str | None = None) -> TaskLine:
+    """The line of a record as it stands at ``now_ms``; ``archive`` is the ref of what has left memory (ST-18)."""
     marks = _mark(task)
     doubt = doubt_status(task, now_ms)
     if doubt is not None:
@@ -91,7 +93,7 @@ def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
         kind=task.kind,
         family=task.family,
         visibility=task.visibility,
-        status=Status.STALE if doubt is not None and task.status not in ENDED else task.status,
+        status=_choose_status(task, doubt, archive),
         recorded=task.status,
         status_at=task.status_at,
         owner=task.owner,
@@ -119,8 +121,15 @@ def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
         streaming=is_streaming(task),
         status_reason=task.status_reason,
         last_error=task.last_error,
+        archive=archive,
         marks=marks,
     )
+
+
+def _choose_status(task: TaskRecord, doubt: FreshnessMark | None, archive: str | None) -> Status:
+    if archive is not None:
+        return Status.ARCHIVED
+    return Status.STALE if doubt is not None and task.status not in ENDED else task.status
 
 
 def show_progress(task: TaskRecord) -> Progress:
@@ -222,7 +231,9 @@ class TaskObjects:
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
-def show_objects(task: TaskRecord, events: Iterable[Event], now_ms: int) -> TaskObjects:
+def show_objects(
+    task: TaskRecord, events: Iterable[Event], now_ms: int, archive: str | None = None
+) -> TaskObjects:
     """The five objects of a record; ``events`` are those of its task that could be read."""
     steps: dict[str, list[Event]] = {}
     for event in events:
@@ -233,7 +244,7 @@ def show_objects(task: TaskRecord, events: Iterable[Event], now_ms: int) -> Task
     if not task.progress.checklist:
         marks["todos"] = not_applicable("the agent keeps no checklist")
     return TaskObjects(
-        task=show_task(task, now_ms),
+        task=show_task(task, now_ms, archive),
         runs=task.attempts,
         steps=tuple(_show(step_id, facts) for step_id, facts in steps.items()),
         todos=task.progress.checklist,

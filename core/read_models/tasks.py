@@ -132,9 +132,17 @@ class TaskSnapshot:
 
 
 def show_tasks(
-    session_id: str, sequence: int, tasks: Sequence[TaskRecord], now_ms: int, left_out: int = 0
+    session_id: str,
+    sequence: int,
+    tasks: Sequence[TaskRecord],
+    now_ms: int,
+    left_out: int = 0,
+    archive: str | None = None,
 ) -> TaskSnapshot:
-    """The snapshot of a session's tasks, the newest status first. ``left_out`` more are older than all of these."""
+    """The snapshot of a session's tasks, the newest status first. ``left_out`` more are older than all of these.
+
+    ``archive`` is the ref of a session that has left memory: all of its tasks have.
+    """
     ordered = sorted(tasks, key=lambda task: (task.status_at, task.task_id), reverse=True)
     waiting = [task for task in ordered if task.status in WAITING]
     lost = [task for task in ordered if task.status is Status.LOST]
@@ -162,7 +170,7 @@ def show_tasks(
         lost=_name_all(lost),
         terminal=_name_all(terminal),
         failed=_name_all(failed),
-        tasks=tuple(show_task(task, now_ms) for task in ordered),
+        tasks=tuple(show_task(task, now_ms, archive) for task in ordered),
         graph=draw_graph(ordered),
         attempts=tuple(list_attempts(task, now_ms) for task in ordered),
         blocked=list_blocked(ordered),

@@ -111,9 +111,17 @@ class ThreadModel:
 
 
 def show_thread(
-    thread: ThreadRecord, tasks: Sequence[TaskRecord], sequence: int, now_ms: int, left_out: int = 0
+    thread: ThreadRecord,
+    tasks: Sequence[TaskRecord],
+    sequence: int,
+    now_ms: int,
+    left_out: int = 0,
+    archive: str | None = None,
 ) -> ThreadModel:
-    """The model of a thread with its tasks. ``left_out`` older tasks of the session were not looked at."""
+    """The model of a thread with its tasks. ``left_out`` older tasks of the session were not looked at.
+
+    ``archive`` is the ref of its session where that has left memory.
+    """
     mine = [task for task in tasks if task.thread_id == thread.thread_id]
     marks: dict[str, FreshnessMark] = {}
     if thread.last_outcome is None:
@@ -122,7 +130,7 @@ def show_thread(
         marks["artifacts"] = not_applicable("no task of the thread has produced a named artifact")
     if left_out:
         marks["tasks"] = unavailable(f"{left_out} older tasks of the session are not looked at")
-    lines = tuple(show_task(task, now_ms) for task in mine)
+    lines = tuple(show_task(task, now_ms, archive) for task in mine)
     activity = _find_activity(lines)
     if activity is None:
         marks["activity"] = not_applicable("no task of the thread is open")

@@ -26,6 +26,7 @@ from passerelle.core.payloads.conversation import (
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.runtime import SnapshotUpdated
 from passerelle.core.payloads.task import TaskAttemptStarted
+from passerelle.core.payloads.tool import ToolCatalogResolved
 from passerelle.core.wire.record import change, fill, record
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class ThreadRecord:
     artifacts: dict[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
     refusals: dict[str, ErrorDetail] = field(default_factory=dict[str, ErrorDetail])
     """By turn, why the agent did not take its message, the newest ones: the answer of a turn whose task goes on."""
+    catalog: str | None = None
+    """Digest of the catalog of tools that its last turn had; None where nothing was held back (EVC-8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,16 @@ class FailTurn:
     """Whether the agent did not take the message, while its task may go on."""
 
 
-ThreadCommand: TypeAlias = OpenThread | SubmitMessage | EndTurn | FailTurn
+@dataclass(frozen=True, slots=True)
+class ResolveTools:
+    """A turn begins with these tools; said where they are not those of the turn before. None: nothing is held back."""
+
+    scope: Scope
+    caller: str
+    catalog: ToolCatalogResolved | None
+
+
+ThreadCommand: TypeAlias = OpenThread | SubmitMessage | ResolveTools | EndTurn | FailTurn
 
 _BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
 TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[ThreadStatus]]]] = {
@@ -132,6 +144,7 @@ TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[Threa
         ThreadStatus.IDLE: frozenset({ThreadStatus.RUNNING}),
         ThreadStatus.RUNNING: frozenset({ThreadStatus.RUNNING}),
     },
+    ResolveTools: {status: frozenset({status}) for status in ThreadStatus},
     EndTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
     FailTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
 }
@@ -155,6 +168,8 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
             if command.session_id != state.session_id:
                 raise InvalidInput("sessionId", "the context belongs to another session")
             return _begin_turn(state, command)
+        case ResolveTools():
+            return _resolve_tools(state, command)
         case EndTurn(completed=completed):
             return _end_turn(state, command, completed)
         case FailTurn(error=error, refused=refused):
@@ -168,6 +183,18 @@ def _begin_turn(state: ThreadRecord, command: SubmitMessage) -> list[Fact]:
     facts = [Fact(scope, command.submitted, command.refs), Fact(scope, TurnStarted())]
     opens = state.status is ThreadStatus.RUNNING and not state.turns
     return facts if opens else [*facts, Fact(scope, ThreadUpdated(status="running"))]
+
+
+def has_tools(state: ThreadRecord | None, catalog: ToolCatalogResolved | None) -> bool:
+    """Whether the turn before had the same tools, so that nothing is said of them."""
+    told = state.catalog if state is not None else None
+    return told == (catalog.digest if catalog is not None else None)
+
+
+def _resolve_tools(state: ThreadRecord, command: ResolveTools) -> list[Fact]:
+    if has_tools(state, command.catalog):
+        return []
+    return [Fact(command.scope, command.catalog or ToolCatalogResolved(command.caller))]
 
 
 def _end_turn(
@@ -198,6 +225,7 @@ FOLDED: Final[frozenset[type]] = frozenset(
         TurnFailed,
         TaskAttemptStarted,
         ArtifactChanged,
+        ToolCatalogResolved,
     }
 )
 
@@ -284,6 +312,8 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
             return _end(state, turn_id, error.code)
         case TaskAttemptStarted(worker=worker, remote_context_id=str(context)):
             return change(state, remotes={**state.remotes, worker.peer: context})
+        case ToolCatalogResolved(digest=digest):
+            return change(state, catalog=digest)
         case ThreadUpdated(peer=str(peer), remote_context_id=str(context)):
             return change(state, remotes={**state.remotes, peer: context})
         case ArtifactChanged(name=str(name)) as changed:

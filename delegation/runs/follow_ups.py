@@ -30,7 +30,7 @@ from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.run import ModelRequested
 from passerelle.core.session import thread as threads
-from passerelle.core.session.thread import EndTurn, SubmitMessage, ThreadRecord
+from passerelle.core.session.thread import EndTurn, ResolveTools, SubmitMessage, ThreadRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import SendInput
 from passerelle.core.task.machine import scope_of
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision
+    from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
@@ -81,6 +82,8 @@ class FollowUp:
     turn_id: str
     digest: str
     """Tells the request from others; a hook may change the message, and a repeat is the same request all the same."""
+    catalog: ToolCatalogResolved | None = None
+    """What its caller may use, where a rule holds any of it back."""
 
     @property
     def works(self) -> bool:
@@ -116,7 +119,11 @@ class FollowUps:
     inputs: Inputs
 
     async def take(
-        self, principal: Principal, command: SubmitTurn, idem: str | None
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        idem: str | None,
+        catalog: ToolCatalogResolved | None = None,
     ) -> TurnAccepted:
         """Stores the message and lets it have its effect, once per idempotency key.
 
@@ -128,11 +135,15 @@ class FollowUps:
         """
         for _ in range(MAX_TRIES):
             with suppress(_TaskMovedError):
-                return await self._take(principal, command, idem)
+                return await self._take(principal, command, idem, catalog)
         raise WriteConflict("the task was changed by others again and again; try once more")
 
     async def _take(
-        self, principal: Principal, command: SubmitTurn, idem: str | None
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        idem: str | None,
+        catalog: ToolCatalogResolved | None,
     ) -> TurnAccepted:
         owned = await self.ownership.find(principal, command.task or "", command.agent)
         record = owned.record
@@ -140,7 +151,7 @@ class FollowUps:
             raise InvalidInput("message.contextId", "it is not the context of the task")
         turn_id = self.writes.ids.mint("turn", owned.ref.shard)
         message = FollowUp(
-            principal, command, idem, owned.ref, record, turn_id, digest_request(command)
+            principal, command, idem, owned.ref, record, turn_id, digest_request(command), catalog
         )
         repeated = await self._find_repeat(message)
         if repeated is not None:
@@ -386,6 +397,8 @@ def _decide(
     thread = decision.state(message.thread)
     if isinstance(thread, ThreadRecord):
         decision.add(threads.decide(thread, submitting))
+        tools = ResolveTools(message.scope, message.principal.id, message.catalog)
+        decision.add(threads.decide(thread, tools))
     task = decision.state(message.task)
     # An answer that is stored with its message has moved the task in this very decision.
     if not goes_on and isinstance(task, TaskRecord) and _stands_otherwise(task, message.record):

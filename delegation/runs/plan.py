@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.runtime import WarningRaised
+    from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
@@ -70,6 +71,8 @@ class Delegation:
     """Artifacts of theirs whose parts go along."""
     acceptance: tuple[JsonObject, ...] = ()
     """What the task must bring."""
+    catalog: ToolCatalogResolved | None = None
+    """What the caller may use, where a rule holds any of it back (EVC-8)."""
     trace: Trace | None = None
     """Our span in the caller's trace, if it has one."""
     extensions: tuple[str, ...] = ()
@@ -81,7 +84,7 @@ class Delegation:
     gated: bool = False
     """Whether anybody but the defaults has a say in what is sent."""
     ground: object = field(default_factory=object, compare=False)
-    """The same one for all plans that differ in ``facts``, references, ``acceptance``, wishes and ``trace`` alone.
+    """The same one for all plans that differ in what follows a message: facts, references, conditions, wishes, trace.
 
     Whose message it is makes no difference to a plan.
     """

@@ -35,7 +35,7 @@ from passerelle.core.decision import Held
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import CONTEXT_BITS, compose_context, shard_of
 from passerelle.core.mint_log import RecordedIds, mint_together
-from passerelle.core.session.thread import SCHEMA, ThreadRecord, ThreadStatus, begin_turn
+from passerelle.core.session.thread import SCHEMA, ThreadRecord, ThreadStatus, begin_turn, has_tools
 from passerelle.core.wire.generated import make_picker
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
@@ -162,6 +162,8 @@ class TemplatedTurns:
             held = (await writes.load([thread]))[thread]
             if not rests(held) or (held.record is None and len(places) > 1):
                 return None
+        if not knows_tools(held, plan):
+            return None
         under = (driver, writes.log.shard_epoch(shard))
         knows = held is not None and held.record is not None
         template = self._find(request, under, knows=knows)
@@ -243,7 +245,16 @@ _read_command, _NO_COMMAND = _list_rest(
     "tracestate",
 )
 _read_plan, _NO_PLAN = _list_rest(
-    Delegation, "card", "mechanism", "policy", "judge", "drives", "trace", "demands", "ground"
+    Delegation,
+    "card",
+    "mechanism",
+    "policy",
+    "judge",
+    "drives",
+    "trace",
+    "demands",
+    "ground",
+    "catalog",
 )
 
 
@@ -257,6 +268,12 @@ def rests(held: Held) -> bool:
     thread = held.record
     is_idle = not isinstance(thread, ThreadRecord) or not thread.active_turns
     return is_idle and not held.fields
+
+
+def knows_tools(held: Held | None, plan: Delegation) -> bool:
+    """Whether nothing is to be said of the tools of a turn; a context that is new knows of none."""
+    thread = held.record if held is not None else None
+    return has_tools(thread if isinstance(thread, ThreadRecord) else None, plan.catalog)
 
 
 def begin_known(held: Held, turn_id: str, agent: str, fresh: str) -> KnownThread | None:
@@ -425,7 +442,7 @@ def sample_request(request: TurnRequest, ids: Ids) -> TurnRequest:
         request,
         principal=change(request.principal, id=sample_text(ids, _SHORT)),
         command=sample_command(request.command, ids),
-        plan=change(request.plan, trace=sample_trace(request.plan.trace, ids)),
+        plan=change(request.plan, trace=sample_trace(request.plan.trace, ids), catalog=None),
         idem=None if request.idem is None else sample_text(ids, _SHORT),
     )
 

@@ -39,7 +39,7 @@ from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
 from passerelle.core.session.machine import BeginSession, SessionRecord
-from passerelle.core.session.thread import OpenThread, ThreadRecord
+from passerelle.core.session.thread import OpenThread, ResolveTools, ThreadRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import BeginTask, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
@@ -359,8 +359,15 @@ class TurnAttempt:
         decision.add(
             [Fact(scope, self.request.plan.judge(who.id, self.turns.writes.ids, place.shard))]
         )
+        self._tell_tools(decision, scope)
         if self.request.plan.facts:
             decision.add(Fact(scope, payload) for payload in self.request.plan.facts)
+
+    def _tell_tools(self, decision: Decision, scope: Scope) -> None:
+        catalog, caller = self.request.plan.catalog, self.request.principal.id
+        thread = decision.state(self.place.thread)
+        if isinstance(thread, ThreadRecord):
+            decision.add(threads.decide(thread, ResolveTools(scope, caller, catalog)))
 
     def _created(self, task_id: str) -> TaskCreated:
         words, who = describe(self.request.command), self.request.principal

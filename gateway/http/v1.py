@@ -124,6 +124,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("GET", "/v1/sessions/{sessionId}", CALLS["get_session"]),
     RouteOperation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
     RouteOperation("GET", "/v1/sessions/{sessionId}/channels", CALLS["get_channels"]),
+    RouteOperation("GET", "/v1/archive/{ref}", CALLS["get_archived"]),
     RouteOperation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
     RouteOperation("GET", "/v1/threads/{threadId}/permissions", CALLS["get_permissions"]),
     RouteOperation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
@@ -171,6 +172,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("DELETE", "/v1/mutes/{peer}", CALLS["unmute_peer"]),
     RouteOperation("GET", "/v1/agents", CALLS["list_agents"]),
     RouteOperation("GET", "/v1/tools", CALLS["get_tool_inventory"]),
+    RouteOperation("GET", "/v1/capabilities", CALLS["get_capabilities"]),
     RouteOperation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     RouteOperation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
 )

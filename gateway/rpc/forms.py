@@ -84,6 +84,15 @@ class SessionWindowParams:
 
 
 @record
+class ArchivedParams:
+    """What a ref of the archive names, with so many of its facts behind the sequence ``after``."""
+
+    ref: Annotated[str, Field(max_length=100)]
+    after: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=HISTORY_LIMIT)] = 200
+
+
+@record
 class ThreadParams:
     """One thread of the caller."""
 

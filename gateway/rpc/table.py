@@ -22,6 +22,7 @@ from passerelle.core.commands import (
     CommandService,
     DeliveryRetried,
     GetAction,
+    GetCapabilities,
     GetTask,
     ListActions,
     ListAgents,
@@ -45,6 +46,7 @@ from passerelle.core.errors import (
 from passerelle.core.evidence.requests import BundleExported
 from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import AccessScope, Principal
+from passerelle.core.read_models.capabilities import CapabilityPage
 from passerelle.core.session.device_requests import (
     ChannelReconnected,
     DeviceChanged,
@@ -134,6 +136,14 @@ _ROWS: Final = (
         (AccessScope.CALL,),
         ListAgentsParams,
         lambda params, _: ListAgents(params.skill, params.tag),
+    ),
+    MethodRow(
+        "get_capabilities",
+        "What this gateway covers of its scope, part by part, and what it lacks",
+        (AccessScope.CALL, AccessScope.READ_TASKS, AccessScope.READ_APPROVALS, AccessScope.OPERATE),
+        GetCapabilities,
+        lambda params, _: cast("GetCapabilities", params),
+        model=CapabilityPage,
     ),
     MethodRow(
         "list_deliveries",

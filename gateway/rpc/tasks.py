@@ -15,6 +15,7 @@ from typing import Any, Final
 from passerelle.a2a_mapping.inbound import read_send
 from passerelle.core.commands import (
     CancelTask,
+    GetArchived,
     GetOutput,
     GetRecord,
     GetSession,
@@ -24,6 +25,7 @@ from passerelle.core.commands import (
     TaskModel,
 )
 from passerelle.core.principal import AccessScope
+from passerelle.core.read_models.archived import ArchiveContent
 from passerelle.core.read_models.artifacts import ArtifactSummary, OutputContent
 from passerelle.core.read_models.attempts import AttemptHistory
 from passerelle.core.read_models.channels import ChannelSummary
@@ -80,6 +82,7 @@ from passerelle.core.task.requests import (
     UpdateTask,
 )
 from passerelle.gateway.rpc.forms import (
+    ArchivedParams,
     CancelAnswer,
     CancelTaskParams,
     OutputParams,
@@ -261,6 +264,14 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         SessionWindowParams,
         lambda params, _: GetSession(params.session_id, params.limit, params.before),
         model=SessionSnapshot,
+    ),
+    MethodRow(
+        "get_archived",
+        "What a ref of the archive names: a session that has left memory, whole",
+        (AccessScope.READ_TASKS,),
+        ArchivedParams,
+        lambda params, _: GetArchived(params.ref, params.after, params.limit),
+        model=ArchiveContent,
     ),
     MethodRow(
         "get_session_tasks",

@@ -33,6 +33,8 @@ from passerelle.runtime.records.blob_overflow import BlobOverflow, keep_subject
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from passerelle.core.commands import Command
     from passerelle.core.decision import Decision
     from passerelle.core.payloads.approval import ActionType
@@ -45,6 +47,12 @@ if TYPE_CHECKING:
 
 _ASKED_AT_MOST: Final = 64
 _NOTE_MS: Final = 600_000
+
+GOVERNED: Final[Mapping[str, ActionType]] = {
+    "cancel_task": "cancel_task",
+    "retry_task": "delegation",
+}
+"""Commands that rules may be about, and what carrying them out is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +204,13 @@ def _describe(command: Command) -> Governed | None:
     match command:
         case CancelTask():
             args: JsonObject = {"reason": command.reason, "propagation": command.propagation}
-            return Governed(command.task, "cancel_task", "cancel_task", args)
+            return _govern(command.task, "cancel_task", args)
         case RetryTask():
             args = {"agent": command.agent, "reason": command.reason}
-            return Governed(command.task_id, "retry_task", "delegation", args)
+            return _govern(command.task_id, "retry_task", args)
         case _:
             return None
+
+
+def _govern(task: str, tool: str, args: JsonObject) -> Governed:
+    return Governed(task, tool, GOVERNED[tool], args)

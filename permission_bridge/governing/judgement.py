@@ -64,6 +64,11 @@ class Judging:
         )
         return CallerPolicy(self, principal, facts, self.find_rules(), now_ms)
 
+    def prepare_by_rules(self, principal: Principal) -> CallerPolicy:
+        """The same by rules alone: grants do not count, nor that the caller is auto-approved."""
+        rules, now_ms = self.find_rules(), self.granting.writes.clock.now_ms()
+        return CallerPolicy(self, principal, PolicyFacts(""), rules, now_ms)
+
     async def _place(self, principal: Principal, task: str | None) -> Where:
         if task is None or parse_facade(task) is None:
             return NOWHERE

@@ -56,8 +56,8 @@ class Recoveries:
         tasks = await self._load(owner, refs)
         if word == "task" and not tasks:
             return "archived_or_missing"
-        now_ms = self.writes.clock.now_ms()
-        return choose_recovery(find_recovery(one, stream.from_sequence, now_ms) for one in tasks)
+        now_ms, known = self.writes.clock.now_ms(), stream.from_sequence
+        return choose_recovery(find_recovery(one, known, now_ms, archive) for one, archive in tasks)
 
     async def _exists(self, owner: str, session: str) -> bool:
         if read_shard(session) is None:
@@ -73,7 +73,12 @@ class Recoveries:
         parsed = (parse_facade(name) for name in names)
         return [*dict.fromkeys(EntityRef(EntityKind.TASK, one[0]) for one in parsed if one)]
 
-    async def _load(self, owner: str, refs: list[EntityRef]) -> list[TaskRecord]:
+    async def _load(self, owner: str, refs: list[EntityRef]) -> list[tuple[TaskRecord, str | None]]:
+        """Tasks of the owner, each with the ref of its session where that has left memory."""
         held = await self.writes.load(refs) if refs else {}
-        records = (one.record for one in held.values())
-        return [one for one in records if isinstance(one, TaskRecord) and one.owner == owner]
+        records = ((one.record, one.archive) for one in held.values())
+        return [
+            (one, archive)
+            for one, archive in records
+            if isinstance(one, TaskRecord) and one.owner == owner
+        ]

@@ -72,7 +72,7 @@ class TaskLists:
             last, looked = row, looked + 1
             record = held.record
             if isinstance(record, TaskRecord) and _fits(record, principal, query, bounds):
-                found.append(summarize(record, held.stamp.version))
+                found.append(summarize(record, held.stamp.version, held.archive))
         page: JsonObject = {"tasks": found, "nextPageToken": token}
         return page if doubt is None else {**page, "marks": {"tasks": to_wire(doubt)}}
 
@@ -213,9 +213,10 @@ def _fits(
     )
 
 
-def summarize(record: TaskRecord, version: int) -> JsonObject:
-    """A task as a list shows it."""
+def summarize(record: TaskRecord, version: int, archive: str | None = None) -> JsonObject:
+    """A task as a list shows it; ``archive`` is the ref of its session where that has left memory."""
     progress = show_progress(record)
+    away: JsonObject = {} if archive is None else {"archive": archive}
     return {
         "taskId": expose(TaskId(record.task_id), record.exposure),
         "title": record.title,
@@ -239,6 +240,7 @@ def summarize(record: TaskRecord, version: int) -> JsonObject:
         },
         "error": record.last_error.code if record.last_error else None,
         "version": version,
+        **away,
     }
 
 

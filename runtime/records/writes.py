@@ -397,7 +397,7 @@ def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> Fe
 
 
 def _hold(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:
-    return {entity.ref: Held(entity.stamp, read_loaded(entity), entity.fields) for entity in loaded}
+    return {one.ref: Held(one.stamp, read_loaded(one), one.fields, one.archive) for one in loaded}
 
 
 def compose(

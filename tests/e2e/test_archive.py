@@ -56,6 +56,12 @@ async def read_all(caller: Caller, tasks: list[Answer]) -> list[Answer]:
     return found
 
 
+def leave_out(found: list[Answer]) -> list[Answer]:
+    """The same without what records say of the archive."""
+    away = {"archive", "archived"}
+    return [{name: value for name, value in one.items() if name not in away} for one in found]
+
+
 async def test_what_is_over_leaves_memory_and_is_read_as_before(tmp_path: Path) -> None:
     async with (
         ScriptedPeer(AGENT) as peer,
@@ -76,7 +82,8 @@ async def test_what_is_over_leaves_memory_and_is_read_as_before(tmp_path: Path) 
         answered = await caller.send("this one", taskId=waiting["id"])
         assert answered["status"]["state"] == "TASK_STATE_COMPLETED"
         await wait_until(lambda: has_left_all(gateway), 20, "the answered one has left as well")
-        assert (await read_all(caller, tasks))[:-1] == before[:-1]
+        after = leave_out(await read_all(caller, tasks))
+        assert after[:-1] == leave_out(before)[:-1]
         again = await caller.send("hello again", contextId=tasks[0]["contextId"])
         assert again["contextId"] == tasks[0]["contextId"]
         await wait_until(lambda: has_left_all(gateway), 20, "a conversation leaves once more")

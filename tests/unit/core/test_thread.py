@@ -15,11 +15,13 @@ from passerelle.core.payloads.conversation import (
     TurnCompleted,
     TurnSubmitted,
 )
+from passerelle.core.payloads.tool import ToolCatalogResolved
 from passerelle.core.session.thread import (
     TABLE,
     EndTurn,
     FailTurn,
     OpenThread,
+    ResolveTools,
     SubmitMessage,
     ThreadCommand,
     ThreadRecord,
@@ -34,10 +36,16 @@ from tests.support.task_commands import STARTED
 OPEN = OpenThread("se_1", "th_1", ThreadStarted("ctx_1", "pr_1", "default", "ada"))
 FAILURE = ErrorDetail("peer_failed", ErrorCategory.PEER, "it broke")
 DONE = TurnCompleted("task", "completed")
+HELD_BACK = ToolCatalogResolved("ada", digest="sha256:1")
+OTHERWISE = ToolCatalogResolved("ada", digest="sha256:2")
 
 
 def submit(turn: str, session: str = "se_1") -> SubmitMessage:
     return SubmitMessage(session, turn, "task_1", TurnSubmitted(f"m-{turn}", "echo", "a2a", "hi"))
+
+
+def resolve(catalog: ToolCatalogResolved | None) -> ResolveTools:
+    return ResolveTools(Scope("se_1", "th_1", "turn_1", "task_1"), "ada", catalog)
 
 
 class Stream:
@@ -74,6 +82,7 @@ COMMANDS: st.SearchStrategy[ThreadCommand] = st.one_of(
     TURNS.map(lambda turn: EndTurn(turn, "task_1", DONE)),
     TURNS.map(lambda turn: FailTurn(turn, "task_1", FAILURE)),
     TURNS.map(lambda turn: submit(turn, "se_2")),
+    st.sampled_from([HELD_BACK, OTHERWISE, None]).map(resolve),
 )
 
 
@@ -110,6 +119,15 @@ def test_turn_that_has_its_answer_is_ended_once() -> None:
     assert stream.tell(EndTurn("turn_1", "task_1", DONE)) == []
     assert stream.tell(FailTurn("turn_1", "task_1", FAILURE)) == []
     assert stream.now.last_outcome == "completed"
+
+
+@pytest.mark.requirement("EVC-8")
+def test_tools_of_a_turn_are_said_where_they_are_not_those_of_the_turn_before() -> None:
+    stream = Stream(OPEN, submit("turn_1"))
+    resolved = [None, HELD_BACK, HELD_BACK, OTHERWISE, None, None]
+    told = [[fact.payload for fact in stream.tell(resolve(one))] for one in resolved]
+    free = ToolCatalogResolved("ada")
+    assert told == [[], [HELD_BACK], [], [OTHERWISE], [free], []]
 
 
 def test_thread_that_does_not_exist_takes_nothing() -> None:

@@ -1,0 +1,61 @@
+"""Reads what a ref of the archive names: the records and the facts of a session, wherever it stands (TEV-17)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.archived import ArchiveContent
+from passerelle.core.read_models.task import show_record
+from passerelle.core.session.archived import ArchiveRef
+from passerelle.core.wire.codec import to_wire
+
+if TYPE_CHECKING:
+    from passerelle.control.read_models import Models
+    from passerelle.core.commands import GetArchived
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSessions:
+    """Reads them for their owners."""
+
+    models: Models
+
+    async def read(self, principal: Principal, query: GetArchived) -> JsonObject:
+        """A page of the session that a ref names.
+
+        Raises:
+            InvalidInput: the ref is none.
+            NotFound: no such session of the caller, or it never had as many events: all look the same.
+        """
+        ref = ArchiveRef.read(query.ref)
+        session, head, tasks, _ = await self.models.load_session(principal, ref.session_id)
+        if head.sequence < ref.sequence:
+            raise NotFound("ref", query.ref)
+        stream = StreamRef(StreamKind.SESSION, ref.session_id)
+        limit = min(query.limit, max(ref.sequence - query.after, 0))
+        page = await self.models.log.read_page(stream, query.after, limit)
+        events = [one for one in page if one.sequence <= ref.sequence]
+        last = events[-1].sequence if events else ref.sequence
+        entity = EntityRef(EntityKind.SESSION, session.session_id)
+        held = (await self.models.writes.load([entity]))[entity]
+        named = () if query.after else tasks
+        whole = [await self.models.contents.name_artifacts(one) for one in named]
+        return to_wire(
+            ArchiveContent(
+                ref=query.ref,
+                session_id=session.session_id,
+                sequence=ref.sequence,
+                in_memory=held.archive is None,
+                tasks=tuple(to_wire(show_record(one)) for one in whole),
+                events=tuple(cast("JsonObject", orjson.loads(one.data)) for one in events),
+                after=last if last < ref.sequence else None,
+            )
+        )

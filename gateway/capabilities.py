@@ -1,0 +1,52 @@
+"""The capability page of this gateway: what is built, as the ledger says, without what the configuration leaves off."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter
+
+from passerelle.core.read_models.capabilities import Capability, show_capabilities
+from passerelle.runtime.common.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.read_models.capabilities import CapabilityPage
+    from passerelle.gateway.settings.model import Settings
+
+FILE: Final = "capabilities.json"
+"""Drawn from the ledger, which is not shipped."""
+
+
+def describe_capabilities(settings: Settings | None = None) -> CapabilityPage:
+    """The page under these settings; without any, nothing is switched off (ID-17)."""
+    off = dict(_find_switched_off(settings)) if settings else {}
+    return show_capabilities(VERSION, _load_built(), off)
+
+
+@cache
+def _load_built() -> tuple[Capability, ...]:
+    stored = files("passerelle.gateway").joinpath(FILE).read_bytes()
+    return TypeAdapter(tuple[Capability, ...]).validate_json(stored)
+
+
+def _find_switched_off(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Parts that nobody gets from this gateway, by ``item.part``, each with the setting that says so."""
+    if not settings.policy.hooks:
+        yield "boundaries.hooks", "no hook is configured (policy.hooks)"
+    if settings.policy.mode == "no_ask":
+        reason = "what would be asked is denied (policy.mode is no_ask)"
+        yield "human_in_the_loop.approvals", reason
+    if settings.spans.otlp_endpoint is None:
+        yield "evidence.spans", "no spans are sent (spans.otlp_endpoint)"
+    has_price = any(agent.price for agent in settings.agents)
+    has_quota = any(client.quotas for client in settings.clients)
+    if not (has_price or has_quota):
+        reason = "no agent has a price, and no client a quota (agents.price, clients.quotas)"
+        yield "routing_and_limits.cost_and_quota", reason
+    if settings.retention.memory is None:
+        reason = "sessions stay in the memory of the store for good (retention.memory)"
+        yield "tasks.archive", reason
