@@ -142,10 +142,7 @@ class Store:
             SegmentErasure(nodes, segments),
             rewrite,
         )
-        source = SessionSource(nodes, self.archive, finder, self.tombstones)
-        content: dict[PartKind, BlobStore] = {"content": blobs, "copies": copies}
-        self.exporter = Exporter(source, self.tombstones, content)
-        self.importer = Importer(nodes, source, self.owner_keys, self.tombstones, content)
+        self.exporter, self.importer = self._open_exports(finder, blobs, copies)
         self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
@@ -185,6 +182,14 @@ class Store:
         self.blobs = blobs
         self.copies = copies
         self.uploads = RedisUploads(nodes, uploads)
+
+    def _open_exports(
+        self, finder: SessionFinder, blobs: BlobStore, copies: BlobStore
+    ) -> tuple[Exporter, Importer]:
+        source = SessionSource(self.nodes, self.archive, finder, self.tombstones)
+        content: dict[PartKind, BlobStore] = {"content": blobs, "copies": copies}
+        importer = Importer(self.nodes, source, self.owner_keys, self.tombstones, content)
+        return Exporter(source, self.tombstones, content), importer
 
     @classmethod
     async def open(cls, settings: StoreSettings) -> Self:
