@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _WHY: Final[dict[ImportOutcome, str]] = {
     "differs": "is here with other bytes",
-    "forgotten": "is of an owner who was forgotten here",
+    "forgotten": "was forgotten here, by itself or with its owner",
 }
 
 
@@ -87,6 +87,7 @@ class _Import:
     members: MemberFile
     report: ImportReport = field(default_factory=ImportReport)
     _owners: set[str] = field(default_factory=set[str])
+    _shards: set[Shard] = field(default_factory=set["Shard"])
     _leaving: dict[Shard, list[EndedSession]] = field(default_factory=lambda: defaultdict(list))
 
     async def run(self) -> ImportReport:
@@ -104,6 +105,7 @@ class _Import:
         # Whoever is forgotten meanwhile would keep what was put behind the last look at what there is.
         shards = {shard_of(owner) for owner in self._owners}
         await self.store.forgetting.resume(shards, began_ms)
+        await self.store.session_forgetting.resume(self._shards, began_ms)
         return self.report
 
     async def _put(self, part: ExportPart, member: ExportMember) -> None:
@@ -122,6 +124,7 @@ class _Import:
 
     async def _put_session(self, frame: SessionFrame) -> None:
         owner = frame.find_owner() or ""
+        self._shards.add(shard_of(frame.session))
         outcome = await self.store.importer.put_session(frame)
         self.report.counts[outcome] += 1
         match outcome:

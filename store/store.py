@@ -188,7 +188,14 @@ class Store:
     ) -> tuple[Exporter, Importer]:
         source = SessionSource(self.nodes, self.archive, finder, self.tombstones)
         content: dict[PartKind, BlobStore] = {"content": blobs, "copies": copies}
-        importer = Importer(self.nodes, source, self.owner_keys, self.tombstones, content)
+        importer = Importer(
+            self.nodes,
+            source,
+            self.owner_keys,
+            self.tombstones,
+            self.session_forgetting.tombstones,
+            content,
+        )
         return Exporter(source, self.tombstones, content), importer
 
     @classmethod

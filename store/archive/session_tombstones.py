@@ -178,6 +178,14 @@ class SessionTombstones:
                 found.append(one)
         return found
 
+    async def list_all(self, shard: Shard) -> list[SessionTombstone]:
+        """All that stand beside the archive for sessions of a shard, with their tags."""
+        read = [
+            await self._read_object(shard, digest)
+            for digest in await self.objects.list_digests(shard)
+        ]
+        return [one for one in read if one is not None]
+
     async def keep(self, tombstone: SessionTombstone) -> None:
         """Has the engine know of one of which nothing is left to be removed."""
         where = keys.forgotten_sessions(tombstone.shard)

@@ -7,7 +7,7 @@ as it is. So an import that was killed is simply made again.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import InvalidInput
@@ -18,8 +18,10 @@ from passerelle.store.exports.session_source import is_same, read_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from passerelle.core.ids import Shard
     from passerelle.store.archive.frame import SessionFrame
     from passerelle.store.archive.owner_keys import OwnerKeys
+    from passerelle.store.archive.session_tombstones import SessionTombstone, SessionTombstones
     from passerelle.store.archive.tombstones import LegalHold, Tombstones
     from passerelle.store.blobs import BlobStore
     from passerelle.store.exports.form import ExportPart, PartKind
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 ImportOutcome: TypeAlias = Literal["imported", "there", "differs", "forgotten"]
-"""``there``: with the same bytes; ``differs``: with others; ``forgotten``: its owner is, with what was before that."""
+"""``there``: with the same bytes; ``differs``: with others; ``forgotten``: it is, or its owner with what was before."""
 _TRIES: Final = 2
 
 
@@ -42,7 +44,12 @@ class Importer:
     source: SessionSource
     owner_keys: OwnerKeys
     tombstones: Tombstones
+    session_tombstones: SessionTombstones
     content: Mapping[PartKind, BlobStore]
+    _forgotten: dict[Shard, list[SessionTombstone]] = field(
+        default_factory=dict["Shard", "list[SessionTombstone]"]
+    )
+    """Of single sessions, as they were when the first session of a shard was put."""
 
     async def put_content(self, part: ExportPart, pieces: Iterable[bytes]) -> None:
         """Puts content. Raises InvalidInput: the pieces have another hash, and nothing is put."""
@@ -67,6 +74,19 @@ class Importer:
         return "differs"
 
     async def _is_forgotten(self, frame: SessionFrame) -> bool:
+        return await self._is_forgotten_alone(frame) or await self._is_owner_forgotten(frame)
+
+    async def _is_forgotten_alone(self, frame: SessionFrame) -> bool:
+        shard = shard_of(frame.session)
+        if shard not in self._forgotten:
+            self._forgotten[shard] = await self.session_tombstones.list_all(shard)
+        stones = self._forgotten[shard]
+        if not stones:
+            return False
+        tag, at_ms = await self.owner_keys.tag(frame.session), read_time(frame)
+        return any(tag in one.tags and at_ms <= one.at_ms for one in stones)
+
+    async def _is_owner_forgotten(self, frame: SessionFrame) -> bool:
         owner = frame.find_owner()
         stones = await self.tombstones.list_in_engine(shard_of(owner)) if owner else []
         if owner is None or not stones:

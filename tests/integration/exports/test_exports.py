@@ -15,7 +15,7 @@ from passerelle.cli.store_export import ExportRequest, run_export
 from passerelle.cli.store_import import run_import
 from passerelle.core.batch import EntityKind
 from passerelle.core.errors import InvalidInput, NotFound
-from passerelle.core.ids import ALL_SHARDS, shard_of
+from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.delegation.verification.walk import verify_store
@@ -24,6 +24,8 @@ from passerelle.gateway.store_setup import reach_store
 from passerelle.store import keys
 from passerelle.store.archive.forgetting import Forgetting
 from passerelle.store.archive.frame import pack_frame, read_frame
+from passerelle.store.archive.session_survey import SessionChoice
+from passerelle.store.archive.session_tombstones import SessionTombstone, SessionTombstones
 from passerelle.store.archive.tombstones import LegalHold
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.connection import pack
@@ -243,9 +245,45 @@ async def test_what_is_there_otherwise_or_forgotten_stays_and_holds_travel(
     report = await run_import(target.settings, file)
     assert report.counts == {"forgotten": len(owned[ada]), "differs": 1}
     assert f"left alone: {session} of {bob} is here with other bytes" in report.left_alone
-    forgotten = f"left alone: {owned[ada][0]} of {ada} is of an owner who was forgotten here"
+    forgotten = (
+        f"left alone: {owned[ada][0]} of {ada} was forgotten here, by itself or with its owner"
+    )
     assert forgotten in report.left_alone
     assert sorted(dump_engine(target.url).splitlines()) == before
+
+
+@pytest.mark.requirement("EXP-1", "FGT-4")
+async def test_a_session_that_was_forgotten_alone_does_not_come_back(
+    lived: Rig, target: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one that was forgotten before an import, nor one that is between its first look and its end."""
+    file, ada = tmp_path / "away.psx", Principal("ada").key
+    before, meanwhile, *_ = (await list_sessions(source_of(lived)))[ada]
+    await run_export(source_of(lived), EVERYTHING, file)
+    await run_import(target.settings, file)
+    await forget_alone(target.settings, before)
+    look = SessionTombstones.list_all
+
+    async def look_too_early(stones: SessionTombstones, shard: Shard) -> list[SessionTombstone]:
+        found = await look(stones, shard)
+        if shard == shard_of(meanwhile):
+            await forget_alone(target.settings, meanwhile)
+        return found
+
+    monkeypatch.setattr(SessionTombstones, "list_all", look_too_early)
+    report = await run_import(target.settings, file)
+    why = "was forgotten here, by itself or with its owner"
+    assert report.left_alone == [f"left alone: {before} of {ada} {why}"]
+    assert report.counts["imported"] == 1
+    left = (await list_sessions(target.settings))[ada]
+    assert not {before, meanwhile} & {*left}
+
+
+async def forget_alone(settings: Settings, session: str) -> None:
+    async with reach_store(settings) as store:
+        now_ms = store.clock.now_ms()
+        choice = SessionChoice(now_ms, frozenset({session}), (shard_of(session),))
+        assert (await store.session_forgetting.forget(choice, "carl")).count == 1
 
 
 @pytest.mark.requirement("EXP-1")
