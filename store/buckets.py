@@ -102,15 +102,20 @@ class BucketBlobs:
             return None
         name = self._name(shard, sha256)
         try:
-            length = (await head_async(self._bucket, name))["size"]
-            size = min(size, length - start)
-            if size <= 0:
-                return b""
             return bytes(await get_range_async(self._bucket, name, start=start, length=size))
         except FileNotFoundError:
             return None
         except (BaseError, OSError, ValueError) as error:
+            # A bucket has no range that begins behind the end.
+            if await self._ends_before(name, start):
+                return b""
             raise _away(error) from error
+
+    async def _ends_before(self, name: str, start: int) -> bool:
+        try:
+            return (await head_async(self._bucket, name))["size"] <= start
+        except (BaseError, OSError, ValueError):
+            return False
 
     async def measure(self, shard: Shard, sha256: str) -> int | None:
         """The bytes of content; None when it is not here.

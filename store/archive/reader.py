@@ -87,6 +87,7 @@ class Archive:
         self._kept: OrderedDict[_FramePlace, _KeptFrame] = OrderedDict()
         self._kept_bytes = 0
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._reading: dict[_FramePlace, asyncio.Task[bytes]] = {}
 
     @staticmethod
     def ask_row(shard: Shard, name: str) -> bytes:
@@ -207,8 +208,9 @@ class Archive:
                 return _FORGOTTEN
             self._kept.move_to_end(place)
             return kept.frame
-        async with self._reads:
-            stored = await self._read_part(shard, segment, at.offset, at.length)
+        stored = await self._read_together(shard, segment, at)
+        if (kept := self._kept.get(place)) is not None:
+            return kept.frame  # of somebody who has waited for the same
         if read_erased(stored) is not None:
             return _FORGOTTEN
         if len(stored) != at.length or zlib.crc32(stored) != at.check:
@@ -224,6 +226,27 @@ class Archive:
             return None
         self._keep(place, _KeptFrame(frame, name))
         return frame
+
+    async def _read_together(self, shard: Shard, segment: SegmentName, at: Locator) -> bytes:
+        """A stored frame; the entities of a session are asked for at once, and it is read once for all of them."""
+        place = (segment.sha256, at)
+        reading = self._reading.get(place)
+        if reading is None:
+            reading = asyncio.create_task(self._read_in_turn(shard, segment, at))
+            self._reading[place] = reading
+
+            def end(task: asyncio.Task[bytes]) -> None:
+                del self._reading[place]
+                if not task.cancelled():
+                    task.exception()  # whoever waited has it; nobody may be left
+
+            reading.add_done_callback(end)
+        # One who leaves does not take it from the others.
+        return await asyncio.shield(reading)
+
+    async def _read_in_turn(self, shard: Shard, segment: SegmentName, at: Locator) -> bytes:
+        async with self._reads:
+            return await self._read_part(shard, segment, at.offset, at.length)
 
     def _keep(self, place: _FramePlace, kept: _KeptFrame) -> None:
         if place not in self._kept:

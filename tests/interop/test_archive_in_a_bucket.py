@@ -1,0 +1,156 @@
+"""Sessions leave for a bucket that answers wrongly: each is in the engine or in the archive, and is read as it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import pytest
+
+from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
+from passerelle.store.store import Store, StoreSettings
+from tests.contract.test_archive import Story, begin, read_all
+from tests.interop.test_blobs import bucket, server
+from tests.support.engine import Server, ask, engine_server, started_legs
+from tests.support.faulty_bucket import BucketFault, FaultyBucket
+
+__all__ = ["bucket", "engine_server", "server", "started_legs"]
+pytestmark = pytest.mark.anyio
+
+SEEDS: Final = range(3)
+STEPS: Final = 60
+STORIES: Final = 6
+FAULTS: Final[tuple[BucketFault, ...]] = (
+    "500",
+    "404",
+    "slow",
+    "cut",
+    "other bytes",
+    "lost answer",
+)
+PLACE: Final = "s3://blobs/passerelle"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def faulty(
+    server: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[FaultyBucket]:
+    """The way to the bucket; whoever waits for it is impatient."""
+    async with FaultyBucket(server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        monkeypatch.setattr("passerelle.store.buckets._ANSWER_S", 0.4)
+        monkeypatch.setattr("passerelle.store.buckets._RETRY_S", 1)
+        yield proxy
+
+
+@pytest.fixture
+async def store(engine_server: Server, faulty: FaultyBucket) -> AsyncGenerator[Store]:
+    ask(engine_server.url, "FLUSHALL")
+    async with await Store.open(StoreSettings(engine_server.url, PLACE)) as opened:
+        yield opened
+
+
+async def leave(store: Store, story: Story) -> bool:
+    """Whether it left."""
+    archived = await store.archiver.archive(story.at.shard, [story.at.session])
+    return archived.sessions == [story.at.session]
+
+
+@pytest.mark.parametrize("methods", [("PUT", "POST"), ("POST",), ("PUT",)], ids="+".join)
+@pytest.mark.parametrize("fault", ["500", "404", "slow", "lost answer"])
+async def test_what_cannot_be_written_stays(
+    store: Store,
+    faulty: FaultyBucket,
+    engine_server: Server,
+    fault: BucketFault,
+    methods: tuple[str, ...],
+) -> None:
+    """Content is written in parts: begun and ended by POST, each part by PUT."""
+    story = await begin(store)
+    told = await read_all(store, story)
+    faulty.fault, faulty.methods = fault, methods
+    with pytest.raises(StoreUnavailable, match="bucket"):
+        await leave(store, story)
+    assert faulty.faulted[fault]
+    assert not await store.archive.list_sessions([story.at.shard])
+    assert await read_all(store, story) == told
+    faulty.fault = None
+    assert await leave(store, story)
+    async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
+        for one in (store, other):
+            assert await read_all(one, story) == told
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("500", StoreUnavailable, "bucket"),
+        ("slow", StoreUnavailable, "bucket"),
+        ("cut", StoreUnavailable, "bucket"),
+        ("404", ArchiveDamaged, "is gone"),
+        ("other bytes", ArchiveDamaged, "is damaged"),
+    ],
+)
+async def test_what_cannot_be_read_is_an_error_by_name_and_not_another_answer(
+    store: Store,
+    faulty: FaultyBucket,
+    fault: BucketFault,
+    error: type[Exception],
+    words: str,
+) -> None:
+    story = await begin(store)
+    told = await read_all(store, story)
+    assert await leave(store, story)
+    faulty.fault, faulty.methods = fault, ("GET", "HEAD")
+    with pytest.raises(error, match=words):
+        await store.log.load(story.refs)
+    assert faulty.faulted[fault]
+    faulty.fault = None
+    assert await read_all(store, story) == told
+
+
+async def test_a_read_of_the_archive_asks_the_bucket_once(
+    store: Store, faulty: FaultyBucket
+) -> None:
+    story = await begin(store)
+    assert await leave(store, story)
+    faulty.passed.clear()
+    await store.log.load(story.refs)
+    assert faulty.passed == {"GET": 1}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_whatever_the_bucket_answers_nothing_is_lost(
+    store: Store, faulty: FaultyBucket, engine_server: Server, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311  a plan that can be played again
+    stories = [await begin(store) for _ in range(STORIES)]
+    told = {id(story): await read_all(store, story) for story in stories}
+    for step in range(STEPS):
+        faulty.fault = chance.choice((None, *FAULTS))
+        story = chance.choice(stories)
+        try:
+            match chance.randrange(3):
+                case 0:
+                    await leave(store, story)
+                case 1:
+                    assert await read_all(store, story) == told[id(story)]
+                case _:
+                    await store.log.restore(story.at.shard, story.at.session)
+                    faulty.fault = None
+                    await begin(store, 1, story)
+                    told[id(story)] = await read_all(store, story)
+        except (StoreUnavailable, ArchiveDamaged):
+            assert faulty.fault is not None, f"step {step}"
+    faulty.fault = None
+    async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
+        for story in stories:
+            for one in (store, other):
+                assert await read_all(one, story) == told[id(story)]
+    assert len(faulty.faulted) >= 4
