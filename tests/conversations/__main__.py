@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from tests.conversations.axes import Case, plan
 from tests.conversations.compare import MOST_ROWS, SLOWER_S, Difference, compare, load_rows
 from tests.conversations.play import Barrier, Player, Record
 from tests.conversations.site import Site, run_site
+from tests.support.leaving import find_changed_reads
 
 KNOWN: Final = Path(__file__).parent / "known.toml"
 AT_ONCE: Final = 6
@@ -81,8 +83,16 @@ async def play_restarts(site: Site, cases: Sequence[Case]) -> dict[Case, list[Di
     }
 
 
-async def run(cases: Sequence[Case], folder: Path) -> dict[Case, list[Difference]]:
-    """Every case, and what differs."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What differs in each case, and what is read otherwise once the sessions of all of them have left memory."""
+
+    differences: dict[Case, list[Difference]]
+    changed: dict[str, tuple[str, str]]
+
+
+async def run(cases: Sequence[Case], folder: Path) -> Findings:
+    """Plays every case."""
     found: dict[Case, list[Difference]] = {}
     async with run_site(folder, cases) as site:
         gate = asyncio.Semaphore(AT_ONCE)
@@ -96,12 +106,13 @@ async def run(cases: Sequence[Case], folder: Path) -> dict[Case, list[Difference
         for number, case in enumerate(steady):
             found[case] = await play_again(site, case, 5000 + number, found[case])
         found |= await play_restarts(site, [case for case in cases if case.event == "restart"])
-    return found
+        changed = await find_changed_reads(site.gateway, site.config, least=len(cases) // 2)
+    return Findings(found, changed)
 
 
-def tell(found: dict[Case, list[Difference]]) -> int:
+def tell(findings: Findings) -> int:
     """Prints what differs, and the line at the end; returns the exit status."""
-    known = load_known()
+    found, known = findings.differences, load_known()
     bad = {case: [one for one in said if not one.row] for case, said in found.items()}
     different = [case for case, said in bad.items() if said]
     new = [case for case in different if str(case) not in known]
@@ -121,7 +132,10 @@ def tell(found: dict[Case, list[Difference]]) -> int:
         f"conversations: {len(found)} cases, {equal} equal, {len(found) - equal - len(different)} in the table,"
         f" {len(different)} different, of these {len(different) - len(new)} known"
     )
-    return 1 if new or unknown or not found else 0
+    for asked, (before, after) in findings.changed.items():
+        print(f"{asked}\n    before its session left: {before}\n    after: {after}")
+    print(f"conversations: {len(findings.changed)} reads changed as sessions left memory")
+    return 1 if new or unknown or findings.changed or not found else 0
 
 
 def load_known() -> dict[str, str]:

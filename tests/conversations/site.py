@@ -45,6 +45,7 @@ class Site:
     sdk: SdkAgents
     http: httpx.AsyncClient
     gateway: GatewayProcess
+    config: Path
     grpc_port: int
     channels: dict[str, grpc.aio.Channel] = field(default_factory=dict[str, grpc.aio.Channel])
 
@@ -123,7 +124,7 @@ async def run_site(folder: Path, cases: Sequence[Case]) -> AsyncGenerator[Site]:
         http = await stack.enter_async_context(
             httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, limits=httpx.Limits())
         )
-        site = Site(log, tap, sdk, http, gateway, grpc_port)
+        site = Site(log, tap, sdk, http, gateway, config, grpc_port)
         try:
             yield site
         finally:

@@ -11,10 +11,14 @@ import pytest
 
 from passerelle.cli.verify import run_verify
 from passerelle.core.wire.json import JsonObject
+from passerelle.demo.checks import Checks
 from passerelle.demo.devices import DemoDevice, open_device
 from passerelle.demo.network import open_network
 from passerelle.demo.processes import GatewayProcess
+from passerelle.demo.stage import CONFIG, set_stage
+from passerelle.demo.story import PARTS
 from passerelle.gateway.settings.model import Settings
+from tests.support.leaving import find_changed_reads
 from tests.support.processes import (
     AGENT,
     Answer,
@@ -60,6 +64,17 @@ def leave_out(found: list[Answer]) -> list[Answer]:
     """The same without what records say of the archive."""
     away = {"archive", "archived"}
     return [{name: value for name, value in one.items() if name not in away} for one in found]
+
+
+async def test_every_read_of_the_demo_is_the_same_once_its_sessions_have_left(
+    tmp_path: Path,
+) -> None:
+    async with set_stage(tmp_path, Checks()) as stage:
+        for play in PARTS:
+            await play(stage)
+        await stage.gateway.start()  # its last part has ended it
+        changed = await find_changed_reads(stage.gateway, tmp_path / CONFIG, least=4)
+    assert changed == {}
 
 
 async def test_what_is_over_leaves_memory_and_is_read_as_before(tmp_path: Path) -> None:

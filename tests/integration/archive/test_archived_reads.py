@@ -6,12 +6,11 @@ Reads of ``/v1`` say besides that it has left, and nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import orjson
 import pytest
 
 from passerelle.core.ids import ALL_SHARDS
@@ -27,6 +26,7 @@ from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.stores.dump import find_dump, load_dump
 from tests.stores.make import fill, settle
 from tests.support.engine import Server, ask, engine_server, started_legs
+from tests.support.surface import ENDED, Surface, count_marks, find_changes, read_at_rest
 from tests.support.waiting import wait_until
 
 __all__ = ["engine_server", "started_legs"]
@@ -55,72 +55,8 @@ async def begin(rig: Rig) -> Instance:
     return await rig.start(clients=[ADA, BOB], agents=[{"name": "echo", "url": AWAY}])
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """A caller who reads over A2A and ``/v1``; ``found`` are the answers, as text, by what was asked."""
-
-    at: Instance
-    who: str
-    found: dict[str, str] = field(default_factory=dict[str, str])
-
-    async def call(self, method: str, params: JsonObject) -> dict[str, Any]:
-        answer = await self.at.call(f"{self.who}-key", method, params)
-        self.found[f"{method} {params}"] = answer.text
-        return cast("dict[str, Any]", answer.json().get("result", {}))
-
-    async def get(self, path: str) -> dict[str, Any]:
-        answer = await self.at.http.get(path, headers=bearer(self.who))
-        self.found[path] = f"{answer.status_code} {answer.text}"
-        return cast("dict[str, Any]", answer.json())
-
-    async def read_all(self) -> None:
-        listed = await self.call("ListTasks", {"includeArtifacts": True, "historyLength": 50})
-        await self.call("ListTasks", {})
-        await self.call("ListTasks", {"status": "TASK_STATE_COMPLETED", "historyLength": 1})
-        page = await self.call("ListTasks", {"pageSize": 3, "includeArtifacts": True})
-        while token := page.get("nextPageToken"):
-            page = await self.call("ListTasks", {"pageSize": 3, "pageToken": token})
-        for task in listed["tasks"]:
-            await self.read_task(task)
-        for path in ("", "?state=closed"):
-            views = await self.get(f"/v1/approvals{path}")
-            for view in (*views.get("pending", []), *views.get("closed", [])):
-                for part in ("", "/explain", "/content"):
-                    await self.get(f"/v1/approvals/{view['actionId']}{part}")
-                await self.get(f"/v1/audit?actionId={view['actionId']}")
-        for path in ("tasks", "sessions", "grants", "devices", "deliveries", "notices"):
-            await self.get(f"/v1/{path}")
-
-    async def read_task(self, task: dict[str, Any]) -> None:
-        name = task["id"]
-        await self.call("ListTasks", {"contextId": task["contextId"], "historyLength": 9})
-        lengths: tuple[JsonObject, ...] = ({}, {"historyLength": 0}, {"historyLength": 2})
-        for length in lengths:
-            await self.call("GetTask", {"id": name, **length})
-        await self.call("ListTaskPushNotificationConfigs", {"taskId": name})
-        if task["status"]["state"] in ENDED:
-            await self.call("SubscribeToTask", {"id": name})
-            await self.call("CancelTask", {"id": name})
-        shown = await self.get(f"/v1/tasks/{name}")
-        session, thread = shown["sessionId"], shown["threadId"]
-        for path in ("", "?limit=3", "?limit=3&before=6", "/tasks", "/channels"):
-            await self.get(f"/v1/sessions/{session}{path}")
-        for path in ("snapshot", "webhooks"):
-            await self.get(f"/v1/streams/session:{session}/{path}")
-        for path in ("", "/permissions"):
-            await self.get(f"/v1/threads/{thread}{path}")
-        for scope in (f"sessionId={session}", f"taskId={name}"):
-            await self.get(f"/v1/audit?{scope}")
-        path = f"/v1/streams/session:{session}/events?wait=0"
-        read = await self.get(path)
-        for _ in range(3):
-            read = await self.get(f"{path}&after={read['cursor']}")
-
-
 async def read_everything(at: Instance, who: str) -> dict[str, str]:
-    reader = Reader(at, who)
-    await reader.read_all()
-    return reader.found
+    return await Surface(at.http, bearer(who), ["echo"]).read_all()
 
 
 async def await_lost(at: Instance) -> None:
@@ -146,58 +82,9 @@ async def await_lost(at: Instance) -> None:
     await wait_until(is_settled, 30, "runs of agents that are away are lost, and polled")
 
 
-def read_as_kept(asked: str, answer: str, marked: Counter[str]) -> str:
-    """An answer without what it says of the archive, which answers of ``/v1`` alone do; ``marked`` counts these."""
-    status, _, text = answer.partition(" ")
-    if not asked.startswith("/v1/") or "archive" not in text:
-        return answer
-    found = orjson.loads(text)
-    drop_archive(found, lambda name: marked.update([name]))
-    return f"{status} {orjson.dumps(found).decode()}"
-
-
-def drop_archive(value: object, count: Callable[[str], None]) -> None:
-    """Takes out what says that a session has left memory: its ref, the fact of it, and the status that follows."""
-    match value:
-        case dict():
-            members = cast("dict[str, object]", value)
-            ref = members.pop("archive", None)
-            if ref is not None:
-                count("line" if "recorded" in members else "record")
-                assert ref == f"{members['sessionId']}@{read_sequence(str(ref))}"
-            if ref is not None and "recorded" in members:
-                assert members["status"] == "archived"
-                members["status"] = members["recorded"]
-            if (told := members.pop("archived", None)) is not None:
-                count("fact")
-                assert cast("JsonObject", told)["payload"] == {"archive": ref}
-            for member in members.values():
-                drop_archive(member, count)
-        case list():
-            for item in cast("list[object]", value):
-                drop_archive(item, count)
-        case _:
-            pass
-
-
-def read_sequence(ref: str) -> int:
-    return int(ref.partition("@")[2])
-
-
 async def settle_reads(at: Instance) -> dict[str, dict[str, str]]:
     """What two callers read once nothing of an old store expires any more, or is taken over."""
-    told: dict[str, dict[str, str]] = {}
-
-    async def are_as_before() -> bool:
-        before = {**told}
-        told.update({who: await read_everything(at, who) for who in ("ada", "bob")})
-        return told == before
-
-    await wait_until(are_as_before, 30, "two reads are the same")
-    return told
-
-
-ENDED = ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED")
+    return {who: await read_at_rest(partial(read_everything, at, who)) for who in ("ada", "bob")}
 
 
 async def open_store(rig: Rig) -> Store:
@@ -231,12 +118,8 @@ async def test_every_read_is_as_before(rig: Rig, request: pytest.FixtureRequest)
     for instance in (at, await begin(rig)):
         for who, told in before.items():
             after = await read_everything(instance, who)
-            assert after.keys() == told.keys()
-            kept = {asked: read_as_kept(asked, after[asked], marked) for asked in after}
-            changed = {
-                asked: (told[asked], kept[asked]) for asked in told if kept[asked] != told[asked]
-            }
-            assert changed == {}
+            assert find_changes(told, after) == {}
+            marked += count_marks(after)
     assert min(marked["fact"], marked["record"], marked["line"]) >= 8
     statuses = Counter(text[:3] for told in before.values() for text in told.values())
     assert statuses["200"] > 100

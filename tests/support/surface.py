@@ -1,0 +1,188 @@
+"""Everything that a caller can read, so that two moments can be compared."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import httpx
+import orjson
+
+from passerelle.core.wire.json import JsonObject
+
+ENDED: Final = frozenset(
+    f"TASK_STATE_{state}" for state in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+)
+_NEWER: Final = {"A2A-Version": "1.0"}
+_PAGES: Final = 3
+_SETTLED_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """One caller, over A2A in its versions and bindings and over ``/v1``.
+
+    The tasks of each of ``agents`` are read. ``found`` are the answers as text, by what was asked.
+    """
+
+    http: httpx.AsyncClient
+    headers: dict[str, str]
+    agents: Sequence[str]
+    found: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def call(self, agent: str, method: str, params: JsonObject) -> dict[str, Any]:
+        """A call over JSON-RPC; a method of 0.3 is one with a slash."""
+        body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        headers = self.headers if "/" in method else {**self.headers, **_NEWER}
+        answer = await self.http.post(f"/agents/{agent}", json=body, headers=headers)
+        self.found[f"{agent} {method} {params}"] = answer.text
+        return cast("dict[str, Any]", _read(answer).get("result", {}))
+
+    async def get(self, path: str, **headers: str) -> dict[str, Any]:
+        """A read over HTTP."""
+        answer = await self.http.get(path, headers={**self.headers, **headers})
+        self.found[path] = f"{answer.status_code} {answer.text}"
+        return _read(answer)
+
+    async def read_all(self) -> dict[str, str]:
+        """Reads all of it."""
+        for agent in self.agents:
+            await self._read_agent(agent)
+        for path in ("", "?state=closed"):
+            views = await self.get(f"/v1/approvals{path}")
+            for view in (*views.get("pending", []), *views.get("closed", [])):
+                for part in ("", "/explain", "/content"):
+                    await self.get(f"/v1/approvals/{view['actionId']}{part}")
+                await self.get(f"/v1/audit?actionId={view['actionId']}")
+        for path in ("tasks", "sessions", "grants", "devices", "deliveries", "notices"):
+            await self.get(f"/v1/{path}")
+        return self.found
+
+    async def _read_agent(self, agent: str) -> None:
+        whole: JsonObject = {"includeArtifacts": True, "historyLength": 50}
+        tasks = list[dict[str, Any]]()
+        listed = await self.call(agent, "ListTasks", whole)
+        tasks += listed["tasks"]
+        while token := listed.get("nextPageToken"):
+            listed = await self.call(agent, "ListTasks", {**whole, "pageToken": token})
+            tasks += listed["tasks"]
+        await self.call(agent, "ListTasks", {})
+        await self.call(agent, "ListTasks", {"status": "TASK_STATE_COMPLETED", "historyLength": 1})
+        small: JsonObject = {"pageSize": 3, "includeArtifacts": True}
+        page = await self.call(agent, "ListTasks", small)
+        for _ in range(_PAGES):
+            if token := page.get("nextPageToken"):
+                page = await self.call(agent, "ListTasks", {**small, "pageToken": token})
+        for task in tasks:
+            await self._read_task(agent, task)
+
+    async def _read_task(self, agent: str, task: dict[str, Any]) -> None:
+        name = task["id"]
+        lengths: tuple[JsonObject, ...] = ({}, {"historyLength": 0}, {"historyLength": 2})
+        for length in lengths:
+            await self.call(agent, "GetTask", {"id": name, **length})
+        await self.call(agent, "tasks/get", {"id": name})
+        await self.get(f"/agents/{agent}/tasks/{name}?historyLength=1", **_NEWER)
+        await self.call(agent, "ListTasks", {"contextId": task["contextId"], "historyLength": 9})
+        await self.call(agent, "ListTaskPushNotificationConfigs", {"taskId": name})
+        if task["status"]["state"] in ENDED:
+            await self.call(agent, "SubscribeToTask", {"id": name})
+            await self.call(agent, "tasks/resubscribe", {"id": name})
+            await self.call(agent, "CancelTask", {"id": name})
+        shown = await self.get(f"/v1/tasks/{name}")
+        session, thread = shown["sessionId"], shown["threadId"]
+        for path in ("", "?limit=3", "?limit=3&before=6", "/tasks", "/channels"):
+            await self.get(f"/v1/sessions/{session}{path}")
+        for path in ("snapshot", "webhooks"):
+            await self.get(f"/v1/streams/session:{session}/{path}")
+        for path in ("", "/permissions"):
+            await self.get(f"/v1/threads/{thread}{path}")
+        for scope in (f"sessionId={session}", f"taskId={name}"):
+            await self.get(f"/v1/audit?{scope}")
+        path = f"/v1/streams/session:{session}/events?wait=0"
+        read = await self.get(path)
+        for _ in range(_PAGES):
+            read = await self.get(f"{path}&after={read['cursor']}")
+
+
+def _read(answer: httpx.Response) -> dict[str, Any]:
+    said = answer.headers.get("content-type", "")
+    return cast("dict[str, Any]", answer.json()) if "json" in said else {}
+
+
+async def read_at_rest(read: Callable[[], Awaitable[dict[str, str]]]) -> dict[str, str]:
+    """What is read once two reads, one after the other, are the same.
+
+    Raises:
+        AssertionError: they differ for too long; it says in what.
+    """
+    deadline, before = time.monotonic() + _SETTLED_S, await read()
+    while changed := find_changes(before, told := await read()):
+        assert time.monotonic() < deadline, f"two reads differ again and again: {changed}"
+        before = told
+    return told
+
+
+def find_changes(before: dict[str, str], after: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """What was answered otherwise, or asked at one of the two moments only.
+
+    That a session has left memory, ``/v1`` says besides: that is left out.
+    """
+    was, now = _leave_out(before, Counter()), _leave_out(after, Counter())
+    return {
+        one: (was.get(one, ""), now.get(one, ""))
+        for one in was.keys() | now.keys()
+        if was.get(one) != now.get(one)
+    }
+
+
+def count_marks(found: dict[str, str]) -> Counter[str]:
+    """How often answers say that a session has left memory: of a record, of a line in a list, as a fact."""
+    marked = Counter[str]()
+    _leave_out(found, marked)
+    return marked
+
+
+def _leave_out(found: dict[str, str], marked: Counter[str]) -> dict[str, str]:
+    return {asked: _read_as_kept(asked, answer, marked) for asked, answer in found.items()}
+
+
+def _read_as_kept(asked: str, answer: str, marked: Counter[str]) -> str:
+    """An answer without what it says of the archive, which answers of ``/v1`` alone do; ``marked`` counts these."""
+    status, _, text = answer.partition(" ")
+    if not asked.startswith("/v1/") or "archive" not in text:
+        return answer
+    found = orjson.loads(text)
+    _drop_archive(found, lambda name: marked.update([name]))
+    return f"{status} {orjson.dumps(found).decode()}"
+
+
+def _drop_archive(value: object, count: Callable[[str], None]) -> None:
+    """Takes out what says that a session has left memory: its ref, the fact of it, and the status that follows."""
+    match value:
+        case dict():
+            members = cast("dict[str, object]", value)
+            ref = members.pop("archive", None)
+            if ref is not None:
+                count("line" if "recorded" in members else "record")
+                assert ref == f"{members['sessionId']}@{_read_sequence(str(ref))}"
+            if ref is not None and "recorded" in members:
+                assert members["status"] == "archived"
+                members["status"] = members["recorded"]
+            if (told := members.pop("archived", None)) is not None:
+                count("fact")
+                assert cast("JsonObject", told)["payload"] == {"archive": ref}
+            for member in members.values():
+                _drop_archive(member, count)
+        case list():
+            for item in cast("list[object]", value):
+                _drop_archive(item, count)
+        case _:
+            pass
+
+
+def _read_sequence(ref: str) -> int:
+    return int(ref.partition("@")[2])
