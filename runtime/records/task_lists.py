@@ -65,7 +65,9 @@ class TaskLists:
         found: list[Json] = []
         last: TaskListRow | None = None
         looked, token = 0, ""
-        async for row, held in self.walk(self._choose_rows(principal, query)):
+        # One more tells whether the page is the last: each that has left memory costs a read of the archive.
+        at_once = min(CHUNK, query.page_size + 1)
+        async for row, held in self.walk(self._choose_rows(principal, query), at_once):
             if len(found) == query.page_size or looked == _MOST_ROWS:
                 token = write_token(last) if last else ""
                 break
@@ -83,13 +85,13 @@ class TaskLists:
         return self.list_all(principal, before, query.agent)
 
     async def walk(
-        self, rows: AsyncIterator[TaskListRow]
+        self, rows: AsyncIterator[TaskListRow], at_once: int = CHUNK
     ) -> AsyncIterator[tuple[TaskListRow, Held]]:
-        """The stored tasks of rows, each under its newest name only; many are read at once."""
+        """The stored tasks of rows, each under its newest name only; so many are read together."""
         batch: list[TaskListRow] = []
         async for row in rows:
             batch.append(row)
-            if len(batch) == CHUNK:
+            if len(batch) == at_once:
                 for one in await self.load(batch):
                     yield one
                 batch = []

@@ -20,6 +20,7 @@ import pytest
 from passerelle.channels.connection import ChannelConnection
 from passerelle.delegation.duties.relay import Relay
 from passerelle.delegation.runs import dispatch
+from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.http import v1
 from passerelle.store.batcher import Batcher
 from passerelle.store.connection import RespValue
@@ -28,6 +29,7 @@ from passerelle.store.scripts import OPERATIONS, read_script
 ERRANDS: Final = (
     (ChannelConnection, "_call", "request"),
     (getattr(v1, "_Endpoint"), "answer", "request"),  # noqa: B009  private to its module
+    (Operations, "answer", "call"),
     (dispatch, "drive", "driver"),
     (Relay, "pass_on", "relay"),
 )
@@ -46,6 +48,8 @@ class Trip:
     packed: bytes
     began_s: float
     ended_s: float = float("inf")
+    values: int = 0
+    """Of its answer, each element of an array by itself."""
 
     @property
     def is_over(self) -> bool:
@@ -112,7 +116,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
         trip = Trip(_errand.get(), _read_names(packed), packed, now())
         trips.all.append(trip)
         try:
-            return await call(batcher, packed, count, no_linger=no_linger, linger_s=linger_s)
+            replies = await call(batcher, packed, count, no_linger=no_linger, linger_s=linger_s)
+            trip.values = sum(map(_count_values, replies))
+            return replies
         finally:
             trip.ended_s = now()
 
@@ -133,6 +139,10 @@ def _begin(
             _errand.reset(token)
 
     return begun
+
+
+def _count_values(reply: RespValue) -> int:
+    return sum(map(_count_values, reply)) if isinstance(reply, list) else 1
 
 
 def _read_names(packed: bytes) -> tuple[str, ...]:
