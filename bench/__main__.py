@@ -32,6 +32,7 @@ from bench.mixed_work import measure_work
 from bench.retention import MEMORY_ROUNDS, measure_retention
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
+from bench.scale import measure_scale
 from bench.size import measure_size
 from bench.startup import measure_startup
 from bench.trees import Tree
@@ -80,6 +81,14 @@ async def measure_store(asked: Asked) -> AsyncGenerator[Row]:
     async for row in measure_size(
         many=10_000 if asked.short else 100_000, rounds=3 if asked.short else 9
     ):
+        yield row
+
+
+async def measure_million(asked: Asked) -> AsyncGenerator[Row]:
+    """What a task costs among a million others."""
+    many = 30_000 if asked.short else 1_000_000
+    length = Length(2, 1.0) if asked.short else Length(9, 2.0)
+    async for row in measure_scale(many, length):
         yield row
 
 
@@ -132,6 +141,7 @@ SECTIONS: Final[dict[str, Section]] = {
     "a2a": measure_a2a,
     "floor": measure_least,
     "store": measure_store,
+    "scale": measure_million,
     "rivals": measure_others,
     "channels": measure_links,
     "approvals": measure_questions,

@@ -12,12 +12,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from bench.rows import BenchBroken
 from bench.usage import read_cpu_s
 from bench.workload import Subject
 from passerelle.core.batch import Appended, Batch
+from passerelle.store.archive.owner_keys import KeySealer
 from passerelle.store.connection import Endpoint
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
@@ -25,13 +26,16 @@ from passerelle.store.store import Store, StoreSettings
 
 _NO_REWRITE: Final = ("--auto-aof-rewrite-percentage", "0")
 _AT_ONCE: Final = 128
+_What = TypeVar("_What")
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An open store and the process id of the engine below it."""
+    """An open store, where its engine and its blobs are, and the process id of the engine."""
 
     store: Store
+    url: str
+    blobs: Path
     engine_pid: int
 
     @property
@@ -69,19 +73,25 @@ class Cost:
 
 
 @asynccontextmanager
-async def open_bench() -> AsyncGenerator[Bench]:
-    """A new engine and a store over it; both are gone with the block, and so is the data."""
+async def open_bench(
+    sealer: KeySealer | None = None, options: tuple[str, ...] = _NO_REWRITE
+) -> AsyncGenerator[Bench]:
+    """A new engine and a store over it; both are gone with the block, and so is the data.
+
+    ``sealer`` is that of the store; ``options`` are further ones of the engine.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
+        blobs = folder / "blobs"
         engine = await stack.enter_async_context(
-            await EmbeddedEngine.start(EngineSettings(folder, extra_options=_NO_REWRITE))
+            await EmbeddedEngine.start(EngineSettings(folder, extra_options=options))
         )
         store = await stack.enter_async_context(
-            await Store.open(StoreSettings(engine.url, folder / "blobs"))
+            await Store.open(StoreSettings(engine.url, blobs, sealer=sealer))
         )
         if engine.pid is None:
             raise BenchBroken("the engine is gone")
-        yield Bench(store, engine.pid)
+        yield Bench(store, engine.url, blobs, engine.pid)
 
 
 async def drive(
@@ -108,7 +118,7 @@ async def drive(
     return Cost(done / wall_s, 1e6 * client_s / done, 1e6 * engine_s / done)
 
 
-async def do_all(subjects: Iterable[Subject], work: Callable[[Subject], Awaitable[None]]) -> None:
+async def do_all(subjects: Iterable[_What], work: Callable[[_What], Awaitable[None]]) -> None:
     """Does something with each task, a bounded number at a time."""
     waiting = iter(subjects)
 
