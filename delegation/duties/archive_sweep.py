@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import PasserelleError
+from passerelle.delegation.duties.look_failures import outlive
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.store.archive.archiver import join_parts, split_into_segments
 from passerelle.store.fullness import Fullness
@@ -72,19 +72,10 @@ class ArchiveSweep:
             await asyncio.sleep(max(min(every_s, _PRESSED_S), took_s * _PRESSED_SHARE))
             if monotonic() - looked_s >= every_s or self._is_pressed:
                 looked_s = monotonic()
-                await self._look()
+                with outlive(self.log, "archive.failed", self.count):
+                    if await self.may_archive():
+                        await self.sweep()
                 took_s = monotonic() - looked_s
-
-    async def _look(self) -> None:
-        try:
-            if await self.may_archive():
-                await self.sweep()
-        except PasserelleError as error:
-            self.count("failed", 1)
-            self.log.warning("archive.failed", reason=str(error))
-        except Exception:
-            self.count("fault", 1)
-            self.log.exception("archive.failed")
 
     async def may_archive(self) -> bool:
         """Whether sessions may leave; why not is logged once.

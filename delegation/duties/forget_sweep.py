@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import PasserelleError
 from passerelle.core.ids import ALL_SHARDS
+from passerelle.delegation.duties.look_failures import outlive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,12 +43,8 @@ class ForgetSweep:
         """Looks until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            try:
+            with outlive(self.log, "forgetting.failed"):
                 await self.sweep()
-            except PasserelleError as error:
-                self.log.warning("forgetting.failed", reason=str(error))
-            except Exception:
-                self.log.exception("forgetting.failed")
             await asyncio.sleep(self.every_s)
 
     async def sweep(self) -> int:

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import PasserelleError
 from passerelle.core.ids import shard_of
+from passerelle.delegation.duties.look_failures import outlive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +41,8 @@ class InboxSweep:
         every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
         while True:
             await asyncio.sleep(every_s)
-            try:
+            with outlive(self.log, "inbox.sweep_failed"):
                 await self.sweep(self.keep_ms)
-            except PasserelleError as error:
-                self.log.warning("inbox.sweep_failed", reason=str(error))
-            except Exception:
-                self.log.exception("inbox.sweep_failed")
 
     async def sweep(self, keep_ms: int) -> int:
         """Takes out what came before that; returns how many entries went.

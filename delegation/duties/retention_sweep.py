@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import PasserelleError
+from passerelle.delegation.duties.look_failures import outlive
 from passerelle.store.archive.ended_tasks import list_tasks
 from passerelle.store.archive.forget_terms import ForgetTerms
 from passerelle.store.archive.session_survey import SessionChoice
@@ -53,14 +53,8 @@ class RetentionSweep:
             shortest_ms = self.terms.shortest_ms
             every_s = _LATEST_S if shortest_ms is None else shortest_ms / 1000 / _LOOKS
             await asyncio.sleep(min(max(every_s, _SOONEST_S), _LATEST_S))
-            try:
+            with outlive(self.log, "retention.failed", self.count):
                 await self.sweep()
-            except PasserelleError as error:
-                self.count("failed", 1)
-                self.log.warning("retention.failed", reason=str(error))
-            except Exception:
-                self.count("fault", 1)
-                self.log.exception("retention.failed")
 
     async def sweep(self) -> int:
         """Forgets what is due in the shards of this instance; returns how many sessions that were.

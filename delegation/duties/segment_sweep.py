@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import ArchiveDamaged, PasserelleError
+from passerelle.core.errors import ArchiveDamaged
+from passerelle.delegation.duties.look_failures import outlive
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,17 +38,10 @@ class SegmentSweep:
         """Looks until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            await self._look()
+            with outlive(self.log, "archive.cleanup_failed"):
+                if await self.may_archive():
+                    await self.sweep()
             await asyncio.sleep(self.every_s)
-
-    async def _look(self) -> None:
-        try:
-            if await self.may_archive():
-                await self.sweep()
-        except PasserelleError as error:
-            self.log.warning("archive.cleanup_failed", reason=str(error))
-        except Exception:
-            self.log.exception("archive.cleanup_failed")
 
     async def sweep(self) -> int:
         """Cleans up once; returns how many objects were deleted. A shard that is damaged does not hold up the others.

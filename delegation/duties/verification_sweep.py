@@ -10,8 +10,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import ArchiveDamaged, PasserelleError
+from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.delegation.duties.look_failures import outlive
 from passerelle.delegation.verification.report import Problem
 from passerelle.delegation.verification.walk import Walk
 
@@ -54,18 +55,9 @@ class VerificationSweep:
         """Looks until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            await self._look()
+            with outlive(self.log, "verify.failed", self.count):
+                await self.sweep()
             await asyncio.sleep(self.every_s)
-
-    async def _look(self) -> None:
-        try:
-            await self.sweep()
-        except PasserelleError as error:
-            self.count("failed", 1)
-            self.log.warning("verify.failed", reason=str(error))
-        except Exception:
-            self.count("fault", 1)
-            self.log.exception("verify.failed")
 
     async def sweep(self) -> list[Problem]:
         """Verifies a sample of the shards of this instance; returns what is wrong, which is logged as well.
