@@ -77,9 +77,10 @@ class Surface:
             if token := page.get("nextPageToken"):
                 page = await self.call(agent, "ListTasks", {**small, "pageToken": token})
         for task in tasks:
-            await self._read_task(agent, task)
+            await self.read_task(agent, task)
 
-    async def _read_task(self, agent: str, task: dict[str, Any]) -> None:
+    async def read_task(self, agent: str, task: dict[str, Any]) -> None:
+        """Reads a task, and what it belongs to."""
         name = task["id"]
         lengths: tuple[JsonObject, ...] = ({}, {"historyLength": 0}, {"historyLength": 2})
         for length in lengths:

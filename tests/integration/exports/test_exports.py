@@ -18,6 +18,7 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.store_setup import reach_store
@@ -38,17 +39,17 @@ from passerelle.store.nodes import Nodes
 from tests.integration.archive.test_archived_reads import (
     AWAY,
     LATER_MS,
-    Reader,
     await_lost,
     begin,
     rig,
     settle_reads,
 )
 from tests.integration.callers.rig import Rig, open_rig, run_rig
-from tests.integration.devices.asking import ADA, BOB
+from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.stores.make import fill, settle
 from tests.support.engine import Server, ask, engine_server, run_server, started_legs
 from tests.support.engine_dump import dump_engine
+from tests.support.surface import Surface, find_changes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -134,19 +135,15 @@ async def test_what_was_exported_is_read_elsewhere_as_it_was_here(
     there = await target.start(rig)
     compared = 0
     for who in ("ada", "bob"):
-        reader, other = Reader(there, who), Reader(at, who)
-        listed = await reader.call("ListTasks", {"includeArtifacts": True, "historyLength": 50})
-        reader.found.clear()
+        here, away = (Surface(one.http, bearer(who), ["echo"]) for one in (at, there))
+        whole: JsonObject = {"includeArtifacts": True, "historyLength": 50}
+        listed = await away.call("echo", "ListTasks", whole)
+        away.found.clear()
         for task in listed["tasks"]:
-            await reader.read_task(task)
-            await other.read_task(task)
-        changed = {
-            asked: (other.found[asked], said)
-            for asked, said in reader.found.items()
-            if said != other.found[asked]
-        }
-        assert changed == {}
-        compared += len(reader.found)
+            await away.read_task("echo", task)
+            await here.read_task("echo", task)
+        assert find_changes(here.found, away.found) == {}
+        compared += len(away.found)
     assert compared > 100
 
 
