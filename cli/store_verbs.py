@@ -190,6 +190,42 @@ def import_sessions(
     raise typer.Exit(ExitStatus.CALLER if report.left_alone else ExitStatus.DONE)
 
 
+@store_verbs.command(
+    epilog="Example: passerelle store backup /backups/2026-01-31 --data-dir ./state"
+)
+def backup(
+    directory: Annotated[Path, typer.Argument(help="Folder for the backup: new, or empty.")],
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Copy the data directory of the embedded engine, also beside a gateway."""
+    from passerelle.cli.store_backup import run_backup
+
+    _run_store_verb(
+        name_sources(config, data_dir=data_dir),
+        lambda settings: run_backup(settings, directory),
+    )
+
+
+@store_verbs.command(
+    epilog="Example: passerelle store restore /backups/2026-01-31 --data-dir ./state"
+)
+def restore(
+    directory: Annotated[
+        Path, typer.Argument(metavar="BACKUP", help="What store backup has made.")
+    ],
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Put a backup into a data directory that is empty, or not there yet."""
+    from passerelle.cli.store_backup import run_restore
+
+    _run_store_verb(
+        name_sources(config, data_dir=data_dir),
+        lambda settings: run_restore(settings, directory),
+    )
+
+
 def _run_store_verb(
     sources: Sources, run_verb: Callable[[Settings], Coroutine[None, None, list[str]]]
 ) -> None:

@@ -1,0 +1,236 @@
+"""A copy of the data directory of an embedded engine, made while a gateway works in it, and put back elsewhere.
+
+The engine comes first, then keys and content, then tombstones. What the engine names stands before it is named and for
+seven days behind that, so all of it is there when it is copied later; what came later is named by nothing, and does no
+harm. Content that was forgotten meanwhile is gone, and its tombstone, which stood before, is in the copy: who restores
+it applies it. ``backup.json`` is written last, with the hash of the manifest, which has that of each file. A folder
+without it is no backup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+
+from passerelle.core.errors import InvalidInput, StoreUnavailable
+from passerelle.core.wire.times import format_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEAD: Final = "backup.json"
+MANIFEST: Final = "manifest.sha256"
+_FORM: Final = 1
+_ENGINE: Final = "appendonlydir"
+_FILES_OF_ENGINE: Final = re.compile(rb"^file (\S+) seq [0-9]+ type [bi]$", re.MULTILINE)
+_BLOBS: Final = "blobs"
+_TOMBSTONES: Final = "forgotten"
+_OF_A_PROCESS: Final = frozenset({"lock", "socket", "engine.log"})
+"""What belongs to the life of a gateway and not to its store."""
+_TRIES: Final = 5
+"""The engine writes its log anew once it has doubled: not twice while it is copied."""
+_PIECE_BYTES: Final = 1024 * 1024
+_LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+@dataclass(slots=True)
+class Backup:
+    """A backup that is being made of ``source`` in the new folder ``target``."""
+
+    source: Path
+    target: Path
+    version: str
+    at_ms: int
+    digests: dict[str, str] = field(default_factory=dict[str, str])
+    bytes: int = 0
+
+    def make(self) -> None:
+        """Copies everything; the next call is for another folder.
+
+        Raises:
+            InvalidInput: ``directory`` is not empty, or cannot be written.
+            StoreUnavailable: the engine wrote its log anew each time.
+        """
+        try:
+            self.target.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if any(self.target.iterdir()):
+                raise InvalidInput("directory", f"{self.target} is not empty")
+            self.copy_engine()
+            self._copy_files(path for path in self.source.iterdir() if path.is_file())
+            tombstones = self.source / _BLOBS / _TOMBSTONES
+            blobs = (self.source / _BLOBS).rglob("*")
+            self._copy_files(path for path in blobs if not path.is_relative_to(tombstones))
+            self._copy_files(tombstones.rglob("*"))
+            self._finish()
+        except OSError as error:
+            reason = f"{error.filename or self.target}: {error.strerror or error}"
+            raise InvalidInput("directory", reason) from None
+
+    def copy_engine(self) -> None:
+        """Copies what its manifest names, while it names the same: only the last file grows meanwhile."""
+        folder = self.source / _ENGINE
+        for _ in range(_TRIES):
+            try:
+                [listed] = folder.glob("*.manifest")
+                said = listed.read_bytes()
+                names = [name.decode() for name in _FILES_OF_ENGINE.findall(said)]
+                for name in names:
+                    self._copy(folder / name)
+                if listed.read_bytes() == said:
+                    self._copy(listed)
+                    return
+            except FileNotFoundError:
+                pass
+            self._drop(folder)
+        reason = "the engine writes its append-only file anew again and again"
+        raise StoreUnavailable(reason, "no")
+
+    def _drop(self, folder: Path) -> None:
+        prefix = f"{folder.relative_to(self.source).as_posix()}/"
+        self.digests = {
+            name: one for name, one in self.digests.items() if not name.startswith(prefix)
+        }
+        shutil.rmtree(self.target / folder.relative_to(self.source), ignore_errors=True)
+
+    def _copy_files(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if _belongs_to_process(path) or not path.is_file():
+                continue
+            try:
+                self._copy(path)
+            except FileNotFoundError:
+                continue  # it has expired since it was listed
+
+    def _copy(self, path: Path) -> None:
+        name = path.relative_to(self.source).as_posix()
+        self.digests[name], size = copy_file(path, self.target / name)
+        self.bytes += size
+
+    def _finish(self) -> None:
+        for folder in {(self.target / name).parent for name in self.digests}:
+            _sync_folder(folder)
+        lines = "".join(f"{digest}  {name}\n" for name, digest in self.digests.items()).encode()
+        _write_file(self.target / MANIFEST, lines)
+        head = {
+            "form": _FORM,
+            "version": self.version,
+            "at": format_ms(self.at_ms),
+            "manifest": hashlib.sha256(lines).hexdigest(),
+        }
+        _write_file(self.target / HEAD, orjson.dumps(head, option=orjson.OPT_INDENT_2))
+
+
+def restore_backup(source: Path, data_dir: Path) -> int:
+    """Puts a backup into a data directory that is empty, or not there yet; how many files it has.
+
+    Each file is compared with the manifest on the way. The directory appears once all of it is there.
+
+    Raises:
+        InvalidInput: ``data_dir`` is not empty or cannot be made; or a file of the backup is missing or changed, which
+            ``field`` names then.
+    """
+    fresh = data_dir.with_name(f".{data_dir.name}.{secrets.token_hex(4)}")
+    try:
+        if data_dir.exists() and any(data_dir.iterdir()):
+            raise InvalidInput("data_dir", f"{data_dir} is not empty")
+        named = _read_manifest(source)
+        data_dir.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir(mode=0o700)
+        for name, digest in named.items():
+            _restore_file(source, fresh, name, digest)
+        for folder in {(fresh / name).parent for name in named} | {fresh}:
+            _sync_folder(folder)
+        # Takes the place of an empty directory, too.
+        fresh.rename(data_dir)
+        _sync_folder(data_dir.parent)
+    except OSError as error:
+        reason = f"{data_dir} cannot be made: {error.strerror or error}"
+        raise InvalidInput("data_dir", reason) from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return len(named)
+
+
+def copy_file(source: Path, target: Path) -> tuple[str, int]:
+    """Copies a file with its mode as far as it goes now, synced; its SHA-256 in hex and its bytes. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb") as read:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = os.fstat(read.fileno()).st_mode & 0o700
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as written:
+            left = os.fstat(read.fileno()).st_size
+            while piece := read.read(min(left, _PIECE_BYTES)):
+                written.write(piece)
+                digest.update(piece)
+                size += len(piece)
+                left -= len(piece)
+            written.flush()
+            os.fsync(descriptor)
+    return digest.hexdigest(), size
+
+
+def _restore_file(source: Path, fresh: Path, name: str, digest: str) -> None:
+    try:
+        found, _ = copy_file(source / name, fresh / name)
+    except FileNotFoundError:
+        raise InvalidInput(
+            name, f"is not in the backup {source}, whose manifest names it"
+        ) from None
+    if found != digest:
+        raise InvalidInput(name, f"is not what the manifest of {source} says: it was changed")
+
+
+def _read_manifest(source: Path) -> dict[str, str]:
+    try:
+        head = cast("dict[str, Any]", orjson.loads((source / HEAD).read_bytes()))
+        form, digest = int(head["form"]), str(head["manifest"])
+        if form > _FORM:
+            raise InvalidInput(HEAD, f"is of form {form}, and this version knows {_FORM}")
+        lines = (source / MANIFEST).read_bytes()
+    except FileNotFoundError as error:
+        reason = f"is not in {source}: it is no backup, or one that was not ended"
+        raise InvalidInput(Path(error.filename).name, reason) from None
+    except (LookupError, TypeError, ValueError) as error:
+        raise InvalidInput(HEAD, f"is damaged: {error}") from None
+    if hashlib.sha256(lines).hexdigest() != digest:
+        raise InvalidInput(MANIFEST, f"is not what {HEAD} says: it was changed")
+    named = dict[str, str]()
+    for line in lines.decode().splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None or ".." in match[2].split("/") or match[2].startswith("/"):
+            raise InvalidInput(MANIFEST, f"is damaged: {line[:80]!r}")
+        named[match[2]] = match[1]
+    return named
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    fresh = path.with_name(f"{path.name}.part")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _belongs_to_process(path: Path) -> bool:
+    """Whether a file is one of a gateway or an engine that works, or is being written by it."""
+    is_unfinished = path.suffix == ".part" or path.name.startswith("temp-")
+    return path.name in _OF_A_PROCESS or is_unfinished

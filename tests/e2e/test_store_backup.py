@@ -1,0 +1,185 @@
+"""``passerelle store backup`` beside a gateway that works, and ``restore`` of what it has made."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+import pytest
+
+from passerelle.cli.exit_status import ExitStatus
+from passerelle.cli.store_backup import run_backup, run_restore
+from passerelle.cli.verify import run_verify
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import ALL_SHARDS
+from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.store_setup import reach_store
+from passerelle.store.backup import Backup
+from tests.e2e.test_cli import run
+from tests.e2e.test_store_export import has_left_some, keep_working
+from tests.support.processes import AGENT, Answer, count_stored, open_caller, run_gateway
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+BACKUPS = 3
+
+
+def call(folder: Path, verb: str, place: Path, data: Path) -> subprocess.CompletedProcess[str]:
+    return run(folder, "store", verb, place, "--data-dir", data)
+
+
+async def call_beside(
+    folder: Path, verb: str, place: Path, data: Path
+) -> subprocess.CompletedProcess[str]:
+    return await anyio.to_thread.run_sync(partial(call, folder, verb, place, data))
+
+
+@pytest.mark.requirement("EXP-3")
+async def test_what_was_acknowledged_before_a_backup_began_is_there_once_it_is_restored(
+    tmp_path: Path,
+) -> None:
+    keep, data, restored = {"memory": "1s"}, tmp_path / "data", tmp_path / "another" / "data"
+    async with ScriptedPeer(AGENT) as peer:
+        async with (
+            run_gateway(tmp_path, {AGENT: peer.url}, data_dir=str(data), retention=keep) as gateway,
+            open_caller(gateway) as caller,
+        ):
+            asked = await caller.begin("ask Which one?")
+            await caller.await_question(asked["id"])
+            async with keep_working(caller) as ended:
+                await wait_until(
+                    lambda: len(ended) > 20 and has_left_some(gateway, len(ended)),
+                    30,
+                    "some sessions have left memory",
+                )
+                before = 0
+                for number in range(BACKUPS):
+                    before = len(ended)
+                    made = await call_beside(
+                        tmp_path, "backup", tmp_path / f"backup-{number}", data
+                    )
+                    assert made.returncode == ExitStatus.DONE, made.stderr
+            tasks = ended[:before]
+            read = [await caller.get_task(task["id"]) for task in tasks]
+        last = tmp_path / f"backup-{BACKUPS - 1}"
+        done = await call_beside(tmp_path, "restore", last, restored)
+        assert done.returncode == ExitStatus.DONE, done.stderr
+        assert restored.stat().st_mode & 0o777 == 0o700
+        for number in range(BACKUPS - 1):
+            place = tmp_path / f"restored-{number}"
+            await call_beside(tmp_path, "restore", tmp_path / f"backup-{number}", place)
+            assert (await run_verify(Settings(data_dir=place), rebuild=True)).lines == []
+        again = await call_beside(tmp_path, "restore", last, restored)
+        assert again.returncode == ExitStatus.CALLER
+        assert f"data_dir: {restored} is not empty" in again.stderr
+        another = restored.parent
+        async with (
+            run_gateway(
+                another, {AGENT: peer.url}, data_dir=str(restored), retention=keep
+            ) as gateway,
+            open_caller(gateway) as caller,
+        ):
+            assert [await caller.get_task(task["id"]) for task in tasks] == read
+            answered = await caller.send("this one", taskId=asked["id"])
+            assert answered["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert (await run_verify(Settings(data_dir=restored), rebuild=True)).lines == []
+
+
+@pytest.mark.requirement("EXP-3")
+async def test_a_backup_that_is_not_whole_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    data, backup, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        run_gateway(tmp_path, {AGENT: peer.url}, data_dir=str(data)) as gateway,
+        open_caller(gateway) as caller,
+    ):
+        for text in ("hello", "big"):
+            await caller.send(text)
+        made = await call_beside(tmp_path, "backup", backup, data)
+        assert made.returncode == ExitStatus.DONE, made.stderr
+        again = await call_beside(tmp_path, "backup", backup, data)
+        assert f"directory: {backup} is not empty" in again.stderr
+    base = next(backup.glob("appendonlydir/*.base.rdb")).relative_to(backup)
+    blob = next(one for one in (backup / "blobs").rglob("*") if one.is_file()).relative_to(backup)
+    cases: dict[str, bytes | None] = {
+        "backup.json": None,
+        "manifest.sha256": b"",
+        str(base): b"REDIS0011",
+        str(blob): None,
+    }
+    for name, content in cases.items():
+        damaged = tmp_path / "damaged"
+        shutil.copytree(backup, damaged)
+        if content is None:
+            (damaged / name).unlink()
+        else:
+            (damaged / name).write_bytes(content)
+        refused = await call_beside(tmp_path, "restore", damaged, restored)
+        assert refused.returncode == ExitStatus.CALLER
+        assert f"error: {name}: " in refused.stderr
+        assert {one.name for one in tmp_path.iterdir()} & {"restored"} == set()
+        assert not list(tmp_path.glob(".restored*"))
+        shutil.rmtree(damaged)
+    done = await call_beside(tmp_path, "restore", backup, restored)
+    assert done.returncode == ExitStatus.DONE, done.stderr
+    elsewhere = {"PASSERELLE_REDIS_URL": "redis://127.0.0.1:9"}
+    served = await anyio.to_thread.run_sync(
+        partial(run, tmp_path, "store", "backup", tmp_path / "b", variables=elsewhere)
+    )
+    assert served.returncode == ExitStatus.CALLER
+    assert "redis_url: is given: its server is no part of a backup" in served.stderr
+
+
+@pytest.mark.requirement("EXP-3")
+async def test_who_was_forgotten_while_a_backup_was_made_is_forgotten_once_it_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is copied before, and objects behind that: the backup has the sessions, and the tombstone."""
+    data, backup, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
+    keep = {"memory": "1s"}
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        run_gateway(tmp_path, {AGENT: peer.url}, data_dir=str(data), retention=keep) as gateway,
+        open_caller(gateway) as caller,
+    ):
+        tasks = [await caller.send(text) for text in ("hello marker-zq", "big", "two-artifacts")]
+        await wait_until(lambda: count_stored(gateway)[1] == 0, 30, "all have left memory")
+        tasks += [await caller.send("hello marker-zq")]
+        copy_engine = Backup.copy_engine
+
+        def forget_behind(made: Backup) -> None:
+            copy_engine(made)
+            forgotten = run(
+                tmp_path, "store", "forget", "--owner", "owner", "--yes", "--data-dir", data
+            )
+            assert forgotten.returncode == ExitStatus.DONE, forgotten.stderr
+
+        monkeypatch.setattr(Backup, "copy_engine", forget_behind)
+        await run_backup(Settings(data_dir=data), backup)
+    said = await run_restore(Settings(data_dir=restored), backup)
+    assert any(line.startswith("forgotten again: tombstone ") for line in said)
+    assert await count_sessions(restored) == 0
+    async with reach_store(Settings(data_dir=restored)) as store:
+        assert [(await store.log.load([name_task(task)]))[0].snapshot for task in tasks] == [
+            b""
+        ] * 4
+    assert (await run_verify(Settings(data_dir=restored), rebuild=True)).lines == []
+
+
+def name_task(task: Answer) -> EntityRef:
+    return EntityRef(EntityKind.TASK, task["id"])
+
+
+async def count_sessions(data: Path) -> int:
+    """Sessions that have ended, in memory and in the archive."""
+    async with reach_store(Settings(data_dir=data)) as store:
+        live = await store.exporter.source.list_live()
+        archived = await store.archive.list_sessions(ALL_SHARDS)
+        return sum(map(len, live.values())) + len(archived)
