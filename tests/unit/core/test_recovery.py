@@ -44,6 +44,8 @@ def test_each_state_is_told_from_what_is_recorded() -> None:
     done = change(TASK, status=Status.COMPLETED, current_run_id=None)
     assert find_recovery(done, 39, SEEN_MS) == "completed_undelivered"
     assert find_recovery(done, 40, SEEN_MS) == "idle"
+    assert find_recovery(done, 40, SEEN_MS, "se_1@40") == "archived_or_missing"
+    assert find_recovery(done, 39, SEEN_MS, "se_1@40") == "completed_undelivered"
     assert find_recovery(change(done, status=Status.FAILED), 39, SEEN_MS) == "idle"
     paused = change(TASK, status=Status.PAUSED, current_run_id=None)
     assert find_recovery(paused, 40, SEEN_MS) == "idle"
