@@ -64,6 +64,7 @@ async def is_there(store: Store, *stories: Story) -> list[bool]:
     return [await store.log.read_head(story.at.stream) is not None for story in stories]
 
 
+@pytest.mark.requirement("FGT-4")
 async def test_each_goes_at_its_time_by_outcome_and_agent(store: Store) -> None:
     done, failed, lost = [await tell(store, status) for status in ("completed", "failed", "lost")]
     bank = await tell(store, agent="bank")

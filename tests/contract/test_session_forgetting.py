@@ -92,7 +92,7 @@ async def test_a_frame_is_taken_out_and_all_others_of_its_segment_are_read_as_be
 
 
 async def test_a_forgotten_frame_leaves_its_digest_and_the_tombstone(
-    store: Store, tmp_path: Path
+    store: Store, server: Server, tmp_path: Path
 ) -> None:
     story = await tell(store)
     await leave(store, story)
@@ -105,6 +105,10 @@ async def test_a_forgotten_frame_leaves_its_digest_and_the_tombstone(
     assert erased.tombstone == tombstone.id
     assert sealed not in b"".join(list_files(tmp_path))
     assert len(sealed) == note.length
+    # Nothing is left in it to be asked for.
+    settings = StoreSettings(server.url, tmp_path / "blobs")
+    async with await Store.open(settings) as fresh, asyncio.timeout(10):
+        assert await fresh.archive.list_archived(HOME, segment) == []
 
 
 async def test_frames_of_earlier_stays_in_the_archive_go_too(

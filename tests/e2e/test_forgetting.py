@@ -20,8 +20,10 @@ from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.verify import run_verify
 from passerelle.core.batch import EntityKind
 from passerelle.core.ids import ALL_SHARDS, shard_of
+from passerelle.core.wire.times import format_ms
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.store_setup import reach_store
+from passerelle.runtime.common.clock import SystemClock
 from tests.e2e.test_cli import run
 from tests.integration.callers.rig import describe
 from tests.integration.devices.asking import PEOPLE, asks, bearer, make_answer
@@ -145,9 +147,10 @@ def has_left_some(gateway: GatewayProcess) -> bool:
     return count_stored(gateway)[0] < ROUNDS
 
 
-def forget(folder: Path, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+def forget(folder: Path, name: str | None, *flags: str) -> subprocess.CompletedProcess[str]:
     config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
-    return run(folder, "store", "forget", "--owner", name, *config, *flags)
+    owner = () if name is None else ("--owner", name)
+    return run(folder, "store", "forget", *owner, *config, *flags)
 
 
 @pytest.mark.requirement("FGT-1")
@@ -251,12 +254,91 @@ def has_left(gateway: GatewayProcess) -> bool:
     return count_stored(gateway)[0] < ROUNDS
 
 
+@pytest.mark.requirement("FGT-4")
+async def test_markers_of_what_is_old_are_nowhere_and_of_what_is_young_everywhere(
+    tmp_path: Path,
+) -> None:
+    """Of two owners, each with old and young sessions; then the same from copies, by processes that are killed."""
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(
+            tmp_path,
+            {AGENT: peer.url},
+            data_dir=str(tmp_path / "data"),
+            clients=[describe_person(name) for name in ("ada", "bob")],
+            retention={"memory": "1s"},
+            webhooks={"allow": ["http://127.0.0.1:*"]},
+        ) as gateway,
+        open_person(gateway, "ada", receiver.url) as ada,
+        open_person(gateway, "bob", receiver.url) as bob,
+    ):
+        for _ in range(ROUNDS):
+            await ada.work()
+        await bob.work()
+        await wait_until(partial(has_left, gateway), 30, "the first sessions have left")
+        old = [*ada.markers, *bob.markers]
+        before = format_ms(SystemClock().now_ms())
+        for person in (ada, bob):
+            await person.work()
+        young = [one for one in (*ada.markers, *bob.markers) if one not in old]
+        assert len(ada.markers) - len(PLACES) == 50
+        done = await anyio.to_thread.run_sync(
+            partial(forget, tmp_path, None, "--before", before, "-y")
+        )
+        assert done.returncode == ExitStatus.DONE, done.stderr
+        engine = dump_engine(find_engine_url(gateway))
+        assert [one for one in old if one.encode() in engine] == []
+        assert find_markers(tmp_path / "data", old) == set()
+        assert await find_readable(tmp_path, young) == set(young)
+        assert await find_readable(tmp_path, old) == set()
+    report = await run_verify(Settings(data_dir=tmp_path / "data"), rebuild=True)
+    assert report.lines == []
+
+
+@pytest.mark.requirement("FGT-4")
+async def test_whoever_is_killed_with_what_is_old_leaves_what_the_next_call_ends(
+    tmp_path: Path,
+) -> None:
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(
+            tmp_path,
+            {AGENT: peer.url},
+            data_dir=str(tmp_path / "data"),
+            clients=[describe_person(name) for name in ("ada", "bob")],
+            retention={"memory": "1s"},
+            webhooks={"allow": ["http://127.0.0.1:*"]},
+        ) as gateway,
+        open_person(gateway, "ada", receiver.url) as ada,
+        open_person(gateway, "bob", receiver.url) as bob,
+    ):
+        await ada.work()
+        await wait_until(partial(has_left, gateway), 30, "the first sessions have left")
+        before = format_ms(SystemClock().now_ms())
+        await bob.work()
+    begun = await forget_until(tmp_path, "counted", 1_000_000, what=before)
+    assert begun.returncode == 0, begun.stderr
+    changes = int(begun.stdout.split()[-1])
+    # Sessions are out of the engine behind the first third, and frames are erased in the last one.
+    for step in (changes // 3, changes - changes // 4):
+        name = f"killed-{step}"
+        killed = await forget_until(tmp_path, name, step, what=before)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        done = await forget_until(tmp_path, name, 1_000_000, what=before, is_again=True)
+        assert done.returncode == 0, done.stderr
+        assert find_markers(tmp_path / name, ada.markers) == set(), step
+        report = await run_verify(Settings(data_dir=tmp_path / name), rebuild=True)
+        assert report.lines == [], step
+
+
 async def forget_until(
-    folder: Path, name: str, step: int, *, is_again: bool = False
+    folder: Path, name: str, step: int, *, what: str = "ada", is_again: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Forgets in a copy of the data directory, and is killed before a change."""
     if not is_again:
         shutil.copytree(folder / "data", folder / name)
-    words = (sys.executable, "-m", "tests.support.killed_forgetting", folder / name, "ada", step)
+    words = (sys.executable, "-m", "tests.support.killed_forgetting", folder / name, what, step)
     call = partial(subprocess.run, [*map(str, words)], capture_output=True, text=True, check=False)
     return await anyio.to_thread.run_sync(call)

@@ -1,6 +1,6 @@
-"""``python -m tests.support.killed_forgetting FOLDER OWNER STEP``: forgets, and is killed before its STEP-th change.
+"""``python -m tests.support.killed_forgetting FOLDER WHAT STEP``: forgets, and is killed before its STEP-th change.
 
-Prints how many changes there were where it lives on.
+WHAT is an owner, or the time before which sessions have ended. Prints how many changes there were where it lives on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from passerelle.cli.store_forget import OwnerName, run_forget
+from passerelle.cli.store_forget import choose_verb
 from passerelle.gateway.settings.model import Settings
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.nodes import Nodes
@@ -36,15 +36,19 @@ def count_down(place: type, name: str, left: list[int]) -> None:
     setattr(place, name, change_or_die)
 
 
-def main(folder: str, owner: str, step: str) -> None:
+def main(folder: str, what: str, step: str) -> None:
     """Runs as the command does."""
     left = [int(step)]
-    for place, names in ((Nodes, ("run", "update")), (DirectoryBlobs, ("put", "expire"))):
+    for place, names in (
+        (Nodes, ("run", "update")),
+        (DirectoryBlobs, ("put", "expire", "replace")),
+    ):
         for name in names:
             count_down(place, name, left)
     settings = Settings(data_dir=Path(folder))
-    forgetting = run_forget(settings, OwnerName(owner), dry_run=False, confirm=lambda _lines: True)
-    asyncio.run(forgetting)
+    owner, before = (None, what) if what.endswith("Z") else (what, None)
+    forget = choose_verb(owner, "default", None, before, ())
+    asyncio.run(forget(settings, dry_run=False, confirm=lambda _lines: True))
     print(int(step) - left[0])  # noqa: T201  a command says what it did
 
 
