@@ -157,6 +157,10 @@ class Batcher:
             Redirected: another node serves the shard.
         """
         call = _Call(packed, count, self._loop.create_future())
+        if count == 0:
+            # Nothing is sent for it, so no reply would ever end it.
+            call.future.set_result([])
+            return call.future
         return self._submit(call, linger_s, no_linger=no_linger)
 
     def call_each(

@@ -218,7 +218,7 @@ class Archiver:
             *(pack("ZSCORE", keys.due(shard), f"target:{name}") for name in live),
             *(pack("HGETALL", keys.entity(ref)) for named in refs.values() for ref in named),
         ]
-        answers = await self.nodes.query_in_background(shard, *asked) if asked else []
+        answers = await self.nodes.query_in_background(shard, *asked)
         owed = {name for name, at in zip(live, answers, strict=False) if at is not None}
         replies = iter(answers[len(live) :])
         frames = list[SessionFrame]()

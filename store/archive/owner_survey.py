@@ -161,7 +161,7 @@ class SessionFinder:
         rows = as_entry_rows(entries)
         refs = [ref for ref in _list_entities(session, rows) if ref != head and ref.shard == shard]
         asked = [pack("HGETALL", keys.entity(ref)) for ref in refs]
-        replies = await self.nodes.query_in_background(shard, *asked) if asked else []
+        replies = await self.nodes.query_in_background(shard, *asked)
         # An event may name what is of another session.
         hashes = {head: flat} | {
             ref: reply

@@ -176,8 +176,6 @@ class Archive:
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
         names = [frame.session for frame in await self.list_frames(shard, segment)]
-        if not names:
-            return []  # all of it is forgotten: a call without a command may wait for good
         rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
         stored = zip(names, map(as_bytes, rows), strict=True)
         return [

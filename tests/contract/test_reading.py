@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from passerelle.core.batch import ABSENT, Batch, EntityKind, EntityRef, Loaded
+from passerelle.core.ids import Shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, make_place, mint, operation
@@ -24,6 +27,12 @@ async def test_entities_come_in_the_order_asked_for_over_all_shards(store: Store
         f"{number}".encode() for number in (*range(19, -1, -1), 0)
     ]
     assert loaded[0] == Loaded(refs[0], ABSENT, b"", {})
+
+
+async def test_to_ask_nothing_is_answered_with_nothing(store: Store) -> None:
+    async with asyncio.timeout(1):  # a reply that is missing is waited for twice as long
+        assert await store.nodes.query_all(Shard(7)) == []
+        assert await store.nodes.query_in_background(Shard(7)) == []
 
 
 async def test_every_kind_of_entity_has_a_place_of_its_own(store: Store) -> None:
