@@ -94,6 +94,8 @@ def judge(results: Iterable[Result], questions: dict[str, Question], cashier: Ca
 def _judge_tolds(decision: ApprovalDecision, tolds: list[Told]) -> list[str]:
     """Exactly one has won if a person did, and everybody was told of the decision that is stored."""
     won = [told for told in tolds if told.outcome == "won"]
+    # Whose channel was cut before it was told sends its answer again, and is told that it is known.
+    won = won or [told for told in tolds if told.outcome == "replayed" and told.was_cut][:1]
     by_answer = decision.source == "answer"
     faults = [f"{len(won)} won, closed by {decision.cause}"] if len(won) != by_answer else []
     stored = {

@@ -44,6 +44,8 @@ class Told:
     outcome: Outcome
     code: str
     winner: JsonObject
+    was_cut: bool = False
+    """Its channel ended meanwhile: a client that sends too many frames is sent away for ten seconds."""
 
 
 @dataclass(slots=True)
@@ -146,19 +148,25 @@ class _Course:
         self, question: JsonObject, racer: Racer, gateway: int, decision: str
     ) -> Told:
         answer = {**question, "decisionId": decision, "optionId": racer.option}
-        device = name_device(racer.number)
+        device, cuts = name_device(racer.number), self._count_cuts(racer, gateway)
         for _ in range(_TRIES):
             door = self._answer_http if racer.way is Way.HTTP else self._answer_channel
             code, said = await door(answer, racer, gateway)
             if code in _AGAIN:
                 await asyncio.sleep(0.05)  # bounded by the tries
                 continue
+            was_cut = self._count_cuts(racer, gateway) > cuts
             if code in {"won", "replayed"}:
-                return Told(device, cast("Outcome", code), code, object_at(said, "decision"))
+                return Told(
+                    device, cast("Outcome", code), code, object_at(said, "decision"), was_cut
+                )
             if code in _CLOSED:
-                return Told(device, "lost", code, object_at(said, "winner"))
+                return Told(device, "lost", code, object_at(said, "winner"), was_cut)
             return Told(device, "refused", code, said)
         return Told(device, "refused", "never decided", {})
+
+    def _count_cuts(self, racer: Racer, gateway: int) -> int:
+        return self.site.cuts[self.owner, racer.number, gateway]
 
     async def _answer_http(
         self, answer: JsonObject, racer: Racer, gateway: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import aiohttp
 import yaml
 
 from passerelle.client.channel import ChannelClient
+from passerelle.client.items import LinkStatus, Offline
 from passerelle.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.races.agent import NAME, Cashier
@@ -46,6 +48,8 @@ class Site:
     channels: dict[tuple[str, int, int], ChannelClient] = field(
         default_factory=dict[tuple[str, int, int], ChannelClient]
     )
+    cuts: Counter[tuple[str, int, int]] = field(default_factory=Counter[tuple[str, int, int]])
+    """How often each of them has ended."""
 
     def url(self, gateway: int) -> str:
         """Where a gateway listens."""
@@ -95,8 +99,17 @@ async def run_site(folder: Path) -> AsyncGenerator[Site]:
 
 def _open_channel(site: Site, owner: str, device: int, gateway: int) -> ChannelClient:
     url = site.url(gateway).replace("http", "ws", 1) + "/v1/channel"
+
+    def note(status: LinkStatus) -> None:
+        if isinstance(status, Offline):
+            site.cuts[owner, device, gateway] += 1
+
     return ChannelClient(
-        url, token=f"{_SECRET}{owner}", device=f"{name_device(device)}", tab=str(gateway)
+        url,
+        token=f"{_SECRET}{owner}",
+        device=f"{name_device(device)}",
+        tab=str(gateway),
+        on_status=note,
     )
 
 
