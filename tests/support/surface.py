@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -32,6 +32,8 @@ class Surface:
     headers: dict[str, str]
     agents: Sequence[str]
     found: dict[str, str] = field(default_factory=dict[str, str])
+    going: set[str] = field(default_factory=set[str])
+    """Tasks that have not ended, with session and thread: what is read of them may change by itself."""
 
     async def call(self, agent: str, method: str, params: JsonObject) -> dict[str, Any]:
         """A call over JSON-RPC; a method of 0.3 is one with a slash."""
@@ -95,6 +97,8 @@ class Surface:
             await self.call(agent, "CancelTask", {"id": name})
         shown = await self.get(f"/v1/tasks/{name}")
         session, thread = shown["sessionId"], shown["threadId"]
+        if task["status"]["state"] not in ENDED:
+            self.going.update((name, session, thread))
         for path in ("", "?limit=3", "?limit=3&before=6", "/tasks", "/channels"):
             await self.get(f"/v1/sessions/{session}{path}")
         for path in ("snapshot", "webhooks"):
@@ -114,29 +118,35 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     return cast("dict[str, Any]", answer.json()) if "json" in said else {}
 
 
-async def read_at_rest(read: Callable[[], Awaitable[dict[str, str]]]) -> dict[str, str]:
-    """What is read once two reads, one after the other, are the same.
+async def read_at_rest(
+    read: Callable[[], Awaitable[dict[str, str]]], going: Collection[str] = ()
+) -> dict[str, str]:
+    """What is read once two reads, one after the other, are the same but for what is ``going``.
 
     Raises:
         AssertionError: they differ for too long; it says in what.
     """
     deadline, before = time.monotonic() + _SETTLED_S, await read()
-    while changed := find_changes(before, told := await read()):
+    while changed := find_changes(before, told := await read(), going):
         assert time.monotonic() < deadline, f"two reads differ again and again: {changed}"
         before = told
     return told
 
 
-def find_changes(before: dict[str, str], after: dict[str, str]) -> dict[str, tuple[str, str]]:
+def find_changes(
+    before: dict[str, str], after: dict[str, str], going: Collection[str] = ()
+) -> dict[str, tuple[str, str]]:
     """What was answered otherwise, or asked at one of the two moments only.
 
-    That a session has left memory, ``/v1`` says besides: that is left out.
+    That a session has left memory, ``/v1`` says besides: that is left out. An answer that names what is ``going``
+    may change by itself.
     """
     was, now = _leave_out(before, Counter()), _leave_out(after, Counter())
+    both = {asked: (was.get(asked, ""), now.get(asked, "")) for asked in was.keys() | now.keys()}
     return {
-        one: (was.get(one, ""), now.get(one, ""))
-        for one in was.keys() | now.keys()
-        if was.get(one) != now.get(one)
+        asked: (one, other)
+        for asked, (one, other) in both.items()
+        if one != other and not any(name in f"{asked} {one} {other}" for name in going)
     }
 
 
