@@ -62,12 +62,15 @@ async def run_restore(settings: Settings, backup: Path) -> list[str]:
     count = await asyncio.to_thread(restore_backup, backup, data_dir)
     async with reach_store(settings) as store:
         # What was forgotten behind the copy of the engine, and before that of the tombstones.
-        again = await store.forgetting.resume(ALL_SHARDS, store.clock.now_ms())
+        now_ms = store.clock.now_ms()
+        owners = await store.forgetting.resume(ALL_SHARDS, now_ms)
+        sessions = await store.session_forgetting.resume(ALL_SHARDS, now_ms)
+    again = [*(one.key.text for one in owners), *(one.id for one in sessions)]
     return [
         f"restored: {count:,} files in {data_dir}",
-        *(f"forgotten again: tombstone {one.key.text}" for one in again),
+        *(f"forgotten again: tombstone {one}" for one in again),
         "what was forgotten since the backup: put the newest blobs/forgotten there before the first start",
-        "then: passerelle verify",
+        "then: passerelle verify --rebuild",
     ]
 
 

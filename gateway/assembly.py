@@ -229,6 +229,7 @@ async def _open_store(
     batches = metrics.store.batches.counts
     store = await open_store(settings, engine.url if engine else url, batches, log)
     stack.push_async_callback(store.close)
+    await store.owner_keys.prepare()
     return store
 
 

@@ -85,6 +85,20 @@ class OwnerKeys:
         """
         return await self._obtain(shard_of(owner), owner)
 
+    async def prepare(self) -> None:
+        """Makes the key of tags where there is none yet.
+
+        A tombstone is found by it, so a store that comes back from before the tombstone has to have it already.
+
+        Raises:
+            StoreUnavailable: the engine does not answer.
+        """
+        command = pack("HGET", keys.owner_keys(_HOME), _TAGS)
+        [named] = await self.nodes.query_all(_HOME, command)
+        if named is None:
+            name, plain = KeyName.draw(_HOME), AESGCM.generate_key(KEY_BYTES * 8)
+            await self._keep(name, self._seal(name, plain), owner=_TAGS)
+
     async def tag(self, owner: str) -> str:
         """What stands for an owner where its id must not stand: a keyed hash of it. Raises as ``obtain`` does."""
         [tag] = await self.tag_all([owner])
