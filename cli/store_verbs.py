@@ -81,7 +81,7 @@ def forget(  # noqa: PLR0917  each is a flag, and none a position
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Delete what an owner has, a session, or what is old, for good: in memory and in the archive."""
+    """Delete for good, in memory and archive: an owner, a session, or what is old."""
     from passerelle.cli.store_forget import choose_verb
 
     def confirm(lines: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.gateway.settings.model import Settings
 from passerelle.store.exports.checked_export import check_export
 from passerelle.store.exports.member_file import MemberFile
+from tests.e2e.test_archive import leave_out
 from tests.e2e.test_cli import COMMAND, run
 from tests.support.processes import AGENT, Answer, Caller, count_stored, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
@@ -136,7 +137,9 @@ async def test_an_export_beside_traffic_is_read_elsewhere_with_the_same_evidence
             open_caller(gateway) as caller,
         ):
             assert [await caller.get_task(task["id"]) for task in tasks] == read
-            assert [await caller.read_record(task["id"]) for task in tasks] == records
+            read_there = [await caller.read_record(task["id"]) for task in tasks]
+            # Which of them have left memory is another matter here and there.
+            assert leave_out(read_there) == leave_out(records)
             assert await export_evidence(caller, tasks[0]) == shown
             went_on = await caller.send("hello again", contextId=tasks[0]["contextId"])
             assert went_on["status"]["state"] == "TASK_STATE_COMPLETED"
