@@ -15,7 +15,7 @@ from passerelle.core.principal import Principal
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
-from passerelle.store.store import Store, StoreSettings
+from tests.integration.archive.test_archived_reads import open_store
 from tests.integration.devices.asking import (
     ADA,
     BOB,
@@ -393,7 +393,7 @@ async def test_bundles_of_whoever_is_forgotten_go_with_what_they_are_of(rig: Rig
         return {name for name in blobs[who] for _ in (rig.folder / "blobs").rglob(name)}
 
     assert [len(list_kept(who)) for who in ("ada", "bob")] == [3, 3]
-    async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
+    async with await open_store(rig) as store:
         await store.forgetting.forget(Principal("ada").key, "operator", store.clock.read_ms(HOME))
     assert list_kept("ada") == set()
     assert list_kept("bob") == set(blobs["bob"])
