@@ -37,9 +37,9 @@ from tests.support.copies import Crowd, TaskCopies, record_task
 
 FEW: Final = 1_000
 SOON: Final = 20_000
-"""From so many tasks in the archive on each takes as little as it may."""
+"""With fewer tasks in the archive, what is there once for all of them weighs too much on each."""
 _LIVE_SHARE: Final = 10
-"""One task in so many has not left."""
+"""One task in so many stays in the engine."""
 _LARGE_BYTES: Final = 64_000
 _AGENT: Final = "echo"
 _NOBODY: Final = "http://127.0.0.1:9"

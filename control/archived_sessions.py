@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
-from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.archived import ArchiveContent
@@ -36,7 +35,7 @@ class ArchivedSessions:
             NotFound: no such session of the caller, or it never had as many events: all look the same.
         """
         ref = ArchiveRef.read(query.ref)
-        session, head, tasks, _ = await self.models.load_session(principal, ref.session_id)
+        session, head, archive = await self.models.find_session(principal, ref.session_id)
         if head.sequence < ref.sequence:
             raise NotFound("ref", query.ref)
         stream = StreamRef(StreamKind.SESSION, ref.session_id)
@@ -44,16 +43,15 @@ class ArchivedSessions:
         page = await self.models.log.read_page(stream, query.after, limit)
         events = [one for one in page if one.sequence <= ref.sequence]
         last = events[-1].sequence if events else ref.sequence
-        entity = EntityRef(EntityKind.SESSION, session.session_id)
-        held = (await self.models.writes.load([entity]))[entity]
-        named = () if query.after else tasks
+        # The first page has the tasks; those behind it have facts alone.
+        named = [] if query.after else (await self.models.load_tasks(principal, ref.session_id))[0]
         whole = [await self.models.contents.name_artifacts(one) for one in named]
         return to_wire(
             ArchiveContent(
                 ref=query.ref,
                 session_id=session.session_id,
                 sequence=ref.sequence,
-                in_memory=held.archive is None,
+                in_memory=archive is None,
                 tasks=tuple(to_wire(show_record(one)) for one in whole),
                 events=tuple(cast("JsonObject", orjson.loads(one.data)) for one in events),
                 after=last if last < ref.sequence else None,

@@ -98,7 +98,7 @@ class Models:
 
     async def read_session(self, principal: Principal, query: GetSession) -> JsonObject:
         """A session with its threads and its last events."""
-        session, head, _ = await self._find_session(principal, query.session_id)
+        session, head, _ = await self.find_session(principal, query.session_id)
         stream = _stream(session.session_id)
         last = head.sequence if query.before is None else min(head.sequence, query.before - 1)
         wanted = max(1, last - query.limit + 1)
@@ -118,8 +118,8 @@ class Models:
 
     async def read_tasks(self, principal: Principal, query: GetSessionTasks) -> JsonObject:
         """The tasks of a session."""
-        session, head, archive = await self._find_session(principal, query.session_id)
-        tasks, left_out = await self._load_tasks(principal, session.session_id)
+        session, head, archive = await self.find_session(principal, query.session_id)
+        tasks, left_out = await self.load_tasks(principal, session.session_id)
         now_ms, name = self.clock.now_ms(), session.session_id
         return to_wire(show_tasks(name, head.sequence, tasks, now_ms, left_out, archive))
 
@@ -131,8 +131,8 @@ class Models:
         Raises:
             NotFound: unknown, or another principal's: the two look the same.
         """
-        session, head, _ = await self._find_session(principal, session_id)
-        tasks, left_out = await self._load_tasks(principal, session.session_id)
+        session, head, _ = await self.find_session(principal, session_id)
+        tasks, left_out = await self.load_tasks(principal, session.session_id)
         return session, head, tasks, left_out
 
     async def read_thread(self, principal: Principal, query: GetThread) -> JsonObject:
@@ -144,8 +144,8 @@ class Models:
         thread = (await self.writes.load([ref]))[ref].record
         if not isinstance(thread, ThreadRecord) or thread.owner != principal.key:
             raise NotFound("thread", thread_id)
-        _, head, archive = await self._find_session(principal, thread.session_id)
-        tasks, left_out = await self._load_tasks(principal, thread.session_id)
+        _, head, archive = await self.find_session(principal, thread.session_id)
+        tasks, left_out = await self.load_tasks(principal, thread.session_id)
         now_ms = self.clock.now_ms()
         return to_wire(show_thread(thread, tasks, head.sequence, now_ms, left_out, archive))
 
@@ -200,10 +200,14 @@ class Models:
             model.marks["facts"] = unavailable(facts.skipped)
         return to_wire(model)
 
-    async def _find_session(
+    async def find_session(
         self, principal: Principal, session_id: str
     ) -> tuple[SessionRecord, Head, str | None]:
-        """Record and head, and its ref where it has left memory."""
+        """Record and head of a session, and its ref where it has left memory.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
         if read_shard(session_id) is not None:
             head = await self.log.read_head(_stream(session_id))
             ref = EntityRef(EntityKind.SESSION, session_id)
@@ -213,7 +217,7 @@ class Models:
                 return record, head, held.archive
         raise NotFound("session", session_id)
 
-    async def _load_tasks(
+    async def load_tasks(
         self, principal: Principal, session_id: str
     ) -> tuple[list[TaskRecord], int]:
         """The newest tasks of a session that callers see, all that are open, and how many older ones there are."""
