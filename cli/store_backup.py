@@ -37,7 +37,7 @@ async def run_backup(settings: Settings, directory: Path) -> list[str]:
         await rewrite_logs(store.nodes)
         backup = Backup(data_dir, directory, VERSION, store.clock.now_ms())
         await asyncio.to_thread(backup.make)
-    lines = [f"backed up: {len(backup.digests):,} files, {backup.bytes:,} bytes in {directory}"]
+    lines = [f"backed up: {len(backup.files):,} files, {backup.bytes:,} bytes in {directory}"]
     if settings.blobs is not None:
         lines.append(
             f"not covered: {settings.blobs}, the place of content and archive: copy it now, behind the backup, and the "

@@ -16,7 +16,7 @@ import secrets
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
@@ -41,6 +41,13 @@ _PIECE_BYTES: Final = 1024 * 1024
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
+class CopiedFile(NamedTuple):
+    """What was copied: its SHA-256 in hex, and its bytes."""
+
+    sha256: str
+    bytes: int
+
+
 @dataclass(slots=True)
 class Backup:
     """A backup that is being made of ``source`` in the new folder ``target``."""
@@ -49,15 +56,19 @@ class Backup:
     target: Path
     version: str
     at_ms: int
-    digests: dict[str, str] = field(default_factory=dict[str, str])
-    bytes: int = 0
+    files: dict[str, CopiedFile] = field(default_factory=dict[str, "CopiedFile"])
+
+    @property
+    def bytes(self) -> int:
+        """Of all files together."""
+        return sum(one.bytes for one in self.files.values())
 
     def make(self) -> None:
         """Copies everything; the next call is for another folder.
 
         Raises:
             InvalidInput: ``directory`` is not empty, or cannot be written.
-            StoreUnavailable: the engine wrote its log anew each time.
+            StoreUnavailable: the engine has no log, or wrote it anew each time.
         """
         try:
             self.target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,8 +89,10 @@ class Backup:
         """Copies what its manifest names, while it names the same: only the last file grows meanwhile."""
         folder = self.source / _ENGINE
         for _ in range(_TRIES):
+            listed = next((one for one in folder.glob("*.manifest") if not _is_passing(one)), None)
+            if listed is None:
+                break
             try:
-                [listed] = folder.glob("*.manifest")
                 said = listed.read_bytes()
                 names = [name.decode() for name in _FILES_OF_ENGINE.findall(said)]
                 for name in names:
@@ -90,19 +103,17 @@ class Backup:
             except FileNotFoundError:
                 pass
             self._drop(folder)
-        reason = "the engine writes its append-only file anew again and again"
+        reason = "the engine has no append-only file, or writes it anew again and again"
         raise StoreUnavailable(reason, "no")
 
     def _drop(self, folder: Path) -> None:
         prefix = f"{folder.relative_to(self.source).as_posix()}/"
-        self.digests = {
-            name: one for name, one in self.digests.items() if not name.startswith(prefix)
-        }
+        self.files = {name: one for name, one in self.files.items() if not name.startswith(prefix)}
         shutil.rmtree(self.target / folder.relative_to(self.source), ignore_errors=True)
 
     def _copy_files(self, paths: Iterable[Path]) -> None:
         for path in paths:
-            if _belongs_to_process(path) or not path.is_file():
+            if _is_passing(path) or not path.is_file():
                 continue
             try:
                 self._copy(path)
@@ -111,13 +122,12 @@ class Backup:
 
     def _copy(self, path: Path) -> None:
         name = path.relative_to(self.source).as_posix()
-        self.digests[name], size = copy_file(path, self.target / name)
-        self.bytes += size
+        self.files[name] = copy_file(path, self.target / name)
 
     def _finish(self) -> None:
-        for folder in {(self.target / name).parent for name in self.digests}:
+        for folder in {(self.target / name).parent for name in self.files}:
             _sync_folder(folder)
-        lines = "".join(f"{digest}  {name}\n" for name, digest in self.digests.items()).encode()
+        lines = "".join(f"{one.sha256}  {name}\n" for name, one in self.files.items()).encode()
         _write_file(self.target / MANIFEST, lines)
         head = {
             "form": _FORM,
@@ -159,8 +169,8 @@ def restore_backup(source: Path, data_dir: Path) -> int:
     return len(named)
 
 
-def copy_file(source: Path, target: Path) -> tuple[str, int]:
-    """Copies a file with its mode as far as it goes now, synced; its SHA-256 in hex and its bytes. Raises OSError."""
+def copy_file(source: Path, target: Path) -> CopiedFile:
+    """Copies a file with its mode as far as it goes now, synced. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with source.open("rb") as read:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -175,12 +185,12 @@ def copy_file(source: Path, target: Path) -> tuple[str, int]:
                 left -= len(piece)
             written.flush()
             os.fsync(descriptor)
-    return digest.hexdigest(), size
+    return CopiedFile(digest.hexdigest(), size)
 
 
 def _restore_file(source: Path, fresh: Path, name: str, digest: str) -> None:
     try:
-        found, _ = copy_file(source / name, fresh / name)
+        found = copy_file(source / name, fresh / name).sha256
     except FileNotFoundError:
         raise InvalidInput(
             name, f"is not in the backup {source}, whose manifest names it"
@@ -230,7 +240,7 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _belongs_to_process(path: Path) -> bool:
-    """Whether a file is one of a gateway or an engine that works, or is being written by it."""
+def _is_passing(path: Path) -> bool:
+    """Whether a file belongs to the life of a gateway or an engine, or is being written by it."""
     is_unfinished = path.suffix == ".part" or path.name.startswith("temp-")
     return path.name in _OF_A_PROCESS or is_unfinished
