@@ -9,6 +9,8 @@ from typing import Final
 import pytest
 
 from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS
+from passerelle.store.archive.session_survey import SessionChoice
 from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import Story, begin, read_all
 from tests.interop.test_blobs import bucket, server
@@ -123,6 +125,34 @@ async def test_a_read_of_the_archive_asks_the_bucket_once(
     faulty.passed.clear()
     await store.log.load(story.refs)
     assert faulty.passed == {"GET": 1}
+
+
+@pytest.mark.parametrize("fault", [None, "500", "404", "slow", "lost answer"])
+async def test_a_session_is_forgotten_in_a_bucket_and_its_neighbours_stay(
+    store: Store, faulty: FaultyBucket, engine_server: Server, fault: BucketFault | None
+) -> None:
+    """All of them stand in one object, which is written anew without the one."""
+    gone, *stay = [await begin(store) for _ in range(STORIES)]
+    told = [await read_all(store, story) for story in stay]
+    sessions = {story.at.shard: list[str]() for story in (gone, *stay)}
+    for story in (gone, *stay):
+        sessions[story.at.shard].append(story.at.session)
+    assert len((await store.archiver.archive_together(sessions)).sessions) == STORIES
+    choice = SessionChoice(store.clock.now_ms(), frozenset({gone.at.session}))
+    faulty.fault, faulty.methods = fault, ("PUT", "POST")
+    if fault is None:
+        assert (await store.session_forgetting.forget(choice, "carl")).count == 1
+    else:
+        with pytest.raises(StoreUnavailable, match="bucket"):
+            await store.session_forgetting.forget(choice, "carl")
+        assert faulty.faulted[fault]
+        faulty.fault = None
+        assert len(await store.session_forgetting.finish(ALL_SHARDS)) == 1
+    async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
+        for one in (store, other):
+            assert [await read_all(one, story) for story in stay] == told
+            assert [loaded.snapshot for loaded in await one.log.load(gone.refs)] == [b""] * 4
+            assert gone.at.session not in await one.archive.list_sessions(ALL_SHARDS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -105,6 +105,24 @@ async def test_content_comes_back_by_its_hash_and_in_its_shard_alone(blobs: Blob
     assert await blobs.put(HERE, CONTENT) == name
 
 
+async def test_content_is_measured_read_in_parts_and_replaced_under_its_name(
+    blobs: BlobStore,
+) -> None:
+    name = await blobs.put(HERE, CONTENT)
+    assert await blobs.measure(HERE, name) == len(CONTENT)
+    assert await blobs.measure(Shard(6), name) is None
+    for start, size in ((0, 7), (len(CONTENT) - 3, 3), (len(CONTENT) - 3, 99)):
+        assert await blobs.read(HERE, name, start, size) == CONTENT[start : start + size]
+    for start in (len(CONTENT), len(CONTENT) + 5):
+        assert await blobs.read(HERE, name, start, 1) == b""
+    assert await blobs.read(HERE, "0" * 64, 0, 1) is None
+    other = bytes(len(CONTENT))
+    await blobs.replace(HERE, name, other)
+    assert await blobs.read(HERE, name, 0, len(CONTENT)) == other
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        await blobs.get(HERE, name)
+
+
 @pytest.mark.parametrize("name", ["", "00", "x" * 64, "../" * 20 + "etco"])
 async def test_name_that_is_no_hash_finds_nothing(blobs: BlobStore, name: str) -> None:
     assert await blobs.get(HERE, name) is None
