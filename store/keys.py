@@ -280,6 +280,11 @@ def erasures(shard: Shard, sha256: str) -> str:
     return _key(shard, "er", sha256)
 
 
+def gone(shard: Shard, digest: str) -> str:
+    """STRING for a session that was forgotten a moment ago, by a digest of its id; expires."""
+    return _key(shard, "gone", digest)
+
+
 def limits(shard: Shard, name: str) -> str:
     """HASH ``s:<instance>`` -> ``slots|until``, ``m:<meter>`` -> what is left or used of it; expires."""
     return _key(shard, "lim", name)
@@ -386,7 +391,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "threads": ("th",),
     "tasks": ("t",),
     "approvals": ("a",),
-    "archive": ("al", "sg", "sgold", "dk", "fg", "lh", "fs", "er"),
+    "archive": ("al", "sg", "sgold", "dk", "fg", "lh", "fs", "er", "gone"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
     "lists of tasks": ("idx",),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),

@@ -35,6 +35,7 @@ from passerelle.store.append import (
     unpack_entities,
 )
 from passerelle.store.archive.frame import ARCHIVED_KINDS
+from passerelle.store.archive.gone_sessions import was_forgotten
 from passerelle.store.archive.restoring import restore_session
 from passerelle.store.connection import RespValue, pack
 from passerelle.store.failures import Redirected, try_again
@@ -295,6 +296,10 @@ class RedisEventLog(RedisFactReader):
             StoreUnavailable: it cannot be read, or the engine does not take it.
         """
         return await restore_session(self._nodes, self._archive, shard, name)
+
+    async def was_forgotten(self, session: str) -> bool:
+        """Whether a session was forgotten a moment ago. Raises StoreUnavailable."""
+        return await was_forgotten(self._nodes, shard_of(session), session)
 
     def list_acknowledged(self, oldest_s: float) -> list[Acknowledged]:
         """The last append in each of the sessions that were written here since a time; older ones are forgotten."""

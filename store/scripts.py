@@ -54,6 +54,7 @@ OPERATIONS: Final = (
     "keep_link",
     "lease",
     "note_erasures",
+    "note_gone",
     "note_segment",
     "note_upload",
     "owe_link",

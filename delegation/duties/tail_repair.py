@@ -180,7 +180,7 @@ class TailRepair:
                 has_event(log, one.session, one.last, one.chain) for one in part
             )
             for one, is_stored in zip(part, stored, strict=True):
-                if not is_stored:
+                if not is_stored and not await log.was_forgotten(one.session):
                     self.find_loss(shard_of(one.session), one.epoch, "audit")
 
     async def _look(self) -> None:

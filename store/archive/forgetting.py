@@ -7,6 +7,7 @@ read with it by then.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.archive.frame import SessionFrame
+from passerelle.store.archive.gone_sessions import note_gone
 from passerelle.store.archive.owner_survey import SessionTraces
 from passerelle.store.archive.restoring import drop_rows
 from passerelle.store.archive.tombstones import ForgottenCounts, Tombstone
@@ -212,6 +214,11 @@ class Forgetting:
         await self.removal.wait_for_relay(traces)
         await self.removal.remove_rows(traces)
         await self.removal.remove_content(traces)
+        gone = defaultdict["Shard", list[str]](list)
+        for one in (*found.live, *found.archived):
+            gone[one.shard].append(one.session)
+        for shard, sessions in gone.items():
+            await note_gone(self.nodes, shard, sessions)
         for live in found.live:
             if live.session in frames:
                 await self._remove_live(live, frames[live.session])

@@ -17,6 +17,7 @@ from passerelle.core.ids import Shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.append import Arguments
+from passerelle.store.archive.gone_sessions import note_gone
 from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.owner_survey import SessionTraces
 from passerelle.store.archive.session_survey import ChosenSession, ChosenSessions, SessionChoice
@@ -215,6 +216,7 @@ class SessionForgetting:
         shard, done = tombstone.shard, list[tuple["ChosenSession", "_Outcome"]]()
         for first in range(0, len(sessions), _AT_ONCE):
             part = sessions[first : first + _AT_ONCE]
+            await note_gone(self.nodes, shard, [one.session for one in part])
             places = (keys.forgotten_sessions, keys.holds, keys.due, keys.stuck)
             arguments = Arguments(place(shard) for place in places)
             control: dict[str, ControlValue] = {
