@@ -7,7 +7,7 @@ store gets low: the nearer it is to the point from which new tasks are refused, 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -31,8 +31,8 @@ _LOOKS: Final = 5
 _SOONEST_S: Final = 1.0
 _LATEST_S: Final = 6 * 3600.0
 _PRESSED_S: Final = 10.0
-_PRESSED_SHARE: Final = 10
-"""Under pressure the looks take at most so little of the time."""
+_FINDING_SHARE: Final = 10
+"""Looking takes at most a tenth of the time. What is found leaves at once: work that waits becomes no less."""
 _SEGMENTS_AT_ONCE: Final = 2
 """While one waits for the disk, the other is read; more of them would be in the way of callers."""
 _FEW: Final = 16
@@ -61,21 +61,22 @@ class ArchiveSweep:
     """Says why they stay there all the same; asked before each look, since another instance may change it."""
     obstacle: str | None = None
     """What it said last."""
+    _finding_s: float = field(default=0.0, init=False)
+    """How long the last look took to find what is over."""
 
     async def run(self) -> None:
         """Looks until cancelled."""
         if self.keep_ms is None:
             return
         every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
-        looked_s, took_s = monotonic(), 0.0
+        looked_s = monotonic()
         while True:
-            await asyncio.sleep(max(min(every_s, _PRESSED_S), took_s * _PRESSED_SHARE))
+            await asyncio.sleep(max(min(every_s, _PRESSED_S), self._finding_s * _FINDING_SHARE))
             if monotonic() - looked_s >= every_s or self._is_pressed:
                 looked_s = monotonic()
                 with outlive(self.log, "archive.failed", self.count):
                     if await self.may_archive():
                         await self.sweep()
-                took_s = monotonic() - looked_s
 
     async def may_archive(self) -> bool:
         """Whether sessions may leave; why not is logged once.
@@ -100,7 +101,9 @@ class ArchiveSweep:
             return 0
         # The clocks of shards differ by milliseconds.
         before_ms = min(map(self.read_ms, shards)) - keep_ms
+        began_s = monotonic()
         ended = await self.ended.find(shards, before_ms)
+        self._finding_s = monotonic() - began_s
         segments = join_parts(
             (shard, part)
             for shard, sessions in ended.items()

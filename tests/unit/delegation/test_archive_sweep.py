@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -10,10 +11,12 @@ import structlog
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
+from passerelle.delegation.duties import archive_sweep
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.store.archive.archiver import Archiver, ArchiveResult
 from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
 from passerelle.store.fullness import Fullness, MemoryReport, StoreMemory
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 HOUR_MS = 3_600_000
@@ -42,6 +45,8 @@ class Sessions:
     homes: tuple[Shard, ...] = (HOME,)
     stays: list[str] = field(default_factory=list[str])
     forgotten: list[str] = field(default_factory=list[str])
+    looks: int = 0
+    writing_s: float = 0.0
     fails: bool = False
 
     async def find(
@@ -50,6 +55,7 @@ class Sessions:
         if self.fails:
             reason = "connection refused"
             raise StoreUnavailable(reason, "no")
+        self.looks += 1
         ended = [
             EndedSession(f"se_{age}", NOW_MS - age, 10)
             for age in sorted(self.ages_ms, reverse=True)
@@ -67,6 +73,7 @@ class Sessions:
         assert before_ms < NOW_MS
         sessions = [one for part in parts.values() for one in part]
         self.asked.append(sessions)
+        await asyncio.sleep(self.writing_s)
         gone = [one for one in sessions if one not in self.stays]
         return ArchiveResult(gone, 100 * len(gone), [one for one in sessions if one in self.stays])
 
@@ -112,6 +119,18 @@ async def test_what_never_leaves_is_not_looked_for() -> None:
     sweep, _ = make(sessions, keep_ms=None)
     assert await sweep.sweep() == 0
     await sweep.run()
+
+
+async def test_a_look_follows_soon_on_one_that_had_much_to_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archive_sweep, "_SOONEST_S", 0.01)
+    sessions = Sessions([HOUR_MS + number for number in range(16)], writing_s=0.5)
+    sweep, _ = make(sessions, keep_ms=1)
+    async with asyncio.TaskGroup() as group:
+        looking = group.create_task(sweep.run())
+        await wait_until(lambda: sessions.looks > 2, 3, "it has looked again, and again")
+        looking.cancel()
 
 
 async def test_few_sessions_wait_for_others_for_an_hour() -> None:
