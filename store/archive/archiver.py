@@ -314,7 +314,7 @@ def _write_session(
     for ref, flat in frame.hashes.items():
         entities.append([arguments.key(keys.entity(ref)), *_read_stamp(flat)])
         bucket, name = place_row(shard, ref.id)
-        rows.append([arguments.key(bucket), name, place_of_rest])
+        rows.append([arguments.key(bucket), arguments.value(name), place_of_rest])
     receivers: list[ControlValue] = [
         [name, stored.decode()] for name, stored in as_hash(frame.targets).items()
     ]

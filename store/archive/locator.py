@@ -1,12 +1,14 @@
 """Where what has left the engine stands: one row for each session and each of its entities.
 
-A row is a field of a hash of the shard, named by the hash of the id, so that small hashes keep it in a few bytes. The
-scripts compute the same name (``locator_of`` in ``lua/shared``).
+A row is a field of a hash of the shard, named by the first bytes of the hash of the id, so that small hashes keep it in
+a few bytes; scripts compute the same name (``is_archived`` in ``lua/shared``). Two ids may have one name: the commit
+takes no row that is there, and the frame says what it has.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from passerelle.store import keys
@@ -15,25 +17,34 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 BUCKETS: Final = 128
-_FIELD: Final = 16
-_BUCKET: Final = slice(_FIELD, _FIELD + 2)
+_FIELD: Final = 6
+"""Bytes of a hash that are the name of a row, beside the shard and the seven bits that choose its bucket."""
 _NUMBER: Final = 4
 """Bytes of a segment's number, which the commit gives; the rest of a row is known before."""
 _OFFSET: Final = 4
 _LENGTH: Final = 3
-_CHECK: Final = 4
+_CHECK: Final = 3
 _ROW: Final = _NUMBER + _OFFSET + _LENGTH + _CHECK
 MOST_BYTES: Final = (1 << 8 * _LENGTH) - 1
 """Of a frame, as its length is written."""
 
 
 class Locator(NamedTuple):
-    """The frame of a session: in which segment of the shard, where, and the CRC-32 of its bytes."""
+    """The frame of a session: in which segment of the shard, where, and 24 bits of the CRC-32 of its bytes."""
 
     number: int
     offset: int
     length: int
     check: int
+
+    @classmethod
+    def of(cls, offset: int, stored: bytes) -> Self:
+        """A frame that stands here in a segment that has no number yet."""
+        return cls(0, offset, len(stored), _check(stored))
+
+    def fits(self, stored: bytes) -> bool:
+        """Whether these are the bytes of the frame, as far as the row can tell."""
+        return len(stored) == self.length and _check(stored) == self.check
 
     @classmethod
     def read(cls, row: bytes) -> Self:
@@ -64,7 +75,11 @@ class Locator(NamedTuple):
         )
 
 
-def place_row(shard: Shard, name: str) -> tuple[str, str]:
+def place_row(shard: Shard, name: str) -> tuple[str, bytes]:
     """Key and field of the row of a session, thread, task or action."""
-    digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
-    return keys.locators(shard, int(digest[_BUCKET], 16) % BUCKETS), digest[:_FIELD]
+    digest = hashlib.sha1(name.encode(), usedforsecurity=False).digest()
+    return keys.locators(shard, digest[_FIELD] % BUCKETS), digest[:_FIELD]
+
+
+def _check(stored: bytes) -> int:
+    return zlib.crc32(stored) & ((1 << 8 * _CHECK) - 1)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
@@ -213,7 +212,7 @@ class Archive:
             return kept.frame  # of somebody who has waited for the same
         if read_erased(stored) is not None:
             return _FORGOTTEN
-        if len(stored) != at.length or zlib.crc32(stored) != at.check:
+        if not at.fits(stored):
             return None
         try:
             name = read_key_name(stored)

@@ -45,7 +45,7 @@ async def drop_rows(nodes: Nodes, shard: Shard, names: Iterable[str], row: bytes
     arguments = Arguments(())
     at = arguments.value(row)
     places = [place_row(shard, name) for name in names]
-    rows: list[ControlValue] = [[arguments.key(key), name] for key, name in places]
+    rows: list[ControlValue] = [[arguments.key(key), arguments.value(name)] for key, name in places]
     control: dict[str, ControlValue] = {"row": at, "rows": rows}
     return await nodes.run(_FORGET_ROWS, shard, arguments.keys, control, arguments.values)
 
@@ -70,7 +70,7 @@ async def put_session(nodes: Nodes, frame: SessionFrame, row: bytes | None) -> b
     )
     at: ControlValue = False if row is None else arguments.value(row)
     places = [place_row(shard, ref.id) for ref in frame.hashes]
-    rows: list[ControlValue] = [[arguments.key(key), name] for key, name in places]
+    rows: list[ControlValue] = [[arguments.key(key), arguments.value(name)] for key, name in places]
     entities: list[ControlValue] = [
         [arguments.key(keys.entity(ref)), *arguments.extend(as_list(flat))]
         for ref, flat in frame.hashes.items()

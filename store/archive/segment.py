@@ -69,7 +69,7 @@ def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) ->
     offset = len(_HEADER)
     for frame in frames:
         parts.append(frame.stored)
-        places.append(Locator(0, offset, len(frame.stored), zlib.crc32(frame.stored)))
+        places.append(Locator.of(offset, frame.stored))
         offset += len(frame.stored)
     footer = orjson.dumps(
         {
@@ -82,7 +82,7 @@ def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) ->
                     "at": frame.at_ms,
                     "offset": at.offset,
                     "length": at.length,
-                    "crc32": at.check,
+                    "crc32": zlib.crc32(frame.stored),
                 }
                 for frame, at in zip(frames, places, strict=True)
             ],

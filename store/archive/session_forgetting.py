@@ -299,6 +299,8 @@ def _write_session(one: ChosenSession, number: int, arguments: Arguments) -> lis
     else:
         names = [session, *(ref.id for ref in one.entities if ref.id != session)]
         places = [place_row(shard, name) for name in names]
-        rows: list[ControlValue] = [[arguments.key(key), name] for key, name in places]
+        rows: list[ControlValue] = [
+            [arguments.key(key), arguments.value(name)] for key, name in places
+        ]
         archived = [arguments.value(one.row or b""), rows, arguments.key(acks)]
     return [str(number), session, one.leads.owners, one.leads.write(), live, archived]

@@ -9,8 +9,8 @@
 --         number       text; the number of the segment where an earlier call has given it one, else empty
 --         sessions     list of [head, stream, open_set, task_set, targets, sequence, chain, entities, listed, receivers,
 --                      rows]: entities = list of [key, version, op], the head among them; listed = list of [facade id,
---                      time] of its tasks; receivers = list of [name, stored form]; rows = list of [key, field, index
---                      into ARGV of what stands behind the number]
+--                      time] of its tasks; receivers = list of [name, stored form]; rows = list of [key, index into
+--                      ARGV of its field, index of what stands behind the number]
 --       2.. byte strings
 -- USES  int_text TARGET
 -- RETURNS  number of the segment, or 0 where no session left; then the places of the sessions that stay
@@ -31,7 +31,7 @@ local function is_unchanged(session)
   end
   for _, row in ipairs(rows) do
     -- What is in the engine has no row: this one is of another id with the same hash.
-    if redis.call('HGET', KEYS[row[1]], row[2]) then
+    if redis.call('HGET', KEYS[row[1]], ARGV[row[2]]) then
       return false
     end
   end
@@ -75,7 +75,7 @@ for place, session in ipairs(control.sessions) do
     local prefix = struct.pack('>I4', number)
     local head, stream, open_set, task_set, targets, _, _, entities, _, _, rows = unpack(session)
     for _, row in ipairs(rows) do
-      redis.call('HSET', KEYS[row[1]], row[2], prefix .. ARGV[row[3]])
+      redis.call('HSET', KEYS[row[1]], ARGV[row[2]], prefix .. ARGV[row[3]])
     end
     for _, entity in ipairs(entities) do
       redis.call('UNLINK', KEYS[entity[1]])

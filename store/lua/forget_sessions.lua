@@ -10,7 +10,7 @@
 --         sessions  list of [number, session, owners, record, live, archived]: number = text, one of its own; record = what
 --                   leads to it; live = [head, open_set, targets, sequence, keys] or false; archived = [row, rows, acks]
 --                   or false; keys = list of indexes; row = index into ARGV of what each row says; rows = list of
---                   [key, field], its own first
+--                   [key, index of its field], its own first
 --       2.. byte strings
 -- RETURNS  for each session "forgotten" | "held" | "changed"; changed: it has gone on, came back, or left meanwhile
 -- NEVER  writes anything of a session before all of it was compared, or takes a row that says something else.
@@ -30,7 +30,7 @@ local function is_unchanged(live, archived)
     return redis.call('HGET', KEYS[head], 'seq') == sequence and redis.call('ZCARD', KEYS[open_set]) == 0
   end
   local row, rows = unpack(archived)
-  return redis.call('HGET', KEYS[rows[1][1]], rows[1][2]) == ARGV[row]
+  return redis.call('HGET', KEYS[rows[1][1]], ARGV[rows[1][2]]) == ARGV[row]
 end
 
 local function remove_live(session, live)
@@ -49,8 +49,8 @@ local function remove_rows(archived)
   local row, rows, acks = unpack(archived)
   redis.call('UNLINK', KEYS[acks])
   for _, place in ipairs(rows) do
-    if redis.call('HGET', KEYS[place[1]], place[2]) == ARGV[row] then
-      redis.call('HDEL', KEYS[place[1]], place[2])
+    if redis.call('HGET', KEYS[place[1]], ARGV[place[2]]) == ARGV[row] then
+      redis.call('HDEL', KEYS[place[1]], ARGV[place[2]])
     end
   end
 end

@@ -6,7 +6,7 @@
 -- ARGV  1 control, JSON:
 --         row          index into ARGV of what each row says: where it stands in the archive; false of a session of
 --                      another store, of which there is neither a row nor an entity here
---         rows         list of [key, field]
+--         rows         list of [key, index of its field]
 --         entities     list of [key, index of the first of its names and values, index of the last]
 --         tasks        [index of the first of its ids and times, index of the last], or false
 --         receivers    the same of webhook receivers
@@ -29,7 +29,7 @@ if redis.call('HGET', head, 'seq') then
 end
 local stands_at = control.row and ARGV[control.row]
 for _, row in ipairs(control.rows) do
-  if redis.call('HGET', KEYS[row[1]], row[2]) ~= stands_at then
+  if redis.call('HGET', KEYS[row[1]], ARGV[row[2]]) ~= stands_at then
     return 0
   end
 end
@@ -55,7 +55,7 @@ for _, entry in ipairs(control.entries) do
 end
 if stands_at then
   for _, row in ipairs(control.rows) do
-    redis.call('HDEL', KEYS[row[1]], row[2])
+    redis.call('HDEL', KEYS[row[1]], ARGV[row[2]])
   end
 end
 return 1

@@ -58,12 +58,13 @@ local function wake_targets(targets, due, now, facades)
   return woken
 end
 
--- Whether a session stands in the archive. This is the one key that a script makes itself: it is in the shard of `meta`,
+-- Whether a session stands in the archive (store/archive/locator.py). This is the one key that a script makes itself: it is in the shard of `meta`,
 -- and which append makes a stream is known here alone.
 local function is_archived(meta, session)
   local name = redis.sha1hex(session)
-  local bucket = string.sub(meta, 1, 5) .. 'al:' .. string.format('%02x', tonumber(string.sub(name, 17, 18), 16) % 128)
-  return redis.call('HGET', bucket, string.sub(name, 1, 16)) ~= false
+  local first, second, third = string.match(name, '^(%x%x%x%x%x%x%x%x)(%x%x%x%x)(%x%x)')
+  local bucket = string.sub(meta, 1, 5) .. 'al:' .. string.format('%02x', tonumber(third, 16) % 128)
+  return redis.call('HGET', bucket, struct.pack('>I4I2', tonumber(first, 16), tonumber(second, 16))) ~= false
 end
 
 local HINT_LIMIT = 8192
