@@ -39,6 +39,7 @@ OPERATIONS: Final = (
     "begin_forgetting",
     "bump_epoch",
     "claim_due",
+    "complete_head",
     "forget_uploads",
     "hello",
     "hold_owner",

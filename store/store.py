@@ -63,6 +63,7 @@ from passerelle.store.pushes import RedisBundles, RedisMutes
 from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
 from passerelle.store.replies import as_int, as_text
 from passerelle.store.retention import RedisRetention
+from passerelle.store.schema_upgrade import complete_heads
 from passerelle.store.scripts import read_all_scripts
 from passerelle.store.sealed_values import RedisOwnerTokens, RedisPushKeys, RedisTickets
 from passerelle.store.stream_hints import StreamHints
@@ -311,6 +312,7 @@ class Store:
                 "redis_url", f"the store has schema {stored}, this version knows {keys.SCHEMA}"
             )
         if stored < keys.SCHEMA:
+            await complete_heads(self.nodes, stored)
             # From here on there may be what an earlier version cannot read.
             raised = pack("HSET", keys.meta(home), "schema", keys.SCHEMA)
             await self.nodes.update(home, raised)

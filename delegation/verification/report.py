@@ -36,6 +36,8 @@ class VerifyReport:
     unknown_events: int = 0
     """Events of a class or schema that this version does not read (ENV-5, ENV-13)."""
     other_schema: int = 0
+    earlier_form: int = 0
+    """Without members that came later and say nothing here: read as the same."""
     """Snapshots of another schema than this version writes: there is nothing to compare them with."""
     archived: int = 0
     """Sessions that were read from the archive."""
@@ -76,6 +78,7 @@ class VerifyReport:
                 (self.vendor_events, "vendor events"),
                 (self.unknown_events, "unknown events"),
                 (self.other_schema, "snapshots of another schema"),
+                (self.earlier_form, "snapshots of an earlier form"),
                 (self.trimmed, "trimmed sessions"),
                 (self.rebuilt, "sessions rebuilt"),
                 (len(self.repaired), "repaired"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
@@ -11,7 +11,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.event_chain import extend_chain, start_chain
 from passerelle.core.events import OpaquePayload, VendorPayload, check_scope, decode_event
-from passerelle.core.machine import read_schema, replay, write_snapshot
+from passerelle.core.machine import read_schema, read_snapshot, replay, write_snapshot
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.edges import KEPT_EDGES, cut, join
 from passerelle.core.task.record import TaskRecord
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from passerelle.core.events import Event
     from passerelle.core.machine import Record
     from passerelle.core.ports.log import Entry, EventLog, Head
+    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.verification.report import VerifyReport
 
 _PAGE: Final = 512
@@ -155,6 +156,9 @@ def compare_all(look: Look, report: VerifyReport) -> list[Problem]:
         if replayed and _is_other_schema(loaded.snapshot, replayed):
             report.other_schema += 1
             continue
+        if loaded.snapshot and replayed and _is_earlier_form(loaded, replayed):
+            report.earlier_form += 1
+            continue
         if loaded.snapshot == replayed:
             detail = "the edges beside the snapshot are not those of the facts"
         else:
@@ -184,6 +188,29 @@ def _is_other_schema(stored: bytes, replayed: bytes) -> bool:
         return read_schema(stored) != read_schema(replayed)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return False
+
+
+def _is_earlier_form(loaded: Loaded, replayed: bytes) -> bool:
+    """Whether a version wrote it that did not know some members: it lacks these alone, and reads as the same."""
+    try:
+        record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+        stored, ours = orjson.loads(loaded.snapshot), orjson.loads(replayed)
+    except (InvalidInput, orjson.JSONDecodeError):
+        return False
+    return record is not None and write_snapshot(record) == replayed and _is_within(stored, ours)
+
+
+def _is_within(stored: object, ours: object) -> bool:
+    """Whether every member that is stored is one of ours."""
+    if isinstance(stored, dict) and isinstance(ours, dict):
+        members = cast("JsonObject", stored)
+        return all(name in ours and _is_within(one, ours[name]) for name, one in members.items())
+    if isinstance(stored, list) and isinstance(ours, list):
+        pairs = zip(cast("list[object]", stored), cast("list[object]", ours), strict=False)
+        return len(cast("list[object]", stored)) == len(cast("list[object]", ours)) and all(
+            _is_within(one, other) for one, other in pairs
+        )
+    return stored == ours
 
 
 def _differ(stored: bytes, replayed: bytes) -> str:

@@ -83,7 +83,7 @@ def note_forms() -> None:
 
 
 if __name__ == "__main__":
-    target = find_dump(SCHEMA)
+    target = find_dump(f"schema-{SCHEMA}")
     asyncio.run(make(target))
     note_forms()
     print(f"{target.name}: {target.stat().st_size} bytes")  # noqa: T201  a command says what it did

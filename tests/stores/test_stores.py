@@ -19,7 +19,7 @@ from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import Instance, Rig, open_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
-from tests.stores.dump import FOLDER, find_dump, load_dump
+from tests.stores.dump import FOLDER, STORES, find_dump, load_dump
 from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.waiting import wait_until
 from tools.stored_forms import digest_forms
@@ -28,15 +28,13 @@ __all__ = ["engine_server", "started_legs"]
 pytestmark = pytest.mark.anyio
 AWAY = "http://127.0.0.1:9"
 """Nobody listens there, so no agent says that it forgot a task."""
-NUMBERS = range(2, SCHEMA + 1)
-"""Stores of number 1 had many forms, and were in no release."""
 
 
-@pytest.fixture(params=NUMBERS)
+@pytest.fixture(params=STORES)
 async def rig(
     request: pytest.FixtureRequest, engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[Rig]:
-    """Over the store of a number; no gateway has been there yet."""
+    """Over one of the stores; no gateway of this version has been there yet."""
     ask(engine_server.url, "FLUSHALL")
     load_dump(engine_server.url, tmp_path / "blobs", find_dump(request.param))
     async with open_rig(engine_server.url, tmp_path) as opened:
@@ -52,7 +50,7 @@ def test_changed_forms_have_a_number_of_their_own() -> None:
 
 
 def test_every_number_has_its_store() -> None:
-    assert {path.name for path in FOLDER.glob("*.gz")} == {find_dump(one).name for one in NUMBERS}
+    assert {path.name for path in FOLDER.glob("*.gz")} == {find_dump(one).name for one in STORES}
 
 
 async def test_a_store_is_verified_and_rebuilt_without_a_problem(rig: Rig) -> None:

@@ -19,11 +19,10 @@ from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.sealer import make_sealer, read_keys
 from passerelle.runtime.common.secret import Secret
-from passerelle.store.keys import SCHEMA
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import KEY, Instance, Rig, open_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
-from tests.stores.dump import find_dump, load_dump
+from tests.stores.dump import STORES, find_dump, load_dump
 from tests.stores.make import fill, settle
 from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.surface import ENDED, Surface, count_marks, find_changes, read_at_rest
@@ -35,7 +34,7 @@ AWAY = "http://127.0.0.1:9"
 LATER_MS = 1 << 45
 
 
-@pytest.fixture(params=["lived", *range(2, SCHEMA + 1)])
+@pytest.fixture(params=["lived", *STORES])
 async def rig(
     request: pytest.FixtureRequest, engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[Rig]:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from passerelle.cli.check_evidence import check
-from passerelle.store.keys import SCHEMA
 from tests.integration.callers.rig import open_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.integration.evidence.exporting import PATHS, export, leave
-from tests.stores.dump import find_dump, load_dump
+from tests.stores.dump import STORES, find_dump, load_dump
 from tests.support.engine import ask
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CMD-20", "CMD-26")]
 AWAY = "http://127.0.0.1:9"
 
 
-@pytest.fixture(params=range(2, SCHEMA + 1))
+@pytest.fixture(params=STORES)
 async def rig(
     request: pytest.FixtureRequest, engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[Rig]:
