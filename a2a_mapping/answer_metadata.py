@@ -1,15 +1,6 @@
-"""What an agent says in the metadata of its answers: status words and token usage.
+"""What an agent says in the metadata of its answers: how its work stands (EVC-5), and the tokens that it used.
 
-What an agent says of its status beside its words: members that stand in the metadata of a status (EVC-5).
-
-Nobody has to write them. What is there under one of the names and can be read is told as such; the metadata itself goes
-along, unless it is too large: it stands in the frame in any case.
-
-What an agent says that it used: tokens, in the metadata of its answer.
-
-A2A has no field for it. Frameworks put a mapping under a name of their own, with one of a few spellings; the last one
-that is found counts, since agents that stream report what has come together so far. Of kagent the sum over the task,
-which stands under the address of its extension, counts before what it says of single answers.
+Nobody has to write any of it. What is there under a known name and can be read is told as such.
 """
 
 from __future__ import annotations
@@ -53,7 +44,10 @@ SILENT: Final = StatusWords()
 
 
 def read_words(holder: JsonObject) -> StatusWords:
-    """Reads the metadata of a status update, else that of the message in the status of it or of a Task."""
+    """Reads the metadata of a status update, else that of the message in the status of it or of a Task.
+
+    The metadata itself goes along, unless it is too large: it stands in the frame in any case.
+    """
     update = "final" in holder or "taskId" in holder
     metadata = object_at(holder, "metadata") if update else {}
     if not metadata:
@@ -112,7 +106,12 @@ class Usage:
 
 
 def read_usage(answer: JsonObject) -> Usage | None:
-    """The usage in a Task or a Message; None where there is none that can be read."""
+    """The usage in a Task or a Message; None where there is none that can be read.
+
+    A2A has no field for it. Frameworks put a mapping under a name of their own, with one of a few spellings; the last
+    one that is found counts, since agents that stream report what has come together so far. Of kagent the sum over the
+    task, which stands under the address of its extension, counts before what it says of single answers.
+    """
     found: Usage | None = None
     whole: Usage | None = None
     for metadata in filter(None, _list_metadata(answer)):

@@ -1,13 +1,12 @@
-"""Agent cards: an agent's card made into the gateway's, in the shape that a reader asks for.
+"""Agent cards: a peer's card made into ours, in the shape that its reader asks for.
 
-The shapes in which one card is served: of 1.0, of 0.3, or of both merged, for whoever does not say a version.
+The shapes are that of 1.0, that of 0.3, and both merged, for whoever does not say a version. Which interface of a peer
+is called is its client's business.
 
-Agent cards: a peer's card made into ours. Which interface of a peer is called is its client's business.
-
-The card that we serve tells the truth about the gateway, not about the peer: our interfaces, what our
-edge asks for, what we can do. Everything else of the peer's card passes, fields that nobody here knows
-included. No string may still lead to the peer, except those that point at its documentation, icon and
-provider and the names of its extensions, and these only where links are kept.
+The card that we serve tells the truth about the gateway, not about the peer: our interfaces, what our edge asks for,
+what we can do. Everything else of the peer's card passes, fields that nobody here knows included. No string may still
+lead to the peer, except those that point at its documentation, icon and provider and the names of its extensions, and
+these only where links are kept.
 """
 
 from __future__ import annotations

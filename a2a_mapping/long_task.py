@@ -1,8 +1,7 @@
-"""Large tasks: written piece by piece, and previewed where their content stands elsewhere.
+"""Large tasks and artifacts: written piece by piece, and previewed where their content stands elsewhere.
 
-Tasks and artifacts that are large, written piece by piece: the same bytes as in one go, and never all of them.
-
-The beginning of a content that stands elsewhere, for those who decide whether to fetch it (PO-9). Pure and total.
+What is written has the same bytes as in one go, and is never held as a whole. A preview is the beginning of a content,
+for those who decide whether to fetch it (PO-9); making one is pure and total.
 """
 
 from __future__ import annotations

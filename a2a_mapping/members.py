@@ -1,15 +1,10 @@
-"""Reads JSON of others: bytes with a bound on nesting, members, and ProtoJSON scalars.
+"""Reads JSON of others: bytes with a bound on nesting, members of objects, and ProtoJSON scalars.
 
-Bytes to JSON values, with a bound on nesting.
+orjson keeps integers up to 64 bits as integers; a larger one reads as a float. Everything that walks JSON here is
+recursive, so the depth is bounded before anything walks.
 
-orjson keeps integers up to 64 bits as integers; a larger one reads as a float. Everything that walks
-JSON here is recursive, so the depth is bounded before anything walks.
-
-Reading members of JSON objects that somebody else wrote: a wrong type reads as absent.
-
-Scalar parameters as ProtoJSON writes them: a number may come as text, null means absent.
-
-Query parameters are texts, so one reader serves both bindings. Every refusal names the field.
+A member of a wrong type reads as absent. A scalar parameter is read as ProtoJSON writes it: a number may come as text,
+null means absent. Query parameters are texts, so one reader serves both bindings. Every refusal names the field.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """What a peer answered, checked for its shape before anything is believed.
 
-A reply that is not A2A is a value here, not an exception: in the middle of a stream it is a warning and
-the stream goes on, as the answer to a call it becomes ``InvalidAgentResponse``. Only what the gateway
-needs is checked; fields that it does not know pass.
-
-What a peer calls back with: which of its tasks it is about. The rest is asked for.
+A reply that is not A2A is a value here, not an exception: in the middle of a stream it is a warning and the stream goes
+on, as the answer to a call it becomes ``InvalidAgentResponse``. Only what the gateway needs is checked; fields that it
+does not know pass.
 """
 
 from __future__ import annotations
@@ -166,7 +164,10 @@ _TASK_IDS: Final = (
 
 
 def read_task_id(body: JsonObject) -> str | None:
-    """The task of a StreamResponse of 1.0, or of a Task, an update or a Message of 0.3."""
+    """The task that a peer calls back about; the rest is asked for.
+
+    It is read from a StreamResponse of 1.0, or from a Task, an update or a Message of 0.3.
+    """
     for member, name in _TASK_IDS:
         if member in body:
             return text_at(object_at(body, member), name) or None

@@ -1,8 +1,6 @@
-"""Calls of a client over a channel, and how errors look there.
+"""Carries out a call of a client over a channel, and says how errors of ours look there.
 
-How an error of ours looks over a channel: as the ``err`` of a call, or as the end of a connection.
-
-Carries out a call of a client, and says what came of it.
+An error is the ``err`` of its call, the ``error`` of a stream that cannot be followed, or the end of the connection.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What identifies a device link, and the names under which a device is stored.
+"""What identifies a device link for good, over all of its sockets (CHN-1, CHN-2), and how its device is named.
 
-Under which name a device and its tab are stored, as a channel and beside an ack.
-
-``#`` stands before a tab and ``@`` before the stream of an ack, so neither stands within a device or a tab.
-
-What identifies a device link for good, over all of its sockets (CHN-1, CHN-2).
+A device and its tab are stored under one name, as a channel and beside an ack. ``#`` stands before a tab and ``@``
+before the stream of an ack, so both are escaped within a device or a tab.
 """
 
 from __future__ import annotations

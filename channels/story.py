@@ -1,11 +1,8 @@
-"""What is told of a link beside its streams, and how it is written.
-
-What is told of a link beside its streams: that it began, was taken up again, had to be repaired, ended (EXT-8).
+"""What is told of a link beside its streams (EXT-8): that it began, was taken up again, had to be repaired, ended.
 
 ``LinkStory`` is pure: it is shown what the client is told, and says what there is to tell of it. How a link began is
 known only when every stream of its ``hello`` has been answered; one that ends before tells what is known by then.
-
-Has what there is to tell of a link written, one after another, while the link goes on and at its end (EXT-8).
+``Telling`` has it written, one fact after another, while the link goes on and at its end.
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
-"""How the stream of a message opens, and where it ends.
+"""How the stream of a message opens, and where it ends before its task does.
 
-The Task that opens the stream of a further message, as it stands when the message has been taken.
-
-The reader's position is opened before the message is handed over, so that no event after it is missed. The Task of that
-moment still waits for the message: shown first, its INPUT_REQUIRED ends the loop of every client that leaves there, and
-its question is read a second time. So it is held back, and entries are folded into it, until the message is in it and
-the task does not wait for it any more.
-
-Where the stream of a message ends before its task does: where the stream of the agent ended (A2A 1.0 section 11.7).
-
-Clients whose loop over a stream drives the conversation get control back at INPUT_REQUIRED, and could not answer
-otherwise. At AUTH_REQUIRED an agent may keep its stream open and go on when the credential has come another way
-(section 7.6.1). Whether it does is known only where its stream is read, so it is read from what is stored: the way in
-which a run is followed, which changes when the stream is left. Every instance comes to the same end.
-
-A caller may want to wait through an approval in its stream: then only a question for itself ends it.
+The stream of a further message opens with the Task as it stands when the message has been taken (``StreamOpening``). A
+stream ends where the stream of the agent ended (A2A 1.0 section 11.7), unless its caller wants to wait through an
+approval: then only a question for itself ends it (``StreamEnd``). Both are read from what is stored, so every instance
+comes to the same end.
 """
 
 from __future__ import annotations
@@ -48,6 +37,11 @@ _TURNS = frozenset({EventType.TURN_SUBMITTED.value, EventType.TURN_COMPLETED.val
 @dataclass(slots=True)
 class StreamOpening:
     """Folds what is stored into ``task`` until it can be shown.
+
+    The reader's position is opened before the message is handed over, so that no event after it is missed. The Task of
+    that moment still waits for the message: shown first, its INPUT_REQUIRED ends the loop of every client that leaves
+    there, and its question is read a second time. So it is held back until the message is in it and the task does not
+    wait for it any more.
 
     ``turns`` are those that the reader has sent; ``is_taken`` says that their message is in the task already.
     """
@@ -108,6 +102,11 @@ _STATE: Final = b"_REQUIRED"
 @dataclass(slots=True)
 class StreamEnd:
     """Folds the entries of a task in their order; ``is_over`` says when the stream has come to its end.
+
+    Clients whose loop over a stream drives the conversation get control back at INPUT_REQUIRED, and could not answer
+    otherwise. At AUTH_REQUIRED an agent may keep its stream open and go on when the credential has come another way
+    (A2A 1.0 section 7.6.1). Whether it does is known only where its stream is read, so it is read from what is stored:
+    the way in which a run is followed, which changes when the stream is left.
 
     ``awaits_approval``: the stream stays open while only an approval is waited for.
     """

@@ -1,13 +1,9 @@
-"""Approval requests to an operator's receiver, signed as Standard Webhooks.
-
-Signatures of webhooks as Standard Webhooks has them: HMAC-SHA256 over id, timestamp and body.
-
-Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
+"""Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
 
 What rings elsewhere (a pager, a chat) gets one small message for each question that comes and each that ends, in order,
-with the retries and dead letters of every webhook, signed as Standard Webhooks has it. It holds no word of an agent
-and nothing to decide by: whoever is rung opens the question. A receiver that is new, or too far behind, gets the list
-of open questions instead.
+with the retries and dead letters of every webhook, signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp
+and body. It holds no word of an agent and nothing to decide by: whoever is rung opens the question. A receiver that is
+new, or too far behind, gets the list of open questions instead.
 """
 
 from __future__ import annotations

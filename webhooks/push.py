@@ -1,14 +1,11 @@
-"""A2A push notifications: their headers, and the feed of a task's config.
+"""A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
 
-The headers of a push notification: what it is, and that it comes from us (A2A 1.0 section 13.2).
+The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where it
+is too far behind (A2A 1.0 section 4.3.3).
 
-Credentials of the config go into ``Authorization`` as they were given. A config with the scheme Bearer and no
-credentials gets a token that we sign, over the digest of the body, for receivers that verify by our JWKS.
-
-A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
-
-The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where
-it is too far behind (A2A 1.0 section 4.3.3).
+The headers say what it is, and that it comes from us (A2A 1.0 section 13.2). Credentials of the config go into
+``Authorization`` as they were given. A config with the scheme Bearer and no credentials gets a token that we sign, over
+the digest of the body, for receivers that verify by our JWKS.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Webhooks on streams: how they are named, stored, set and ended.
-
-A webhook of a stream as it is stored, and the name of its target.
+"""Webhooks on streams: fields of a session's hash with their secrets sealed, and targets of its stream.
 
 A webhook of a session or a task stands in the hash of that session. One of an inbox stands in the home session of the
 inbox's owner, as an inbox is a projection and holds nothing of its own (I10).
-
-Webhooks on streams: fields of the session's hash with their secrets sealed, and targets of its stream.
 
 Who sets one must be allowed to follow the stream, and the address is judged as that of any webhook. A webhook is a
 channel: what becomes of it is told in the home session of who set it, as of every other link (EXT-8).

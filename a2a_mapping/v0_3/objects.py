@@ -1,8 +1,6 @@
-"""Messages, parts, tasks, artifacts and events of A2A 0.3.
+"""Messages, parts, tasks, artifacts and events of A2A 0.3, to and from those of 1.0.
 
-Parts: the text, file and data parts of 0.3, and the parts of 1.0 with one content member.
-
-Messages, tasks, artifacts and events.
+0.3 has text, file and data parts; a part of 1.0 has one content member.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Responses and errors of A2A 0.3.
+"""Responses and frames of A2A 0.3 in either spelling, by the four kinds of answer, and errors of its HTTP+JSON.
 
-Responses and frames: what the four kinds of answer are called in either spelling.
-
-Errors of HTTP+JSON for callers of 0.3, which never said how one looks.
-
-Clients of 0.3 read ``type`` and ``message`` at the top, as the SDK for Python does; the Google ``Status`` of 1.0 stands
-beside them, so that nothing is lost. JSON-RPC errors are the same in both versions.
+0.3 never said how an error of HTTP+JSON looks. Its clients read ``type`` and ``message`` at the top, as the SDK for
+Python does; the Google ``Status`` of 1.0 stands beside them, so that nothing is lost. JSON-RPC errors are the same in
+both versions.
 """
 
 from __future__ import annotations
