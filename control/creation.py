@@ -1,11 +1,9 @@
-"""Creates a task before anybody works on it, and prepares its start.
+"""Creates a task before anybody works on it (CMD-4), and shows that its start is being prepared (ST-4).
 
-A task that is named before anybody works on it: its identity, and its place in a session (CMD-4).
-
-A task whose start waits for the card of its agent: until that is read it is being prepared, for all to see (ST-4).
-
-Nothing is sent, and the message is the caller's still: where the card cannot be read the caller is told, and the task
-is as before. Where whoever prepares it dies, a row that comes due puts it back (I9).
+A task that is created has its identity and its place in a session. Where its start waits for the card of its agent it
+is being prepared until that is read, for all to see. Nothing is sent then, and the message is the caller's still: where
+the card cannot be read the caller is told, and the task is as before. Where whoever prepares it dies, a row that comes
+due puts it back (I9).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Acknowledging, resuming and notices without a link that stays.
+"""Acks and resumes of devices without a link that stays, and what devices and we say to each other that is no turn.
 
-Acknowledging and resuming without a link that stays: the same rules as over a channel (CMD-25, CHN-3, CHN-4).
-
-What is said over a link and is no turn: notices and states of devices, and what we tell their people (CHN-15).
+The rules of acks and resumes are those of a channel (CMD-25, CHN-3, CHN-4). What is no turn are notices and states of
+devices, and what we tell their people (CHN-15).
 """
 
 from __future__ import annotations

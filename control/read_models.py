@@ -1,13 +1,8 @@
 """Reads models for their owners: sessions, threads, tasks, links and permissions.
 
-Read models for their owners: out of stored snapshots and bounded pages of the stream, never out of a whole history.
-
-The head of the stream is read before the records, so a model holds everything up to its sequence, and whoever follows
-on from there misses nothing.
-
-The links of a session as they are stored: acks of devices, runs of agents, questions on their way (SNAP-13).
-
-Reads what may be done in a thread, and who is asked at this moment (SNAP-9).
+They are made out of stored snapshots and bounded pages of the stream, never out of a whole history. The head of the
+stream is read before the records, so a model holds everything up to its sequence, and whoever follows on from there
+misses nothing.
 """
 
 from __future__ import annotations
@@ -282,7 +277,7 @@ _LOOKED_AT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ChannelSummaries:
-    """Reads summaries."""
+    """Reads the links of a session as stored: acks of devices, runs of agents, questions on their way (SNAP-13)."""
 
     models: Models
     writes: Writes
@@ -342,7 +337,7 @@ class ChannelSummaries:
 
 @dataclass(frozen=True, slots=True)
 class PermissionSummaries:
-    """Composes the summary of a thread."""
+    """Reads what may be done in a thread, and who is asked at this moment (SNAP-9)."""
 
     models: Models
     granting: Granting

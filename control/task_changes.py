@@ -1,10 +1,7 @@
-"""The way of a command into a task of its caller, and what steers it.
+"""The way of a command into a task of its caller: found, compared with what was read, decided, appended, told.
 
-The way of a command into a task of its caller: found, compared with what was read, decided, appended, told.
-
-Whoever drives the run of the task reads what was written, and looks up: it is a command, not a wish.
-
-What the commands that steer a task come to: new words for it, its progress, a pause and its end. Pure.
+Whoever drives the run of the task reads what was written, and looks up: it is a command, not a wish. What the commands
+that steer a task come to is decided by pure functions: new words for it, its progress, a pause and its end.
 """
 
 from __future__ import annotations

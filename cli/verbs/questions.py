@@ -1,8 +1,6 @@
-"""Verbs of ``passerelle approvals`` for people who ask, and who mute an agent.
+"""Verbs of ``passerelle approvals`` for whoever asks, and for whoever wants to hear less of an agent for a while.
 
-Verbs of ``passerelle approvals`` for whoever asks: what would policy say, and a question that is taken back.
-
-Verbs of ``passerelle approvals`` by which somebody hears less of an agent for a while.
+Whoever asks learns what policy would say, and takes a question back.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""How a verb of the command line is made: its flags, its link to a gateway, its tables.
+"""How a function becomes a verb of the command line: its flags, its link to a gateway, and how answers are printed.
 
-Tables and fields for people: columns as wide as they need, in the order that they are given in.
-
-What a verb of the command line is given: the gateway that it asks, and how its answer is printed.
-
-How a function becomes a verb of the command line: it gets a Link, and has the flags that all verbs share.
+A verb gets a ``GatewayLink`` and has the flags that all verbs share. Tables and fields are for people: columns are as
+wide as they need to be, in the order that they are given in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Requests about approvals beside an answer: attention, mutes, and the audit.
+"""Requests about questions beside an answer: attention, mutes, and audits.
 
-What people do about questions beside answering: see one, have an answer tried again, hear less of an agent.
-
-What can be asked about how something came to be decided: the facts themselves, with what proves them (CHN-14).
+People see a question, have an answer tried again, or hear less of an agent. An audit asks how something came to be
+decided: it has the facts themselves, with what proves them (CHN-14).
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Ports of the blob store, and of content that agents upload.
-
-Content that is too large for a fact.
-
-Content that agents upload before a message of theirs names it.
-"""
+"""Ports of content that is too large for a fact, and of content that agents upload before a message names it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Ports of signals between instances: to the driver of a run, and about edited rules.
-
-News for the driver of a run, from instances that do not drive it.
-
-News between instances that the edited rules are others by now.
-"""
+"""Ports of news between instances: to the driver of a run from those that do not drive it, and of edited rules."""
 
 from __future__ import annotations
 

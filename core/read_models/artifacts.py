@@ -1,10 +1,8 @@
 """Read models of artifacts: what a task made and used, their versions, and content by reference.
 
-Content that a fact names by reference, as its readers get it (ENV-10).
-
-What a task produced and consumed, with every version that its facts tell of (SNAP-7, TR-18).
-
-The versions of a named artifact over the tasks of one context, each by reference (SNAP-7, LT-17).
+``ArtifactSummary`` has what a task produced and consumed, with every version that its facts tell of (SNAP-7, TR-18).
+``VersionChain`` has the versions of a named artifact over the tasks of one context, each by reference (SNAP-7, LT-17).
+``OutputContent`` is content that a fact names by reference, as its readers get it (ENV-10).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Read models of device links: who is linked, and what a device finds that comes back.
+"""Read models of device links: who is linked to a session, and what a device finds that comes back.
 
-Who is linked to a session: devices, agents, and what they are still owed (SNAP-13, PRS-9).
-
-What a device that comes back finds, as one of six states (CHN-12). Out of records alone, never out of prose.
-
-None of the six is a failure: a task that failed has ended, and how stands in its own record.
+Linked are devices and agents, with what they are still owed (SNAP-13, PRS-9). A device finds one of six states
+(CHN-12), out of records alone, never out of prose. None of the six is a failure: a task that failed has ended, and how
+stands in its own record.
 """
 
 from __future__ import annotations

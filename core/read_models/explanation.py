@@ -1,11 +1,8 @@
-"""Explains a task: the reasons that its facts give.
+"""Why a task went to its agent, why it waits, and what policy, limits and retries decided (VAL-8, VAL-9).
 
-What each class of facts says about why something is as it is: one row per class, and none for words of an agent.
-
-Why a task went to its agent, why it waits, and what policy, limits and retries decided (VAL-8, VAL-9).
-
-Each reason cites the facts that it is made of, by sequence and class; a topic without a fact is marked, and never
-filled in by guessing. Words of an agent are no reasons, but for those with which it refuses or fails.
+``REASONS`` has one row for each class of facts that says why something is as it is. Each reason cites the facts that it
+is made of, by sequence and class; a topic without a fact is marked, and never filled in by guessing. Words of an agent
+are no reasons, but for those with which it refuses or fails.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Read models of what was said: a window of a session, and what an agent was given of it.
+"""Read models of what was said and done in a session: a window of it, and what of it an agent was given.
 
-A window of what was said and done in a session, by its place in the stream (SNAP-1, VAL-7).
+A window is a part of the stream by its place there (SNAP-1, VAL-7). It is so many events, whatever they hold, so that
+reading it costs the same in an old session as in a young one. Only what belongs to the conversation becomes an item;
+its content is named by sequence, and shown as a preview.
 
-A window is so many events, whatever they hold, so that reading it costs the same in an old session as in a young one.
-Only what belongs to the conversation becomes an item; its content is named by sequence, and shown as a preview.
-
-What of a conversation an agent was given (SNAP-6): each message as it came, since nothing is selected.
+An agent was given each message as it came, since nothing is selected (SNAP-6).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Read models of one task: its line in a list, and its runs, steps and todos.
+"""Read models of one task: its line in a list, and its objects: task, run, step, job and todo.
 
-One task as a line of a list: everything by reference, and its status only as far as it is known (SNAP-15, ST-19).
+A line has everything by reference, and its status only as far as it is known (SNAP-15, ST-19). The record says what the
+facts say. Whether that is still the case is another question: where a live run has shown no sign of life for longer
+than ``QUIET_MS``, or an event stands in the stream that this version cannot read, the status is *stale*, and
+``recorded`` is the last that is known.
 
-The record says what the facts say. Whether that is still the case is another question: where a live run has shown no
-sign of life for longer than ``QUIET_MS``, or an event stands in the stream that this version cannot read, the status is
-*stale*, and ``recorded`` is the last that is known.
-
-Task, run, step, job and todo apart from each other, as far as a task has them (OBJ-6).
+The objects are kept apart from each other, as far as a task has them (OBJ-6).
 """
 
 from __future__ import annotations

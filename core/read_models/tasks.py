@@ -1,10 +1,8 @@
-"""Read models of all tasks of a session: summary, graph and blockers.
+"""Read models of all tasks of a session at one look: sets, counts, graph, attempts, blockers and delivery.
 
-Edges of tasks, from which the trees of parents and of dependencies can be made again (SNAP-16, GR-1…GR-10).
-
-Tasks that wait for somebody, and for whom (SNAP-18).
-
-All tasks of a session at one look: sets, counts, graph, attempts, blockers, delivery (SNAP-5, SNAP-14…SNAP-19).
+``TaskSnapshot`` has all of them (SNAP-5, SNAP-14…SNAP-19). ``TaskGraph`` has the edges, from which the trees of parents
+and of dependencies can be made again (SNAP-16, GR-1…GR-10). ``BlockedTask`` is a task that waits for somebody, and
+for whom (SNAP-18).
 """
 
 from __future__ import annotations

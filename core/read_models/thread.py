@@ -1,8 +1,6 @@
-"""Read models of a thread: what goes on in it, and which turns wait.
+"""Read models of a thread: what goes on, what is asked, what went wrong (SNAP-2), and which turns wait for it (SNAP-4).
 
-Turns that wait for their thread (SNAP-4). A thread has no queue of its own: a turn starts when it is accepted.
-
-A thread as its readers need it: what goes on, what is asked, what went wrong (SNAP-2).
+A thread has no queue of its own: a turn starts when it is accepted.
 """
 
 from __future__ import annotations

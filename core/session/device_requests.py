@@ -1,8 +1,6 @@
-"""Requests about devices and their links.
+"""What can be asked about the devices of a principal, and what a device can ask without a link that stays (CMD-25).
 
-What can be asked about the devices of a principal. Each is the form in which it is sent, too.
-
-What a device can ask without a link that stays: to acknowledge, and to be brought up to date (CMD-25).
+Without a link a device acknowledges, and is brought up to date. Each request is the form in which it is sent, too.
 """
 
 from __future__ import annotations
