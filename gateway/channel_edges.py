@@ -1,10 +1,7 @@
-"""The channel edges: streams for devices, calls over channels, and their metrics.
+"""The channel edges: streams for devices over WebSockets and plain HTTP, calls over channels, and their metrics.
 
-Commands over channels: the same table of methods as ``/v1`` (CMD-27).
-
-The series of channels: read off the counts and off what stands, whenever somebody scrapes.
-
-Streams for devices, over WebSockets and over plain HTTP: two edges on one hub, one set of rights and of states.
+The two edges have one hub, one set of rights and of states. Calls have the same table of methods as ``/v1`` (CMD-27).
+Metrics are read off the counts and off what stands, whenever somebody scrapes.
 """
 
 from __future__ import annotations

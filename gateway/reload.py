@@ -1,8 +1,4 @@
-"""Reads the configuration again while the gateway runs, and hands it to the parts.
-
-Hands another configuration to the parts of a gateway that runs.
-
-The configuration read again while the gateway runs: when its file changes, and on SIGHUP.
+"""Reads the configuration again when its file changes and on SIGHUP, and hands it to the parts of a running gateway.
 
 A good one takes hold at once, as far as it can; what takes a restart is named. A bad one changes nothing: the log, the
 readiness page and a metric say where it is wrong, until it is right.

@@ -1,16 +1,13 @@
 """Bounds on requests and WebSocket messages that the parsers do not have.
 
-Bounds on requests that the HTTP parser does not have: bytes beside a body, time to come in, and requests that wait.
+Of a request they are bytes beside its body, time to come in, and how many wait. Without them anybody who reaches the
+port could fill the memory with a head that never ends or with requests whose answers nobody reads, or hold connections
+for ever, before a token is asked for. The size of a body is bounded by whoever reads it.
 
-Without them anybody who reaches the port could fill the memory with a head that never ends or with requests whose
-answers nobody reads, or hold connections for ever, before a token is asked for. The size of a body is bounded by
-whoever reads it.
+The size of a WebSocket message is bounded by what is served over the socket. Until a socket is accepted it may hold no
+more than a channel may, whatever it is for: who asks is not known before. Sockets without a heartbeat are pinged.
 
-Beside that it offers what ASGI has no messages for (``a2a.offer``).
-
-The size of WebSocket messages by what is served over the socket, and the pings of those without a heartbeat.
-
-Until a socket is accepted it may hold no more than a channel may, whatever it is for: who asks is not known before.
+Beside that a request is offered what ASGI has no messages for (``a2a.heads``).
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ _OWN_LINES: Final = _OwnLines()
 
 
 def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: bytes) -> bool:
-    """``Offer.write_at_once``: as uvicorn's ``send`` writes it in two; what is not plain is left to that."""
+    """``ServerExtensions.write_at_once``: as uvicorn's ``send`` writes it in two; what is not plain is left to that."""
     if (
         cycle.response_started
         or cycle.disconnected
@@ -124,7 +121,7 @@ class Watchers:
         self._has_left = False
 
     def watch(self, left: OnCallerLeft) -> Callable[[], object]:
-        """``Offer.watch``."""
+        """``ServerExtensions.watch``."""
         if self._has_left:
             asyncio.get_running_loop().call_soon(left)
         self._lefts.add(left)
@@ -138,7 +135,7 @@ class Watchers:
 
 
 class ServerOffer:
-    """``a2a.offer.Offer`` of one request.
+    """``a2a.heads.ServerExtensions`` of one request.
 
     It knows the cycle of its request weakly, since that has the scope in which this stands: a request with a body that
     nobody has read would wait for the cycle collector.

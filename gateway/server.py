@@ -1,13 +1,6 @@
-"""The HTTP server: binds, serves on the gateway's own loop, and stops within a deadline.
+"""The HTTP server: binds first, serves on the gateway's own loop, and stops within a deadline.
 
-uvicorn's server without its signals and its fixed waits: it ends when it is told to, as soon as it can.
-
-uvicorn asks ten times a second whether it shall end, and waits a tenth of a second after it has told its connections,
-whether there were any or not.
-
-The HTTP server: bind first, serve on our own loop, stop within a deadline.
-
-uvicorn parses and writes; who stops it is decided here.
+uvicorn parses and writes; who stops it, and how soon it ends then, is decided here.
 """
 
 from __future__ import annotations
@@ -45,6 +38,9 @@ _TURNS: Final = 5
 
 class PromptServer(uvicorn.Server):
     """Ends by ``end`` alone: uvicorn's signal handlers raise the signal again and so change the exit status.
+
+    It ends as soon as it can. uvicorn asks ten times a second whether it shall end, and waits a tenth of a second after
+    it has told its connections, whether there were any or not.
 
     Answers under way have the ``timeout_graceful_shutdown`` of the configuration. The lifespan protocol is not spoken.
     """

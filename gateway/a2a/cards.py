@@ -1,13 +1,11 @@
-"""The cards that are served: public and extended, with what they say of this edge.
+"""The cards that are served: a peer's card made into ours, public, and extended for one authenticated caller.
 
-What cards say of our edge, by the settings: who may come in and how, and what is served.
+The settings say what stands there of our edge: who may come in and how, and what is served. A public card goes with
+what a cache needs to keep it (A2A 1.0 section 8).
 
-The cards that we serve: a peer's card made into ours, with what a cache needs to keep it (A2A 1.0 section 8).
-
-The extended card: an agent's card as one authenticated caller may see it (A2A 1.0 section 3.1.11).
-
-What the agent tells to those who show credentials is asked for with ours, never with the caller's, and kept per agent.
-An agent that has no such card, or is away, is shown by its public one: what we announce works on every binding.
+An extended card is an agent's card as one authenticated caller may see it (A2A 1.0 section 3.1.11). What the agent
+tells to those who show credentials is asked for with ours, never with the caller's, and kept per agent. An agent that
+has no such card, or is away, is shown by its public one: what we announce works on every binding.
 """
 
 from __future__ import annotations
@@ -291,7 +289,7 @@ class _KeptExtendedCard:
 
 
 class PeerExtendedCards:
-    """Renders extended cards. Implements ``gateway.a2a.ports.ExtendedCards``."""
+    """Renders extended cards. Implements ``gateway.a2a.push.ExtendedCards``."""
 
     def __init__(
         self,

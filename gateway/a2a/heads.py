@@ -1,11 +1,10 @@
-"""A parsed request head, and what the server offers a request beside ASGI.
+"""A parsed request head, and what our server offers a request beside the messages of ASGI.
 
-A head as the face reads it: what is asked of whom, in which binding, by whoever shows what.
+A head says what is asked of whom, in which binding, by whoever shows what.
 
-What our server does for a request beside the messages of ASGI.
-
-A whole answer is one write, a body that is here needs no message, and who waits is called back when its caller leaves.
-Where another server serves, or frames of a socket are served, nothing is offered and the messages are used.
+What is offered: a whole answer is one write, a body that is here needs no message, and who waits is called back when
+its caller leaves. Where another server serves, or frames of a socket are served, nothing is offered and the messages
+are used.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""An HTTP request as it comes in, and the notice that its caller has left.
+"""An HTTP request as it comes in: its head by name, its body within a limit, and the notice that its caller has left.
 
-An HTTP request as it came in: its head by name, and its body within a limit.
-
-How one hears that a caller has closed its connection while it waits.
-
-ASGI says so by a message, which takes a task of its own to wait for. Our server says so by calling back; where another
-one serves, or frames of a socket are served, the message is waited for.
+ASGI says by a message that a caller has closed its connection, which takes a task of its own to wait for. Our server
+says so by calling back; where another one serves, or frames of a socket are served, the message is waited for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Push notification configs on the A2A face, and its other optional ports.
+"""Push notification configs on the A2A face, and extended cards: its optional parts beside turns and tasks.
 
-What the face hands on beside turns and tasks: optional parts, without which it says that there is no such thing.
-
-Push notification configs on the face: commands and queries of the service object in A2A 1.0 JSON.
+Without one of them the face says that there is no such thing.
 """
 
 from __future__ import annotations
@@ -76,7 +74,7 @@ _INLINE: str = "configuration.taskPushNotificationConfig."
 
 @dataclass(frozen=True, slots=True)
 class ServicePush:
-    """``PushConfigs`` of the face over the service object."""
+    """``PushOperations`` as commands and queries of the service object."""
 
     service: CommandService
 

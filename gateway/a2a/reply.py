@@ -1,8 +1,6 @@
-"""HTTP answers of the A2A face; errors of agents name nothing internal.
+"""HTTP responses of the A2A face: status, headers, bytes; errors of agents name nothing internal.
 
-Errors of peers as callers may read them: where a peer is, and how its card is wrong, stays in the log.
-
-Answers of one HTTP response: status, headers, bytes.
+Where a peer is, and how its card is wrong, stays in the log.
 """
 
 from __future__ import annotations

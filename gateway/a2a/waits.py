@@ -1,11 +1,7 @@
-"""Callers that wait: how long, with which right, and how they are released.
+"""Callers that wait for something: how long they may, whether they still have the right, and how they are let go.
 
-Whether a caller may still have what it waits for: asked as at the door, while a stream is open.
-
-A key that is withdrawn, a token that expires, a grant that is taken away: a stream that was opened before ends with the
-error that would be the answer now.
-
-Callers that wait for something: how long they may, and how they are let go.
+The right is asked for as at the door, while a stream is open. A key that is withdrawn, a token that expires, a grant
+that is taken away: a stream that was opened before ends with the error that would be the answer now.
 
 A caller that goes away ends its own waiting and nothing else; a shutdown ends everybody's in good order. Commands
 themselves are never cut: half of one could be stored and not begun.

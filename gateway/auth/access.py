@@ -1,8 +1,6 @@
-"""Who may come in: access by the settings, opened over the store and renewed at each reload.
+"""Who may come in, by the settings and by what the store keeps of the owner.
 
-Who may come in, by the settings: made at the start, and made again at each reload.
-
-Who may come in, put together by the settings and by what the store keeps of the owner.
+It is made at the start, and made again at each reload.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Credentials from the head of a request, client certificates among them.
+"""From the head of a request to credentials, the same for HTTP, WebSockets and gRPC metadata.
 
-Who a caller is by its client certificate, as a trusted proxy says in a header.
-
-The header proves nothing by itself: it counts only on a connection from an address of the proxy. The address is that of
-the socket; what a forwarding header says about it is not asked.
-
-From the head of a request to credentials, the same for HTTP, WebSockets and gRPC metadata.
+A client certificate is what a trusted proxy says of it in a header. The header proves nothing by itself: it counts only
+on a connection from an address of the proxy. The address is that of the socket; what a forwarding header says about it
+is not asked.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The published keys of an identity provider, and where they are fetched.
+"""The published keys of an identity provider: fetched on first use, kept, and fetched again when a key is unknown.
 
-The published keys of an identity provider: fetched on first use, kept, and fetched again when a key is unknown.
-
-A token with an unknown key id makes at most one request in ``PAUSE_MS``, whoever sends how many. Keys that cannot be
-fetched again stay good for a day: an identity provider that is away for an hour logs nobody out.
-
-Where the key set of an identity provider is fetched: at the configured address, or where its discovery leads.
+The key set is fetched at the configured address, or where the provider's discovery leads. A token with an unknown key
+id makes at most one request in ``PAUSE_MS``, whoever sends how many. Keys that cannot be fetched again stay good for a
+day: an identity provider that is away for an hour logs nobody out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Principals from the configuration: what they may call, and how they are found by name.
+"""Principals by the configuration: what their grants let them call, and what holds for one by its name alone.
 
-From the grants of a configuration to those of a principal.
-
-Principals by their names: what the configuration says of somebody who is not asked for a credential now.
+One who is not asked for a credential now is found by name alone.
 """
 
 from __future__ import annotations

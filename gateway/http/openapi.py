@@ -1,10 +1,7 @@
-"""The published descriptions of the HTTP surface: OpenAPI for ``/v1``, AsyncAPI for channels.
+"""The published descriptions of the HTTP surface: OpenAPI 3.1 for ``/v1``, AsyncAPI for the frames of channels.
 
-What the OpenAPI document says of the paths that are no calls: streams of events, their states, tickets and blobs.
-
-The OpenAPI 3.1 document of ``/v1``, drawn from the same table that serves it.
-
-``GET /v1/asyncapi.json``: the channel's frames as AsyncAPI.
+The document of ``/v1`` is drawn from the same table that serves it. Beside that it says what the paths are that are no
+calls: streams of events, their states, tickets and blobs.
 """
 
 from __future__ import annotations

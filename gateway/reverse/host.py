@@ -1,11 +1,7 @@
-"""Serves agents that dial in; made and run here.
-
-Serves agents that dial in: ``channels.reverse_side.AgentHost``, and the word of it that goes to all instances.
+"""Serves agents that dial in: implements ``channels.reverse_side.AgentHost``, and has all instances told of it.
 
 A name belongs to the newest link, unless the operator lets several serve it. The store says who that is; the word of it
 may be lost, so each link asks from time to time whether it still has its name.
-
-Puts together what serves agents that dial in, and runs it.
 """
 
 from __future__ import annotations

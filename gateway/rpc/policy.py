@@ -1,8 +1,6 @@
-"""The calls about policy, devices and audits.
+"""The calls about policy (grants, and the mode that is on for a while), about devices, and about what was decided.
 
-The calls about policy: grants, and the mode that is on for a while. Their parameters are the requests themselves.
-
-The calls about devices, and about what was decided. Their parameters are the commands and queries themselves.
+Their parameters are the commands and queries themselves.
 """
 
 from __future__ import annotations

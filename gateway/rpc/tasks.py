@@ -1,10 +1,6 @@
-"""The calls about tasks, sessions and their read models.
+"""The calls about tasks, sessions, threads and turns under way, and those that show read models of them.
 
-The calls about tasks. Most parameters are the command itself: its form is the documented one.
-
-The calls about sessions, threads and turns under way. Their parameters are the commands and queries themselves.
-
-The calls that show read models of sessions, threads and tasks.
+Most parameters are the command or query itself: its form is the documented one.
 """
 
 from __future__ import annotations

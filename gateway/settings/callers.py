@@ -1,8 +1,7 @@
-"""Sections about callers: who may call, how much, and at what price.
+"""Settings of callers: who may call, how much, and at what price.
 
-Settings of how much somebody may do: concurrency and rate at once, calls and money over a period, and prices.
-
-Settings of who may call: keys, tokens of an identity provider, certificates that a proxy has checked, and grants.
+Callers come with keys, tokens of an identity provider, or certificates that a proxy has checked, and have grants. How
+much is concurrency and rate at once, and calls and money over a period.
 """
 
 from __future__ import annotations

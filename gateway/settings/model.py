@@ -1,11 +1,8 @@
-"""The whole configuration as one model, and the rules between its sections.
+"""The whole configuration as one model, and what one setting says about another, which no single field can check.
 
-What can be configured: one frozen model per section of ``passerelle.yaml``.
-
-Where the values come from, and what is said about a wrong one, is in ``settings_source``. The models know
-nothing of files. A setting exists once the thing that it sets is built.
-
-What one setting says about another: rules that a single field cannot check.
+Each section of ``passerelle.yaml`` has one frozen model. Where the values come from, and what is said about a wrong
+one, is in ``gateway/settings/source.py``. The models know nothing of files. A setting exists once the thing that it
+sets is built.
 """
 
 from __future__ import annotations

@@ -1,22 +1,9 @@
-"""The base of every section of ``passerelle.yaml``, and the sections that stand alone.
+"""What every section of ``passerelle.yaml`` is made of, and the sections that stand alone.
 
-What every section of ``passerelle.yaml`` is made of.
-
-Settings of the memory that callers and agents may have the process hold.
-
-Settings of what we sign, and with which keys.
-
-Settings of spans: where they are sent, if anywhere.
-
-Settings of a store that ``redis_url`` names.
-
-Settings of the encryption that this gateway offers to its callers.
-
-Settings of webhooks: who may be called, and what with.
-
-Settings of what agents bring: files behind addresses, and what is taken out of their words.
-
-Settings of what the tasks of an agent must bring before they count as done.
+They are about the memory that callers and agents may have the process hold; what we sign, and with which keys; where
+spans are sent, if anywhere; a store that ``redis_url`` names; the encryption that this gateway offers to its callers;
+whom webhooks may call, and what with; what agents bring, files behind addresses and what is taken out of their words;
+and what the tasks of an agent must bring before they count as done.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Reads settings from flags, environment and file, and knows their schema.
+"""Where settings come from: flags beat the environment, the environment beats the file.
 
-The JSON Schema of the configuration file, for editors and for finding the names that are known.
+Every fault says where the value came from (``passerelle.yaml:12``, ``PASSERELLE_PORT``, ``--port``), which key it is
+and what is wrong with it; an unknown key also gets the nearest known name. A variable that begins with ``PASSERELLE_``
+and is no setting is a notice and no fault, because the environment belongs to other programs too.
 
-Where settings come from: flags beat the environment, the environment beats the file.
-
-Every fault says where the value came from (``passerelle.yaml:12``, ``PASSERELLE_PORT``, ``--port``), which key
-it is and what is wrong with it; an unknown key also gets the nearest known name. A variable that begins with
-``PASSERELLE_`` and is no setting is a notice and no fault, because the environment belongs to other programs too.
+The JSON Schema of the file is drawn here, for editors and for finding the names that are known.
 """
 
 from __future__ import annotations

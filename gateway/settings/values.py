@@ -1,10 +1,7 @@
 """From sections of the configuration to the values that the rooms below take.
 
-From the sections of callers to the limits that hold for them.
-
-From a section of the configuration to what peers and attempts take.
-
-From the settings to what seals secrets, signs, and may call webhooks.
+Those are the limits that hold for callers, what peers and attempts take, and what seals secrets, signs, and may call
+webhooks.
 """
 
 from __future__ import annotations
