@@ -1,8 +1,6 @@
-"""One call to an agent, and its form over HTTP.
+"""One call to a peer before any binding has given it a form, and its form over HTTP: what is written and read back.
 
-One call to a peer, before any binding has given it a form.
-
-The form of calls over HTTP: what is written, and what is read back. Pure; ``http_transport`` has the sockets.
+Pure; ``http_transport`` has the sockets.
 """
 
 from __future__ import annotations

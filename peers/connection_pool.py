@@ -1,6 +1,6 @@
-"""What a connection without TLS settings of its own trusts: the authorities of this machine.
+"""Keep-alive connections to one origin, for calls that have one whole answer.
 
-Keep-alive connections to one origin, for calls that have one whole answer.
+A connection without TLS settings of its own trusts the authorities of this machine.
 """
 
 from __future__ import annotations

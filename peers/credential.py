@@ -1,10 +1,7 @@
-"""Credentials shown to agents, and OAuth2 tokens that are fetched for them.
+"""How a peer is shown who calls: by values that the configuration gives, or by OAuth2 tokens that are fetched.
 
-How a peer is shown who calls: values that the configuration gives, and what they add to a request.
-
-The credential is the operator's. A caller's own goes on only where the operator says so (``forward_auth``).
-
-Access tokens by OAuth2 client credentials: asked for once, kept, and replaced before they end.
+The credential is the operator's. A caller's own goes on only where the operator says so (``forward_auth``). Access
+tokens come by OAuth2 client credentials: asked for once, kept, and replaced before they end.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Limits of one agent: sends and questions under way.
+"""The limits of one peer: sends under way and their rate, and questions under way.
 
-The limits of one peer: a send takes a slot while it lasts, and a unit of the rate.
+A send takes a slot while it lasts, and a unit of the rate, and is refused where there is none. A question waits
+instead: whoever asks has time, and would only come back. So many are asked at once and no more: an instance that takes
+up thousands of runs floods nobody.
 
-Questions to one peer, so many at once and no more: an instance that takes up thousands of runs floods nobody.
-
-Sends have a limit that refuses. A question waits instead: whoever asks has time, and would only come back. A stream is
-a question until its first event. An agent that says nothing at first (0.3 does not have to) holds its place for a
-moment only, or those who wait would never get theirs.
+A stream is a question until its first event. An agent that says nothing at first (0.3 does not have to) holds its place
+for a moment only, or those who wait would never get theirs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Errors of the HTTP+JSON binding by code, and the names of outcomes in metrics.
-
-Errors of the HTTP+JSON binding, as the codes that JSON-RPC has for them. Pure.
+"""Errors of the HTTP+JSON binding, as the codes that JSON-RPC has for them, and names of outcomes in metrics. Pure.
 
 1.0 says the error in a Google ``Status`` with an ``ErrorInfo``. 0.3 left the form open: agents name the class of the
 error, or repeat the JSON-RPC code. A body without any of these says no more than its HTTP status.
 
-The names that outcomes of calls to agents have in metrics and spans: a small closed set.
+The names that outcomes of calls to agents have in metrics and spans are a small closed set.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The head of an answer that was read before. Pure.
-
-A server writes the same head again and again, for as long as the second lasts that stands in it; only the length of the
-body differs. What the parser has once read of it need not be read again.
-
-One HTTP/1.1 connection to a peer: a request out, a whole answer in, again and again.
+"""One HTTP/1.1 connection to a peer: a request out, a whole answer in, again and again.
 
 For calls that have one answer. aiohttp carries streams, and everything that is rare; for one small answer its session,
 request and response objects cost more than the answer does. What is not done here: redirects, cookies, proxies,
@@ -33,7 +28,11 @@ _END: Final = b"\r\n\r\n"
 
 @value
 class AnswerHead:
-    """A head of ``size`` bytes in two pieces, with the length of the body from ``at`` to ``end`` between them."""
+    """A head of ``size`` bytes in two pieces, with the length of the body from ``at`` to ``end`` between them.
+
+    A server writes the same head again and again, for as long as the second lasts that stands in it; only the length of
+    the body differs. What the parser has once read of it need not be read again.
+    """
 
     before: bytes
     after: bytes

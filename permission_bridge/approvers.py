@@ -1,8 +1,6 @@
-"""Who decides what, by risk.
+"""Who decides what, by risk: an operator's tiers, from which the quorum and the audience of a question are taken.
 
-How much can go wrong, judged by what is asked for. The asking side can raise it and never lower it.
-
-Who decides what, by risk: an operator's tiers, from which the quorum and the audience of a question are taken.
+Risk is how much can go wrong, judged by what is asked for. The asking side can raise it and never lower it.
 
 A step names people, and roles by their members: whoever has a role when the question is opened is one of its people.
 The tier that counts is the one of the highest risk that the question reaches. What it says is frozen in the question:

@@ -1,12 +1,9 @@
-"""The cases that policy judges, and commands as words.
+"""What policy is asked about: who wants what from whom, in the words that rules use.
 
-A command as its words, for rules: never as a text that begins with something.
-
-``git`` as the beginning of a text would also match ``git x; rm -rf ~``. So a command is read into the simple commands
-that it runs, each a list of words. What a shell would work out first (substitution, variables, globs) cannot be read:
-it is *opaque*, and no rule that allows may match it.
-
-What policy is asked about: who wants what from whom, in the words that rules use.
+A command is read as its words, never as a text that begins with something: ``git`` as the beginning of a text would
+also match ``git x; rm -rf ~``. So a command is read into the simple commands that it runs, each a list of words. What a
+shell would work out first (substitution, variables, globs) cannot be read: it is *opaque*, and no rule that allows may
+match it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""From what an agent asks to the approval request that people see, and its title.
+"""From what a peer asks to the question that people see: a title, its words made harmless, bound by a digest.
 
-The line that people read first: ours in front, then what would be done, then the words of whoever asks.
+The title is the line that people read first. It begins with our own sentence, so nothing that a peer says can pose as
+one. The tool with its main arguments comes next, numbers first, since these are what two questions of one tool differ
+in. The words of whoever asks stand behind that, in quotation marks. All of it is one printable line, and each piece has
+a bound.
 
-It begins with our own sentence, so nothing that a peer says can pose as one. The tool with its main arguments comes
-next, numbers first, since these are what two questions of one tool differ in. The words stand in quotation marks. All
-of it is one printable line, and each piece has a bound.
-
-From what a peer asks to the question that people see: a title, its words made harmless, bound by a digest.
-
-The title begins with our own words, so that no peer writes the beginning of the line that people read first. What
-cannot be shown whole, or may have lost digits, cannot be allowed: the options that allow are left out, and the question
-says why. "Always" writes a grant, and is offered only where the settings say so; a peer's own "always" is never passed
-on.
+What cannot be shown whole, or may have lost digits, cannot be allowed: the options that allow are left out, and the
+question says why. "Always" writes a grant, and is offered only where the settings say so; a peer's own "always" is
+never passed on.
 """
 
 from __future__ import annotations

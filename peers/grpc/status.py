@@ -1,8 +1,7 @@
-"""Errors as gRPC statuses, in both directions.
+"""Errors as gRPC statuses: how ours are written, and what the end of a call to an agent means, as an outcome.
 
-Errors as gRPC statuses: the code by the one table of A2A errors, the same typed details as over HTTP.
-
-What the end of a gRPC call means, as outcomes. Pure: names of codes and a rich status as JSON go in.
+Ours have the code by the one table of A2A errors, and the same typed details as over HTTP. Reading the end of a call is
+pure: names of codes and a rich status as JSON go in.
 
 A rich status was written by the agent itself: it answered. Without one a code may stand for a connection that broke on
 the way, and nobody knows whether the agent has the request. UNKNOWN with words of the agent is what servers make of a

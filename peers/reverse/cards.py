@@ -1,7 +1,4 @@
-"""The card of an agent that dials in: what it brought last, to whichever instance it came.
-
-What peers that dial in are made of.
-"""
+"""What peers that dial in are made of: the card that an agent brought last, to whichever instance it came."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""Audits and explains a decision from the stored facts.
-
-The audit of a decision is what is stored: every fact of a question, and the chain of the stream that holds them.
+"""Audits and explains a decision from what is stored: every fact of a question, and the chain of their stream.
 
 There is no second log that could say something else. The chain shows that nothing was removed or put in between; that
-the snapshots are what the facts say is what ``passerelle verify`` shows of the same stream.
-
-Why a question was asked and what became of it: read from the facts (VAL-8).
+the snapshots are what the facts say is what ``passerelle verify`` shows of the same stream. Why a question was asked
+and what became of it is read from the facts as well (VAL-8).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Lists open and closed questions of a caller, and waits for one to close.
+"""Questions of a caller, page by page, and the wait of a reader for what becomes of one.
 
-Questions of a caller, page by page: open or ended ones; all, or those of one kind, from one risk on, of one task.
+A page has open or ended ones; all, or those of one kind, from one risk on, of one task.
 
-A question whose reader waits for what becomes of it: one long poll in place of many short ones.
-
-The wait is no truth of its own: it begins after the stream is listened to, and every wake leads to a fresh read. A
-reader who leaves, or whom the gateway sends away because it stops, has decided nothing (I6).
+A wait is one long poll in place of many short ones. It is no truth of its own: it begins after the stream is listened
+to, and every wake leads to a fresh read. A reader who leaves, or whom the gateway sends away because it stops, has
+decided nothing (I6).
 """
 
 from __future__ import annotations

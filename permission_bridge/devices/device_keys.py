@@ -1,11 +1,10 @@
-"""Keys of devices: public keys and their signatures, and the key of this machine.
+"""Keys of devices: public keys and what was signed with them, and the key of this machine as a device of its own.
 
-Public keys of devices, and what was signed with them: Ed25519, or P-256 as browsers have it (``r`` and ``s``).
+Keys are Ed25519, or P-256 as browsers have it (``r`` and ``s``).
 
-This machine as a device of its own: the key with which the command line signs what it decides.
-
-It is kept beside the owner's token, for the owner alone. The gateway knows it as a paired device like any other, so it
-is listed, and revoked when the machine is given away.
+With the key of this machine the command line signs what it decides. It is kept beside the owner's token, for the owner
+alone. The gateway knows it as a paired device like any other, so it is listed, and revoked when the machine is given
+away.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Pairing of devices: from a code on a screen to a trusted device that finds the gateway.
-
-How a device that is paired finds the gateway, and knows that it is this one.
-
-Pairing: from a code on a screen to a device that is trusted (CHN-8).
+"""Pairing: from a code on a screen to a device that is trusted (CHN-8), and that finds the gateway.
 
 Who offers is authenticated, and so is who confirms. Who brings the code is not: the code, 130 bits that live for two
 minutes and count once, is all that it has. It therefore gets nothing but a nonce to sign, and a token that is worthless
 until somebody has compared the digits.
+
+By an ``Entrance`` a device that is paired finds the gateway, and knows that it is this one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Web Push to the browsers of a person.
+"""Web Push: messages to the browsers of a person, each encrypted for one of them alone, with what became of it.
 
-Web Push: a message to one browser, encrypted for it alone (RFC 8291), signed by this runtime (VAPID, RFC 8292).
-
-It takes the extra ``webpush``, which encrypts and signs; it sends nothing. What is sent goes through the sender of
-webhooks: endpoints come from devices, so each address is screened as it is connected to.
-
-Messages to the browsers of a person, with what became of each.
+A message is encrypted as in RFC 8291, and signed by this runtime (VAPID, RFC 8292). That takes the extra ``webpush``,
+which encrypts and signs; it sends nothing. What is sent goes through the sender of webhooks: endpoints come from
+devices, so each address is screened as it is connected to.
 """
 
 from __future__ import annotations

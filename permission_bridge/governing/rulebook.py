@@ -1,8 +1,6 @@
-"""The policy in force at this instance, and how it learns of edited rules.
+"""The policy in force at this instance: what the configuration says, and what was put beside it while it runs.
 
-The policy in force at this instance: what the configuration says, and what was put beside it while it runs.
-
-Has the edited rules count at this instance.
+``RuleFollowing`` has the edited rules count here.
 """
 
 from __future__ import annotations

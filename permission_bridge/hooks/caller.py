@@ -1,9 +1,4 @@
-"""Calls one hook within its time, and reads its answer.
-
-What a hook answers, and what of it counts.
-
-Asks one hook, wherever it lives, within its time.
-"""
+"""Asks one hook, wherever it lives, within its time, and says what of its answer counts."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""A fair lock, and calls that end together.
-
-A lock that is given in the order in which it was asked for, and costs next to nothing while nobody else wants it.
-
-Every run has one, and most runs end before two want to write at once. ``asyncio.Lock`` is six calls for each of these.
-
-Several calls at once, none of them left behind when one fails.
-"""
+"""A fair lock, and several calls at once of which none is left behind when one fails."""
 
 from __future__ import annotations
 
@@ -18,7 +11,11 @@ if TYPE_CHECKING:
 
 
 class FairLock:
-    """Held by one at a time, from ``acquire`` to ``release``."""
+    """Held by one at a time, from ``acquire`` to ``release``, in the order in which it was asked for.
+
+    It costs next to nothing while nobody else wants it: every run has one, and most runs end before two want to write
+    at once. ``asyncio.Lock`` is six calls for each of these.
+    """
 
     __slots__ = ("_is_held", "_line")
 

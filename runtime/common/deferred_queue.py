@@ -1,8 +1,6 @@
-"""Detects a surge, and defers work until it is over.
+"""Detects a surge, such as devices that all come back, and defers work that can wait a moment in it.
 
-Whether something happens to many at once: devices that all come back.
-
-Work that can wait a moment in a surge, and is done then in portions: whoever comes in is served first.
+What was deferred is done in portions: whoever comes in is served first.
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
 """Signing: the keys of this deployment, JWS over bytes, and the published JWKS.
 
-Base64url without padding, the form of every part of a JWS (RFC 7515 section 2).
+Keys are PEM files. Each is named by its RFC 7638 thumbprint, so that every instance which reads the file names it alike
+and nobody has to invent names. ECDSA is deterministic here (RFC 6979): the same card has the same signature, and so the
+same ETag, on every instance.
 
-The keys that this deployment signs with: PEM files, their ids, and their public halves as JWK.
-
-A key is named by its RFC 7638 thumbprint, so that every instance which reads the file names it alike and nobody has to
-invent names. ECDSA is deterministic here (RFC 6979): the same card has the same signature, and so the same ETag, on
-every instance.
-
-JWS over bytes by every key that signs, detached: who has the content needs header and signature only.
-
-Cards, webhooks and tokens are signed by the same keys. While keys rotate there are two signatures, so that a verifier
-that knows only the older key still finds one.
-
-``GET /.well-known/jwks.json``: the public halves of our keys, for whoever verifies what we signed.
+Cards, webhooks and tokens are signed by the same keys. A JWS over bytes has a signature by every key that signs: while
+keys rotate there are two, so that a verifier that knows only the older key still finds one. It is detached: who has the
+content needs header and signature only. ``GET /.well-known/jwks.json`` has the public halves, for whoever verifies what
+we signed.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def encode_segment(content: bytes) -> str:
-    """Bytes as base64url without padding."""
+    """Bytes as base64url without padding, the form of every part of a JWS (RFC 7515 section 2)."""
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
 
 

@@ -1,11 +1,8 @@
-"""What one caller may use up in a period, and the periods.
+"""What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
 
-Periods of quotas: whole hours, days and months of UTC.
-
-What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
-
-Like a limit, an account asks the store only where a block is empty. Money is taken by estimate before a run and set
-right after it: a block can be in debt, and the debt is drawn before anything else is used.
+Periods are whole hours, days and months of UTC. Like a limit, an account asks the store only where a block is empty.
+Money is taken by estimate before a run and set right after it: a block can be in debt, and the debt is drawn before
+anything else is used.
 """
 
 from __future__ import annotations

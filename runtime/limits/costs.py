@@ -1,11 +1,8 @@
-"""Prices of runs, and what callers have spent.
+"""What calls of agents cost, and the quotas and budgets of callers that they are charged to (EXT-7).
 
-What a run costs: thought before it, known after it. Money is whole millionths, so that sums are exact.
-
-Quotas and budgets of callers, and what calls of agents cost (EXT-7).
-
-A call is charged before anything is stored or sent. What is said about it rides on the turn that it opens; a call
-that is refused opens none, so the refusal stands in the caller's home session.
+What a run costs is thought before it and known after it. Money is whole millionths, so that sums are exact. A call is
+charged before anything is stored or sent. What is said about it rides on the turn that it opens; a call that is refused
+opens none, so the refusal stands in the caller's home session.
 """
 
 from __future__ import annotations

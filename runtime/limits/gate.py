@@ -1,10 +1,7 @@
-"""Rate, concurrency and open streams of callers, judged before anything else of a request.
+"""Rate, concurrency and open streams of callers, judged before anything else of a request: the same for every edge.
 
-Streams that are open: so many of one caller on this instance, and no more, whichever edge they came over.
-
-Rate and concurrency of callers, judged before anything else of a request: the same for every edge.
-
-A request takes a unit of its caller's rate. One that waits or streams takes a slot too, for as long as it lasts.
+A request takes a unit of its caller's rate. One that waits or streams takes a slot too, for as long as it lasts. Of the
+streams of one caller so many are open on this instance, and no more, whichever edge they came over.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
-"""One shared limit, and the blocks of it that this instance holds.
+"""One shared limit as this instance sees it, and the blocks of it that this instance holds.
 
-The part of a shared limit that this instance holds: what to take of it at once, what to ask for, what to give back.
+A request enters and leaves without a round trip. It asks the store only where the block here is empty, by one call at a
+time; everybody who waits for the same limit shares that call. What the store refuses is remembered for a moment, so
+that a flood of refused requests is no flood at the store.
 
 The store knows how much each instance holds; the instance counts its requests against its own block. Two kinds:
 
 - *Slots* are held and come back: a call takes one and leaves it. A block grows when all of it is in use, by steps that
   double, so that a caller who stays on one instance soon has its whole limit here. Whoever is quieter for one round
   keeps what it used at most, and a little more.
-- *Units* are used up: requests of a rate, calls and money of a period. They are drawn in steps that double while they
-  are used up, from a twentieth of the limit to a quarter. What lay unused for one round is given back.
+- *Units* are used up: requests of a rate, calls and money of a period. They are drawn ahead, in steps that double while
+  they are used up, from a twentieth of the limit to a quarter. What lay unused for one round is given back.
 
 A block is lowered here before the store is told, and raised only after the store has said so. So the sum over all
-instances can be below the limit for a moment, and never above it. No clock, no store: time and answers are arguments.
-
-One shared limit as this instance sees it: enter and leave without a round trip, and one call to the store at a time.
-
-A request asks the store only where the block here is empty; everybody who waits for the same limit shares one call.
-Rate units are drawn ahead. What the store refuses is remembered for a moment, so that a flood of refused requests is
-no flood at the store.
+instances can be below the limit for a moment, and never above it. Blocks know no clock and no store: time and answers
+are arguments.
 """
 
 from __future__ import annotations

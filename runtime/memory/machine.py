@@ -1,11 +1,10 @@
-"""The memory of this machine: how much there is, and how free pages go back.
+"""The memory of this machine: how much of it this process may count on, and how what was freed goes back.
 
-How much memory this process may count on: what the machine has, or less where its control group says so.
+It may count on what the machine has, or less where its control group says so. The C library is asked from time to time
+to give back what was freed.
 
-What was freed goes back to the machine: the C library is asked for it from time to time.
-
-glibc learns from what is freed: after a block of 1 MB has come and gone, the next ones stand among the small ones,
-and a small one that stays keeps all the memory below it. Blocks that have pages of their own would go back at once, but
+glibc learns from what is freed: after a block of 1 MB has come and gone, the next ones stand among the small ones, and
+a small one that stays keeps all the memory below it. Blocks that have pages of their own would go back at once, but
 each copy of one would cost a fault for each of its pages: an artifact in chunks of 1 MB took twice as long.
 """
 

@@ -1,14 +1,11 @@
-"""Structured logs, and what joins their lines.
+"""Structured logs: an event is a short noun with ids, and a secret prints as ``***``.
 
-Structured logs: an event is a short noun with ids, and a secret prints as ``***``.
+Lines go to standard error: JSON, or coloured text on a terminal. Records of libraries (uvicorn, asyncio) go through the
+same chain. A secret is caught three ways: by its type, by the name of its key, and by its shape.
 
-Lines go to standard error: JSON, or coloured text on a terminal. Records of libraries (uvicorn, asyncio)
-go through the same chain. A secret is caught three ways: by its type, by the name of its key, and by its shape.
-
-What joins the lines of a log: the request that caused them, the trace that it belongs to, and the instance.
-
-A run goes on in the task that its request began, so its lines name that request to its end. One that another instance
-takes up has its trace and its own ids.
+Lines are joined by the request that caused them, the trace that it belongs to, and the instance. A run goes on in the
+task that its request began, so its lines name that request to its end. One that another instance takes up has its trace
+and its own ids.
 """
 
 from __future__ import annotations

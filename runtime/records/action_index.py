@@ -1,15 +1,12 @@
-"""Which task a question belongs to, and records read ahead for its answer.
+"""Which task a question belongs to, as far as this process has met it, and records read ahead for its answer.
 
-Which task a question belongs to, as far as this process has met the question.
+The task of a question never changes, so nothing here can be wrong; what is not known costs whoever asks one more read.
+Whoever answers has mostly been shown the question by the process that opened it, or that read it for them.
 
-It never changes, so nothing here can be wrong; what is not known costs whoever asks one more read. Whoever answers has
-mostly been shown the question by the process that opened it, or that read it for them.
-
-What an answer needs, read while it is still being asked whether its sender may give one.
-
-Two questions that need not wait for each other then cost one trip to the store: whether the link is still the newest,
-or whose the token is, and what the answer is about. Nothing is told or decided by what was read ahead: whoever is
-refused learns nothing of it. It stands in the context of one request; only an answer to that very question takes it.
+What an answer needs is read while it is still being asked whether its sender may give one. Two questions that need not
+wait for each other then cost one trip to the store: whether the link is still the newest, or whose the token is, and
+what the answer is about. Nothing is told or decided by what was read ahead: whoever is refused learns nothing of it. It
+stands in the context of one request; only an answer to that very question takes it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""One command under one idempotency key, and what a repeat finds.
-
-One command under one idempotency key: carried out once, and a repeat gets what came of it (CMD-30).
+"""One command under one idempotency key: carried out once, and a repeat gets what came of it (CMD-30).
 
 A key is remembered beside what the command changed, in the same append, for a day. So a key belongs to what it changes:
 with another command to the same task it is a conflict, with another task it is another key, wherever both are stored.
-
-Under the idempotency key of a message: what a repeat of the same request finds.
+Under the key of a message a repeat of the same request finds a ``TurnReceipt``.
 """
 
 from __future__ import annotations

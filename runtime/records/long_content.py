@@ -1,8 +1,6 @@
-"""Content that is long or missing: read in chunks, and named where it is gone.
+"""Content that is long or missing: read in chunks, and named by its hash where the blob store has lost it.
 
-Long JSON as it is read: in chunks, so that a reader who is slow holds one of them and no more.
-
-Content that the blob store has lost: what is still there is answered, and what is not is named by its hash.
+Long JSON is read in chunks, so that a reader who is slow holds one of them and no more.
 
 A task is no less true because a file is gone. Its reader gets the rest, a part in the place of what is missing, and the
 list of it in the metadata of the task; a list of tasks never fails for one of them.

@@ -1,14 +1,11 @@
-"""Where conversations and home sessions live, by name and without a lookup.
+"""Where conversations and home sessions live: contexts, sessions and threads by name, without a lookup.
 
-Where a conversation lives: contexts, sessions and threads by name, without a lookup.
+A context id is scoped by its caller, so two callers with the same text never meet (G4). A text of the caller's routes
+by the hash of (tenant, principal, context). An id in our own form routes by its tag if that thread exists for the
+caller, and like any other text if not: nobody can place things by making up ids.
 
-A context id is scoped by its caller, so two callers with the same text never meet (G4). A text of the caller's
-routes by the hash of (tenant, principal, context). An id in our own form routes by its tag if that thread
-exists for the caller, and like any other text if not: nobody can place things by making up ids.
-
-The home session of a principal: facts about a caller that belong to no conversation.
-
-An ordinary session with a derived id: its owner follows it over a channel like any other.
+The home session of a principal has the facts about a caller that belong to no conversation. It is an ordinary session
+with a derived id: its owner follows it over a channel like any other.
 """
 
 from __future__ import annotations

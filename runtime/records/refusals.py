@@ -1,11 +1,9 @@
-"""Refused answers as facts, and recorded failures as errors.
+"""Answers that were refused, as facts (CHN-6), and recorded failures of turns, as the errors that callers get.
 
-Answers that were refused, as facts (CHN-6): whoever tries what is not theirs to decide leaves a trace.
+Whoever tries what is not theirs to decide leaves a trace: at most one for each device, question and minute; those in
+between are counted by the next. A fact changes no record: an attempt that does not count moves nothing.
 
-At most one for each device, question and minute; those in between are counted by the next. A fact changes no record:
-an attempt that does not count moves nothing.
-
-Why a turn has no answer: the recorded error as the error that its caller gets, also after a restart.
+Why a turn has no answer is read from the recorded error, also after a restart.
 """
 
 from __future__ import annotations
