@@ -1,7 +1,7 @@
 """A peer's error as our caller may see it.
 
-The text that is shown has passed :mod:`cleaning`; the original belongs into the record. What the error is
-to our caller is decided by its code alone (``errors.classify_native``).
+The text that is shown has passed ``clean_text``; the original belongs into the record. What the error is to our caller
+is decided by its code alone (``errors.classify_native``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A head that was read is not read again: requests on a kept connection mostly have the same one, byte for byte.
 
-What the parser made of it is used once more, and so is what the application made of it (``a2a.offer.Kept``). Only a
-request that came alone and whole is known again, so the parser stands between two messages all the while. An
-application that kept something and ``KnowsHeads`` serves the next request from that; every other one is called as for
-a head that was read just now.
+What the parser made of it is used once more, and so is what the application made of it (``a2a.heads.HeadCache``). Only
+a request that came alone and whole is known again, so the parser stands between two messages all the while. An
+application that kept something and ``KnowsHeads`` serves the next request from that; every other one is called as for a
+head that was read just now.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UNHEARD: Final = _Unheard()
 
 
 class KnownRequest(RequestResponseCycle):
-    """A request with a known head, which has come whole; it is its own ``a2a.offer.Offer``.
+    """A request with a known head, which has come whole; it is its own ``a2a.heads.ServerExtensions``.
 
     It is made for each message, so what is the same for all of them stands in the class, and what only messages of ASGI
     need is made when the first one is asked for. Its scope is that of all requests with its head: nobody changes it.

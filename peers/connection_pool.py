@@ -83,8 +83,8 @@ class ConnectionPool:
         Connecting gets at most half of that, so that a failure to connect is known as one.
 
         Raises:
-            NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``. Only the first one proves that
-                nothing was taken.
+            NotConnected, ConnectionLost, NotReadable, TimeoutError: see ``whole_answer``. Only the first one proves
+                that nothing was taken.
             HeldBack: ``may_leave`` said no.
             Draining: after ``close``.
         """

@@ -114,7 +114,7 @@ class HttpClient:
         """The whole answer to a request, of at most 24 MiB. One refused with 401 is made once more where that can help.
 
         Raises:
-            NotConnected, HeldBack, Broken, NotReadable, TimeoutError: see ``whole_answer``.
+            NotConnected, HeldBack, ConnectionLost, NotReadable, TimeoutError: see ``whole_answer``.
             PeerUnavailable: no credential is to be had; nothing was sent.
             Draining: no more requests are made.
         """

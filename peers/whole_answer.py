@@ -167,7 +167,7 @@ class PeerConnection(asyncio.Protocol):
         return self.keeps_alive and transport is not None and not transport.is_closing()
 
     def close(self) -> None:
-        """Closes the socket at once; a request under way is ``Broken``."""
+        """Closes the socket at once; a request under way is ``ConnectionLost``."""
         self.keeps_alive = False
         if self._transport is not None:
             self._transport.abort()
@@ -175,7 +175,8 @@ class PeerConnection(asyncio.Protocol):
     def ask(self, request: bytes, deadline_s: float) -> asyncio.Future[AgentReply]:
         """Sends a request, for an answer by ``deadline_s`` of the loop's clock. Whoever stops waiting has to ``close``.
 
-        The future raises ``Broken``, ``NotReadable`` or ``TimeoutError``: then the connection is of no more use.
+        The future raises ``ConnectionLost``, ``NotReadable`` or ``TimeoutError``: then the connection is of no more
+        use.
 
         Raises:
             NotConnected: it has none any more.

@@ -34,7 +34,7 @@ _LINE: Final = re.compile(r"([wcg]) ([!-~]+) ([!-~]+)")
 
 
 class RedisNudges:
-    """``core.ports.nudges.Nudges`` over a server or cluster."""
+    """``core.ports.signals.Nudges`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
@@ -91,7 +91,7 @@ def _place(instance: str) -> Shard:
 
 
 class RedisRuleNews:
-    """``core.ports.rule_news.RuleNews`` over a server or cluster."""
+    """``core.ports.signals.RuleNews`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes

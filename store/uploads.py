@@ -38,7 +38,7 @@ _NOTE_UPLOAD: Final = Script("note_upload", lambda reply: reply == b"noted")
 
 
 class RedisUploads:
-    """``core.ports.uploads.Uploads`` over a server or cluster, and a place for content."""
+    """``core.ports.blobs.Uploads`` over a server or cluster, and a place for content."""
 
     def __init__(self, nodes: Nodes, contents: Copies, keep_ms: int = KEEP_MS) -> None:
         self._nodes = nodes

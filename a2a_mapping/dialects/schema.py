@@ -1,7 +1,7 @@
 """A form: a data part that is a JSON Schema wants data that fits it, and gets just that.
 
-One schema in a pause, small and flat enough to be filled in on a phone (``core/response_schema``). What is not is
-no question of this dialect: it is one in words. Nor is a form under AUTH_REQUIRED, where data could be a secret.
+One schema in a pause, small and flat enough to be filled in on a phone (``core/approval/response_schema``). What is not
+is no question of this dialect: it is one in words. Nor is a form under AUTH_REQUIRED, where data could be a secret.
 """
 
 from __future__ import annotations

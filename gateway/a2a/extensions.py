@@ -1,8 +1,8 @@
 """Which protocol extensions a call activates: those that the caller asks for and that are served here, or by the agent.
 
 The set is echoed in the answer: ours at once, the agent's as far as it was called for this answer and said so. One that
-the agent's card requires is judged where a message becomes a run (``control/planning``): what we answer from our own
-record needs nobody's extension (A2A 1.0 section 3.2.6).
+the agent's card requires is judged where a message becomes a run (``delegation/runs/plan.py``): what we answer from our
+own record needs nobody's extension (A2A 1.0 section 3.2.6).
 """
 
 from __future__ import annotations

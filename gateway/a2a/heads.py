@@ -79,7 +79,7 @@ class ParsedHead:
 
 
 OFFER: Final = "passerelle.offer"
-"""The ASGI extension of a request under which its server gives an ``Offer``."""
+"""The ASGI extension of a request under which its server gives its ``ServerExtensions``."""
 
 
 class HeadCache:

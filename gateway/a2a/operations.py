@@ -98,7 +98,7 @@ class WholeAnswer(Protocol):
 
 
 class Turn(Protocol):
-    """A message that was taken; ``control.answers.OpenTurn`` is one."""
+    """A message that was taken; ``delegation.runs.answers.OpenTurn`` is one."""
 
     @property
     def accepted(self) -> TurnAccepted:

@@ -1,11 +1,11 @@
 """A question on its way to people, by due rows: links first, pushes where nobody looks, and a fact for each target.
 
-The rows of a question are set with its opening (``control/action_rows.py``). The first tells all: whoever is connected
+The rows of a question are set with its opening (``answers/action_rows.py``). The first tells all: whoever is connected
 has it from the inbox, and who has no active device gets a push at once. The second, 20 s later, pushes to those whose
 active device has not answered. The third, at half of the time, reminds everybody. Those who come later in the audience
 have a row of their own. Every target has an outcome, and that there was none is a fact too: an outage of all pushes
 must not look like care. Whoever says that the question was shown to them is not pushed to for want of an answer. In a
-time of calm (``holding.py``) pushes wait, with a row for its end, and when many come at once they wait for one bundle
+time of calm (``push_hold.py``) pushes wait, with a row for its end, and when many come at once they wait for one bundle
 (``bundles.py``). When the question ends, one more push takes the shown one away.
 
 A push may go out twice where a process dies between sending and recording it: it replaces itself, by its topic. Facts
