@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
+from tests.chaos.archived_reads import prove_reads
 from tests.chaos.callers import WITHIN_S, Caller, Told
 from tests.chaos.plan import Action, Errand, plan_again, plan_round
 from tests.chaos.proofs import Proof
@@ -46,6 +47,8 @@ async def run_rounds(folder: Path, draw: Random, rounds: int, errands: int) -> l
         verdict = await proof.prove()
         shown = Shown(site, caller, records, proof.truth, verdict)
         await asyncio.gather(shown.prove(tolds), _verify(site, verdict))
+        _say(await prove_reads(site, records.store, KEY, verdict))
+        await _verify(site, verdict)
         _say(_summarize(site, tolds, verdict))
         return await _tell_faults(records, verdict)
 
