@@ -1,4 +1,4 @@
-"""Every read of the caller, with all that is over in the archive and with all of it in memory: both are the same."""
+"""Every read of the caller, with all that is over in the archive and with all in memory: both are the same."""
 
 from __future__ import annotations
 

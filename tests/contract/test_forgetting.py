@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,7 @@ from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import AT_MS, Story, begin, find_keys, leave, read_all
 from tests.support.batches import make_place
 from tests.support.engine import Server, ask
-from tests.support.engine_dump import read_key
+from tests.support.engine_dump import read_keys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -51,10 +52,13 @@ async def tell(store: Store, owner: str = ADA, home: Shard | None = HOME) -> Sto
 
 def find_names(server: Server, *names: str) -> list[str]:
     """Keys whose name or content has one of these texts."""
-    found = {key: read_key(url, key) for key, url in find_keys(server, "*").items()}
+    keys_of = defaultdict[str, list[str]](list)
+    for key, url in find_keys(server, "*").items():
+        keys_of[url].append(key)
     return [
-        f"{key}: {name}"
-        for key, stored in found.items()
+        f"{stored.partition(b' ')[0].decode()}: {name}"
+        for url, held in keys_of.items()
+        for stored in read_keys(url, held)
         for name in names
         if name.encode() in stored
     ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, cast
 
-from tests.support.engine import ask
+from tests.support.engine import ask, ask_all
 
 _READS: Final = {
     b"string": ("GET",),
@@ -15,16 +16,19 @@ _READS: Final = {
 }
 
 
-def read_key(url: str, key: str) -> bytes:
-    """The name of a key and all that it holds; nothing of one that has expired."""
-    kind = cast("bytes", ask(url, "TYPE", key))
-    if kind == b"none":
-        return b""
-    verb, *rest = _READS[kind]
-    return key.encode() + b" " + repr(ask(url, verb, key, *rest)).encode()
+def read_keys(url: str, keys: Sequence[str]) -> list[bytes]:
+    """The name of each key and all that it holds; nothing of one that has expired."""
+    kinds = cast("list[bytes]", ask_all(url, (("TYPE", key) for key in keys)))
+    there = [(key, *_READS[kind]) for key, kind in zip(keys, kinds, strict=True) if kind != b"none"]
+    stored = ask_all(url, ((verb, key, *rest) for key, verb, *rest in there))
+    return [
+        key.encode() + b" " + repr(one).encode()
+        for (key, *_), one in zip(there, stored, strict=True)
+        if one
+    ]
 
 
 def dump_engine(url: str) -> bytes:
     """All keys with what they hold."""
     keys = cast("list[bytes]", ask(url, "KEYS", "*"))
-    return b"\n".join(read_key(url, key.decode()) for key in keys)
+    return b"\n".join(read_keys(url, [key.decode() for key in keys]))
