@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from passerelle.protocol.reverse_frames import AnswerPiece, AskingFrame, ServingFrame
 
 _DECIDES: Final = "respond_action"
+_FORGOTTEN: Final = "what this gateway knew of you is forgotten: begin anew, and pair devices again"
 _DRAIN_FLUSH_S: Final = 1.0
 """The same for the last frames while an instance ends: who took nothing until then has had its time."""
 _FLUSH_S: Final = 5.0
@@ -318,6 +319,11 @@ class ChannelConnection:
         self.services.counts.takeovers += not self.is_over
         notice = Refusal("superseded", "a newer connection has this device", fatal=True)
         self.feed(EndRequested(CloseCode.SUPERSEDED, notice))
+
+    def forget(self) -> None:
+        """Ends this connection because what was known of its principal is forgotten."""
+        notice = Refusal("forgotten", _FORGOTTEN, fatal=True)
+        self.feed(EndRequested(CloseCode.REVOKED, notice))
 
     def drain(self, within_ms: int, jitter_ms: int) -> None:
         """Tells the client to go elsewhere."""

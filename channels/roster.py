@@ -15,7 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.core.errors import Limited, StoreUnavailable
-from passerelle.core.ports.channels import DevicesChanged, PresenceMoved, SaidHello
+from passerelle.core.ports.channels import (
+    DevicesChanged,
+    OwnerForgotten,
+    PresenceMoved,
+    SaidHello,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +50,10 @@ class RosterMember(Protocol):
 
     def recheck(self) -> None:
         """Has it look at its credential now."""
+        ...
+
+    def forget(self) -> None:
+        """Ends it: nothing is known any more of whose it is."""
         ...
 
 
@@ -165,6 +174,10 @@ class Roster:
                 held = self._owners.get(owner)
                 for member in tuple(held.devices) if held else ():
                     member.recheck()
+            case OwnerForgotten():
+                held = self._owners.get(owner)
+                for member in tuple(held.devices) if held else ():
+                    member.forget()
             case _:
                 assert_never(news)
 

@@ -109,10 +109,22 @@ def describe_plan(owner: OwnerName, plan: ForgettingPlan) -> Iterator[str]:
         f"of {owner.name}: {counts.sessions:,} sessions, {counts.archived:,} of them in the archive, "
         f"with {counts.tasks:,} tasks and {counts.approvals:,} approvals; {counts.bytes:,} bytes"
     )
+    if counts.devices or counts.grants or counts.rules:
+        yield (
+            f"with the home session: {counts.devices:,} devices, {counts.grants:,} grants and "
+            f"{counts.rules:,} edited rules"
+        )
     if plan.is_begun:
         yield f"somebody who forgot {owner.name} was killed: what was begun is ended first"
-    for session in plan.kept:
-        yield f"stays: {session}, which has devices, grants or rules: revoke them, and forget again"
+    if counts.rules:
+        yield f"the {counts.rules:,} edited rules go too, which hold for everybody: put them into the file first"
+    if plan.others:
+        some, left = ", ".join(plan.others[:_NAMED]), len(plan.others) - _NAMED
+        yield (
+            f"stays: {owner.name} takes part in {len(plan.others):,} sessions of others: "
+            f"{some}{f' and {left:,} more' if left > 0 else ''}: "
+            "passerelle store forget --session takes each with all that is in it"
+        )
 
 
 async def run_forget(
@@ -134,7 +146,7 @@ async def run_forget(
         if plan.is_begun:
             finished += await forgetting.finish()
             plan = await forgetting.plan()
-        if plan.counts.sessions:
+        if plan.has_any:
             if plan.obstacle is not None:
                 raise InvalidInput("owner", f"{owner.name} {plan.obstacle}")
             if not confirm(lines):
@@ -193,7 +205,7 @@ def describe_session_plan(selection: SessionSelection, plan: SessionPlan) -> Ite
     for sessions, why in (
         (plan.open, "something is open"),
         (plan.held, "an owner is held"),
-        (plan.kept, "devices, grants or rules stand beside it"),
+        (plan.kept, "it is a home session: forget its owner"),
     ):
         for session in sessions[:_NAMED]:
             yield f"stays: {session}: {why}"

@@ -16,6 +16,7 @@ from passerelle.core.ports.channels import (
     DevicesChanged,
     Greeted,
     OwedLink,
+    OwnerForgotten,
     PresenceMoved,
     PresentDevice,
     SaidHello,
@@ -53,6 +54,7 @@ _HELLO_HINT: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
 """Links that connect together are announced in one message, a line each."""
 _PRESENCE_HINT: Final = b"p"
 _DEVICES_HINT: Final = b"d"
+_FORGOTTEN_HINT: Final = b"f"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 REMEMBERED: Final = 64
 """Links of one principal that are found again without their names, the newest ones."""
@@ -94,6 +96,8 @@ class RedisChannels:
                 on_news(PresenceMoved())
             elif raw == _DEVICES_HINT:
                 on_news(DevicesChanged())
+            elif raw == _FORGOTTEN_HINT:
+                on_news(OwnerForgotten())
             for said in _HELLO_HINT.finditer(raw):
                 on_news(SaidHello(said[1].decode(), int(said[2])))
 

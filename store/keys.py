@@ -134,6 +134,11 @@ def owner_index(shard: Shard, principal: str, agent: str, part: IndexPart) -> st
     return _key(shard, "idx", principal, agent, part)
 
 
+def every_key_of(shard: Shard) -> str:
+    """The pattern of SCAN that matches each key of a shard."""
+    return f"{_TAGS[shard.number]}:*"
+
+
 def every_list_of(shard: Shard, principal: str) -> str:
     """The pattern of SCAN that matches each list of an owner."""
     return f"{_TAGS[shard.number]}:idx:{principal}:*"

@@ -46,6 +46,7 @@ OPERATIONS: Final = (
     "keep_owner_key",
     "extend_claim",
     "end_forgetting",
+    "forget_home",
     "forget_in_inbox",
     "forget_rows",
     "forget_session",

@@ -20,8 +20,10 @@ from passerelle.store.agents import RedisAgents
 from passerelle.store.archive.archiver import Archiver
 from passerelle.store.archive.ended_sessions import EndedSessions
 from passerelle.store.archive.forgetting import Forgetting
+from passerelle.store.archive.owner_home import HomeFinder
 from passerelle.store.archive.owner_keys import OwnerKeys
 from passerelle.store.archive.owner_survey import SessionFinder
+from passerelle.store.archive.participation import ParticipationFinder
 from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
 from passerelle.store.archive.segment_cleanup import SegmentCleanup
@@ -128,11 +130,17 @@ class Store:
         self.ended_sessions = EndedSessions(nodes)
         self.archiver = Archiver(nodes, segments, self.segment_cleanup, self.owner_keys)
         self.tombstones = Tombstones(nodes, tombstones)
-        finder = SessionFinder(nodes, self.archive, self.owner_keys)
+        finder = SessionFinder(nodes, self.archive, self.owner_keys, HomeFinder(nodes))
         removal = TraceRemoval(nodes, finder, (blobs, copies))
         rewrite = partial(rewrite_logs, nodes) if owns_engine else None
         self.forgetting = Forgetting(
-            nodes, self.owner_keys, finder, self.tombstones, removal, rewrite
+            nodes,
+            self.owner_keys,
+            finder,
+            self.tombstones,
+            removal,
+            ParticipationFinder(nodes, self.archive),
+            rewrite,
         )
         self.session_forgetting = SessionForgetting(
             nodes,

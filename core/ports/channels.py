@@ -71,7 +71,12 @@ class DevicesChanged:
     """A device of the principal may do less than before: whoever is connected is looked at again."""
 
 
-LinkNews: TypeAlias = SaidHello | PresenceMoved | DevicesChanged
+@dataclass(frozen=True, slots=True)
+class OwnerForgotten:
+    """All that was known of the principal is forgotten: whoever is connected begins anew."""
+
+
+LinkNews: TypeAlias = SaidHello | PresenceMoved | DevicesChanged | OwnerForgotten
 
 
 class Channels(Protocol):

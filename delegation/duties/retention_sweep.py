@@ -73,15 +73,15 @@ class RetentionSweep:
             return keep_ms is not None and end_ms is not None and end_ms <= now_ms - keep_ms
 
         choice = SessionChoice(now_ms - shortest_ms, shards=shards, accepts=is_due)
-        gone, passed = 0, set[str]()
-        while True:
-            began_s, before = monotonic(), len(passed)
-            done = await self.forgetting.forget_some(choice, BY, passed, _AT_ONCE)
+        gone, walk = 0, await self.forgetting.begin(choice)
+        while not walk.is_over:
+            began_s = monotonic()
+            done = await self.forgetting.forget_part(walk, BY, _AT_ONCE)
             gone += done.count
             if done.count:
                 self.count("forgotten", done.count)
                 tombstones = [one.id for one in done.tombstones]
                 self.log.info("retention.forgotten", sessions=done.count, tombstones=tombstones)
-            if len(passed) - before < _AT_ONCE:
-                return gone
-            await asyncio.sleep((monotonic() - began_s) * self.rest_share)
+            if not walk.is_over:
+                await asyncio.sleep((monotonic() - began_s) * self.rest_share)
+        return gone

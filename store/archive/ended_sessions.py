@@ -19,9 +19,10 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.archive.frame import MOST_PLAIN_BYTES
+from passerelle.store.archive.home_session import is_home
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
-from passerelle.store.replies import as_int, as_sparse_list
+from passerelle.store.replies import as_bytes, as_int, as_sparse_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -35,8 +36,8 @@ _ASKED_AT_ONCE: Final = 512
 _MOST_BYTES: Final = MOST_PLAIN_BYTES // 2
 """Of events of a session: what stands beside them has to fit into its frame as well."""
 _TAGGED: Final = len("{00}:s:")
-_HOME_KINDS: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
-"""What stands beside the session of a person, which never ends."""
+_BESIDE: Final = (EntityKind.GRANTS, EntityKind.RULES)
+"""What stands beside a home session, under its id."""
 
 
 class EndedSession(NamedTuple):
@@ -62,7 +63,7 @@ class EndedSessions:
     ) -> dict[Shard, list[EndedSession]]:
         """Sessions in which nothing is open and nothing has happened since, by shard, oldest first.
 
-        One that is too long for a frame is left out, and that of a person who has devices, grants or rules.
+        One that is too long for a frame is left out, and each home session.
 
         Raises:
             StoreUnavailable: a node does not answer.
@@ -149,16 +150,21 @@ class EndedSessions:
         ]
 
     async def _drop_busy(self, shard: Shard, old: Sequence[EndedSession]) -> list[EndedSession]:
-        """Those in which nothing is open. The session of a person with devices, grants or rules never ends."""
-        asked = (pack("EXISTS", *_list_holds(shard, one.session)) for one in old)
-        held = await self.nodes.query_in_background(shard, *asked)
-        return [one for one, count in zip(old, held, strict=True) if not as_int(count)]
+        """Those in which nothing is open. A home session never ends, whatever its owner has beside it."""
+        asked = [command for one in old for command in _ask_holds(shard, one.session)]
+        replies = await self.nodes.query_in_background(shard, *asked)
+        return [
+            one
+            for one, count, record in zip(old, replies[::2], replies[1::2], strict=True)
+            if not as_int(count) and not is_home(one.session, as_bytes(record) or b"")
+        ]
 
 
-def _list_holds(shard: Shard, session: str) -> list[str]:
-    """Keys of which each keeps a session in the engine."""
-    beside = [keys.entity(EntityRef(kind, session)) for kind in _HOME_KINDS]
-    return [keys.session_open(shard, session), *beside]
+def _ask_holds(shard: Shard, session: str) -> tuple[bytes, bytes]:
+    """How many keys there are of which each keeps a session in the engine, and its record."""
+    beside = [keys.entity(EntityRef(kind, session)) for kind in _BESIDE]
+    head = keys.entity(EntityRef(EntityKind.SESSION, session))
+    return pack("EXISTS", keys.session_open(shard, session), *beside), pack("HGET", head, "s")
 
 
 def _split(

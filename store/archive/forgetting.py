@@ -1,4 +1,4 @@
-"""Forgetting what an owner has: everything that has ended, in the engine and in the archive.
+"""Forgetting what an owner has: everything that has ended, in the engine and in the archive, and then its home.
 
 A tombstone is set first. From then on nothing of it is read any more, and whoever is killed leaves a tombstone by
 which another one goes on. The data key goes behind all else, since it tells what content its sessions have; nothing is
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.store.archive.owner_keys import OwnerKeys
     from passerelle.store.archive.owner_survey import LiveSession, OwnerSurvey, SessionFinder
+    from passerelle.store.archive.participation import ParticipationFinder
     from passerelle.store.archive.tombstones import Tombstones
     from passerelle.store.archive.traces import TraceRemoval
     from passerelle.store.lua_script import ControlValue
@@ -44,13 +45,15 @@ _FORGET_SESSION: Final = Script("forget_session", as_int)
 
 @dataclass(frozen=True, slots=True)
 class ForgettingPlan:
-    """What would go. ``kept`` are sessions of the owner that stay: devices, grants or rules stand beside them."""
+    """What would go. ``others`` are sessions of others in which the owner takes part: what it said there stays."""
 
     owner: str
     counts: ForgottenCounts
-    kept: tuple[str, ...]
+    others: tuple[str, ...]
     obstacle: str | None
     """Why nothing may go."""
+    has_any: bool = False
+    """Whether anything would go: what is beside sessions is not all counted."""
     is_begun: bool = False
     """Whether somebody was killed who forgot the owner: ``finish`` goes on."""
 
@@ -64,6 +67,7 @@ class Forgetting:
     finder: SessionFinder
     tombstones: Tombstones
     removal: TraceRemoval
+    participations: ParticipationFinder
     rewrite_logs: Callable[[], Awaitable[None]] | None = None
     """Has the engine write its files anew, where it is one of ours."""
 
@@ -74,11 +78,13 @@ class Forgetting:
             StoreUnavailable: the engine or the archive does not answer, or is damaged.
         """
         found = await self.finder.survey(owner, await self.owner_keys.find_name(owner), now_ms)
+        counts, own = await self._count(found)
         return ForgettingPlan(
             owner,
-            await self._count(found),
-            tuple(found.kept),
+            counts,
+            tuple(await self.participations.find(owner, own)),
             await self._find_obstacle(owner, found),
+            not found.is_empty,
             bool(await self._list_begun(owner)),
         )
 
@@ -169,7 +175,8 @@ class Forgetting:
             return f"something is open in {some}{more}: end it first"
         return None
 
-    async def _count(self, found: OwnerSurvey) -> ForgottenCounts:
+    async def _count(self, found: OwnerSurvey) -> tuple[ForgottenCounts, set[str]]:
+        """How much it is, and the ids of all of it."""
         names, size = list[str](), 0
         for one in found.live:
             frame = await self.finder.read(one.shard, one.session)
@@ -181,14 +188,22 @@ class Forgetting:
         tasks = sum(name.startswith("task_") for name in names)
         actions = sum(name.startswith("act_") for name in names)
         sessions = len(found.live) + len(found.archived)
-        return ForgottenCounts(sessions, len(found.archived), tasks, actions, size)
+        counts = ForgottenCounts(sessions, len(found.archived), tasks, actions, size)
+        if (home := found.home) is None:
+            return counts, {*names}
+        beside = replace(counts, devices=home.devices, grants=home.grants, rules=home.rules)
+        has_home = bool(home.epoch)
+        return (
+            replace(beside, sessions=sessions + has_home, bytes=size + home.bytes),
+            {*names, *home.ids},
+        )
 
     async def _remove(self, tombstone: Tombstone) -> None:
         """Removes what a tombstone stands for, until nothing of it is found."""
         traces = SessionTraces(owners={tombstone.owner})
         for _ in range(_ROUNDS):
             found = await self.finder.survey(tombstone.owner, tombstone.key, tombstone.at_ms)
-            if not found.live and not found.archived:
+            if found.is_empty:
                 break
             await self._remove_all(found, traces)
         # The relay may have written beside this what it had read before.
@@ -201,7 +216,23 @@ class Forgetting:
 
     async def _remove_all(self, found: OwnerSurvey, traces: SessionTraces) -> None:
         """Removes what leads to these sessions, then what is theirs alone, then themselves."""
-        frames = dict[str, SessionFrame]()
+        frames = await self._trace(found, traces)
+        await self.removal.wait_for_relay(traces)
+        await self.removal.remove_rows(traces)
+        await self.removal.remove_content(traces)
+        await self._note_gone(found)
+        for live in found.live:
+            if live.session in frames:
+                await self._remove_live(live, frames[live.session])
+        for kept in found.archived:
+            await drop_rows(self.nodes, kept.shard, kept.note.names, kept.row)
+        if found.home is not None:
+            # Behind all else: sessions say who the owner is, by which the home is found.
+            await self.finder.homes.remove(found.home)
+
+    async def _trace(self, found: OwnerSurvey, traces: SessionTraces) -> dict[str, SessionFrame]:
+        """Takes in what leads to these; returns the sessions in the engine."""
+        frames, home = dict[str, SessionFrame](), found.home
         for live in found.live:
             frame = await self.finder.read(live.shard, live.session)
             if frame is not None:
@@ -211,19 +242,22 @@ class Forgetting:
             traces.ids.update(kept.note.names)
             if (frame := await self.finder.open(kept)) is not None:
                 traces.add(kept.shard, frame)
-        await self.removal.wait_for_relay(traces)
-        await self.removal.remove_rows(traces)
-        await self.removal.remove_content(traces)
+        if home is not None:
+            traces.ids |= home.ids
+            if (frame := await self.finder.read(home.shard, home.stream.id)) is not None:
+                traces.add(home.shard, frame)
+        return frames
+
+    async def _note_gone(self, found: OwnerSurvey) -> None:
         gone = defaultdict["Shard", list[str]](list)
-        for one in (*found.live, *found.archived):
-            gone[one.shard].append(one.session)
+        for live in found.live:
+            gone[live.shard].append(live.session)
+        for kept in found.archived:
+            gone[kept.shard].append(kept.session)
+        if found.home is not None and found.home.session is not None:
+            gone[found.home.shard].append(found.home.session)
         for shard, sessions in gone.items():
             await note_gone(self.nodes, shard, sessions)
-        for live in found.live:
-            if live.session in frames:
-                await self._remove_live(live, frames[live.session])
-        for kept in found.archived:
-            await drop_rows(self.nodes, kept.shard, kept.note.names, kept.row)
 
     async def _remove_live(self, live: LiveSession, frame: SessionFrame) -> None:
         shard, stream = live.shard, StreamRef(StreamKind.SESSION, live.session)

@@ -14,6 +14,7 @@ from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.frame import SessionFrame, list_entities, read_frame, read_owner
+from passerelle.store.archive.home_session import is_home
 from passerelle.store.archive.locator import Locator
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.connection import pack
@@ -24,6 +25,7 @@ from passerelle.store.stream_entries import as_entry_rows
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
+    from passerelle.store.archive.owner_home import HomeFinder, OwnerHome
     from passerelle.store.archive.owner_keys import OwnerKeys
     from passerelle.store.archive.reader import Archive, SegmentRef
     from passerelle.store.archive.segment import FrameNote
@@ -31,14 +33,14 @@ if TYPE_CHECKING:
     from passerelle.store.stream_entries import EntryRow
 
 _LOOKS: Final = 256
-_BESIDE: Final = (EntityKind.DEVICES, EntityKind.GRANTS, EntityKind.RULES)
-"""What stands beside the session of a person, and works as long as it is there."""
+_BESIDE: Final = (EntityKind.GRANTS, EntityKind.RULES)
+"""What stands beside a home session, under its id."""
 _OWNER: Final = re.compile(rb'"owner":"([a-z]{2,5}_[0-9a-z]+)"')
 _DIGEST: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 SessionState: TypeAlias = Literal["open", "kept", "over"]
-"""``kept``: devices, grants or rules stand beside it."""
+"""``kept``: it is a home session, which goes with its owner alone."""
 
 
 class LiveSession(NamedTuple):
@@ -67,12 +69,17 @@ class ArchivedSession(NamedTuple):
 
 @dataclass(slots=True)
 class OwnerSurvey:
-    """What was found. ``open``: sessions with something open; ``kept``: those with devices, grants or rules beside."""
+    """What was found. ``open``: sessions with something open; ``home``: what the owner has beside all conversations."""
 
     live: list[LiveSession] = field(default_factory=list[LiveSession])
     archived: list[ArchivedSession] = field(default_factory=list[ArchivedSession])
     open: list[str] = field(default_factory=list[str])
-    kept: list[str] = field(default_factory=list[str])
+    home: OwnerHome | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing that may go is left."""
+        return not self.live and not self.archived and self.home is None
 
 
 @dataclass(slots=True)
@@ -116,10 +123,11 @@ class SessionFinder:
     nodes: Nodes
     archive: Archive
     owner_keys: OwnerKeys
+    homes: HomeFinder
 
     async def survey(self, owner: str, key: KeyName | None, before_ms: int) -> OwnerSurvey:
         """What an owner has that has not gone on since, and what in the archive this key of its has sealed."""
-        found = OwnerSurvey()
+        found = OwnerSurvey(home=await self.homes.find(owner, before_ms))
         async for whose, one in self.list_heads():
             if whose != owner or one.at_ms > before_ms:
                 continue
@@ -127,7 +135,7 @@ class SessionFinder:
                 case "open":
                     found.open.append(one.session)
                 case "kept":
-                    found.kept.append(one.session)
+                    pass
                 case "over":
                     found.live.append(one)
         if key is not None:
@@ -135,15 +143,18 @@ class SessionFinder:
         return found
 
     async def judge(self, one: LiveSession) -> SessionState:
-        """Whether something is open in a session, or devices, grants or rules stand beside it."""
+        """Whether something is open in a session, or it is a home session."""
+        head = keys.entity(EntityRef(EntityKind.SESSION, one.session))
         asked = [
             pack("ZCARD", keys.session_open(one.shard, one.session)),
+            pack("HGET", head, "s"),
             *(pack("HLEN", keys.entity(EntityRef(kind, one.session))) for kind in _BESIDE),
         ]
-        still_open, *beside = await self.nodes.query_in_background(one.shard, *asked)
+        still_open, record, *beside = await self.nodes.query_in_background(one.shard, *asked)
         if as_int(still_open):
             return "open"
-        return "kept" if any(map(as_int, beside)) else "over"
+        is_kept = any(map(as_int, beside)) or is_home(one.session, as_bytes(record) or b"")
+        return "kept" if is_kept else "over"
 
     async def read(self, shard: Shard, session: str) -> SessionFrame | None:
         """A session as the engine has it; None where it has none."""

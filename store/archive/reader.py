@@ -9,6 +9,7 @@ import asyncio
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.errors import ArchiveDamaged
@@ -17,6 +18,7 @@ from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.frame import SessionFrame, read_frame
 from passerelle.store.archive.locator import Locator, place_row
+from passerelle.store.archive.owner_keys import FRESH_S
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.archive.segment import (
     TRAILER,
@@ -52,6 +54,8 @@ class SegmentRef(NamedTuple):
 class _KeptFrame(NamedTuple):
     frame: SessionFrame
     key: KeyName
+    read_s: float
+    """When it stood in its segment, on the monotonic clock: another instance may have erased it since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +199,11 @@ class Archive:
         self, shard: Shard, segment: SegmentName, at: Locator
     ) -> SessionFrame | Literal["forgotten"] | None:
         """None: what stands there is not what the row means."""
-        place = (segment.sha256, at)
-        if (kept := self._kept.get(place)) is not None:
+        place, asked_s = (segment.sha256, at), monotonic()
+        kept = self._kept.get(place)
+        if kept is not None and asked_s - kept.read_s >= FRESH_S:
+            self._drop_place(place)
+        elif kept is not None:
             try:
                 key = await self._owner_keys.find(kept.key)
             except ArchiveDamaged:
@@ -223,7 +230,7 @@ class Archive:
             frame = read_frame(open_frame(stored, key, sealed_for))
         except ValueError:
             return None
-        self._keep(place, _KeptFrame(frame, name))
+        self._keep(place, _KeptFrame(frame, name, asked_s))
         return frame
 
     async def _read_together(self, shard: Shard, segment: SegmentName, at: Locator) -> bytes:
@@ -258,8 +265,11 @@ class Archive:
     def _drop(self, key: KeyName) -> None:
         """What a key that is gone has opened."""
         for place in [place for place, kept in self._kept.items() if kept.key == key]:
-            del self._kept[place]
-            self._kept_bytes -= place[1].length
+            self._drop_place(place)
+
+    def _drop_place(self, place: _FramePlace) -> None:
+        del self._kept[place]
+        self._kept_bytes -= place[1].length
 
     async def read_sealed(self, shard: Shard, segment: SegmentRef, note: FrameNote) -> bytes:
         """A frame as it stands in its segment. Raises as ``locate`` does."""

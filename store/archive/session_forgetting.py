@@ -8,7 +8,7 @@ erased, and what was written down goes. Whoever is killed leaves it for the next
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
@@ -20,7 +20,12 @@ from passerelle.store.append import Arguments
 from passerelle.store.archive.gone_sessions import note_gone
 from passerelle.store.archive.locator import place_row
 from passerelle.store.archive.owner_survey import SessionTraces
-from passerelle.store.archive.session_survey import ChosenSession, ChosenSessions, SessionChoice
+from passerelle.store.archive.session_survey import (
+    MOST_AT_ONCE,
+    ChosenSession,
+    ChosenSessions,
+    SessionChoice,
+)
 from passerelle.store.archive.session_tombstones import (
     MOST_SESSIONS,
     SessionTombstone,
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
     from passerelle.store.archive.segment import SegmentName
     from passerelle.store.archive.segment_erasure import SegmentErasure
-    from passerelle.store.archive.session_survey import SessionSurvey
+    from passerelle.store.archive.session_survey import SessionSurvey, SessionWalk
     from passerelle.store.archive.session_tombstones import SessionTombstones
     from passerelle.store.archive.tombstones import Tombstones
     from passerelle.store.archive.traces import TraceRemoval
@@ -48,6 +53,8 @@ _AT_ONCE: Final = 16
 """Sessions of one call: it holds up its server for about a tenth of a millisecond each."""
 _ROUNDS: Final = 5
 """So often a session is looked for again that changes meanwhile, as on its way into the archive."""
+_MOST_DEFERRED: Final = 64
+"""Tombstones with content, each of up to 256 sessions: then all others are looked at for what they name."""
 _Outcome: TypeAlias = Literal["forgotten", "held", "changed"]
 
 
@@ -96,20 +103,19 @@ class SessionForgetting:
 
     async def plan(self, choice: SessionChoice) -> SessionPlan:
         """Counts what would go; changes nothing. Raises StoreUnavailable."""
-        counts, passed = list[ForgottenCounts](), set[str]()
+        counts = [ForgottenCounts()]
         still_open, kept, held = list[str](), list[str](), list[str]()
-        while True:
-            found = await self.survey.find(choice, passed)
+        walk = await self.survey.begin(choice)
+        while not walk.is_over:
+            found = await walk.look()
             holds = await self._list_held(found)
             free = [one.leads for one in found.chosen if one.session not in holds]
             counts.append(count_sessions(free))
             still_open += found.open
             kept += found.kept
             held += sorted(holds)
-            passed |= found.looked
-            if found.is_all:
-                total = ForgottenCounts(*map(sum, zip(*map(_list_counts, counts), strict=True)))
-                return SessionPlan(total, tuple(still_open), tuple(kept), tuple(held))
+        total = ForgottenCounts(*map(sum, zip(*map(_list_counts, counts), strict=True)))
+        return SessionPlan(total, tuple(still_open), tuple(kept), tuple(held))
 
     async def forget(self, choice: SessionChoice, by: str) -> ForgottenSessions:
         """Forgets what a choice has that is over; what is open, changes or is held stays.
@@ -117,25 +123,39 @@ class SessionForgetting:
         Raises:
             StoreUnavailable: something does not answer; what has begun goes on with ``finish``.
         """
-        done, passed, tries = ForgottenSessions(), set[str](), Counter[str]()
-        while True:
-            found = await self.survey.find(choice, passed)
-            changed = await self._remove(found, SessionTombstone("", choice.before_ms, by), done)
-            tries.update(changed)
-            again = {one for one in changed if tries[one] < _ROUNDS}
-            passed |= found.looked - again
-            if found.is_all and not again:
-                return done
-
-    async def forget_some(
-        self, choice: SessionChoice, by: str, passed: set[str], most: int
-    ) -> ForgottenSessions:
-        """The same of at most so many sessions but those that were ``passed``, which grows. Raises as it does."""
         done = ForgottenSessions()
-        found = await self.survey.find(choice, passed, most)
-        changed = await self._remove(found, SessionTombstone("", choice.before_ms, by), done)
-        passed |= found.looked - changed
+        for _ in range(_ROUNDS):
+            changed, walk = set[str](), await self.survey.begin(choice)
+            while not walk.is_over:
+                changed |= await self._remove_part(walk, by, MOST_AT_ONCE, done)
+            if not changed:
+                break
+            choice = replace(choice, sessions=frozenset(changed))
         return done
+
+    async def begin(self, choice: SessionChoice) -> SessionWalk:
+        """What ``forget_part`` goes along. Raises StoreUnavailable."""
+        return await self.survey.begin(choice)
+
+    async def forget_part(self, walk: SessionWalk, by: str, most: int) -> ForgottenSessions:
+        """The same of the next sessions of a walk, at most so many; what changes meanwhile stays. Raises as it does."""
+        done = ForgottenSessions()
+        await self._remove_part(walk, by, most, done)
+        return done
+
+    async def _remove_part(
+        self, walk: SessionWalk, by: str, most: int, done: ForgottenSessions
+    ) -> set[str]:
+        """Removes what the next part has; the sessions that have changed meanwhile."""
+        found = await walk.look(most)
+        tombstone = SessionTombstone("", walk.choice.before_ms, by)
+        changed = await self._remove(found, tombstone, done, deferred=walk.deferred)
+        if walk.is_over or len(walk.deferred) >= _MOST_DEFERRED:
+            shards = {Shard(int(name[:2], 16)) for name in walk.deferred}
+            begun = [one for shard in shards for one in await self.tombstones.list_begun(shard)]
+            await self._finish([one for one in begun if one.id in walk.deferred])
+            walk.deferred.clear()
+        return changed
 
     async def finish(self, shards: Iterable[Shard]) -> list[SessionTombstone]:
         """Ends what was begun in these shards, and was not ended. Raises StoreUnavailable."""
@@ -172,9 +192,10 @@ class SessionForgetting:
         self, tombstone: SessionTombstone, sessions: frozenset[str]
     ) -> list[SessionTombstone]:
         choice = SessionChoice(tombstone.at_ms, sessions, (tombstone.shard,))
-        done = ForgottenSessions()
-        found = await self.survey.find(choice)
-        await self._remove(found, replace(tombstone, id=""), done, is_again=True)
+        done, walk = ForgottenSessions(), await self.survey.begin(choice)
+        while not walk.is_over:
+            found = await walk.look()
+            await self._remove(found, replace(tombstone, id=""), done, is_again=True)
         return done.tombstones
 
     async def _list_held(self, found: ChosenSessions) -> set[str]:
@@ -190,8 +211,9 @@ class SessionForgetting:
         done: ForgottenSessions,
         *,
         is_again: bool = False,
+        deferred: set[str] | None = None,
     ) -> set[str]:
-        """Removes what was found; the sessions that have changed meanwhile."""
+        """Removes what was found; the sessions that have changed meanwhile. With ``deferred`` as ``_finish`` does."""
         held = set[str]() if is_again else await self._list_held(found)
         by_shard = defaultdict[Shard, list[ChosenSession]](list)
         for one in found.chosen:
@@ -207,7 +229,11 @@ class SessionForgetting:
                     changed |= {one.session} if outcome == "changed" else set()
                     held |= {one.session} if outcome == "held" else set()
         done.held += sorted(held)
-        done.tombstones += [one for one in await self.finish(by_shard) if one.id in own]
+        listed = [one for shard in by_shard for one in await self.tombstones.list_begun(shard)]
+        going_on = [one for one in listed if one.id not in (deferred or ())]
+        if going_on:
+            await self._finish(going_on, deferred)
+        done.tombstones += [one for one in going_on if one.id in own]
         return changed
 
     async def _take_out(
@@ -233,10 +259,16 @@ class SessionForgetting:
             done += zip(part, outcomes, strict=True)
         return done
 
-    async def _finish(self, begun: Sequence[SessionTombstone]) -> None:
-        """Removes what leads to sessions that are gone, and what is left of them."""
+    async def _finish(
+        self, begun: Sequence[SessionTombstone], deferred: set[str] | None = None
+    ) -> None:
+        """Removes what leads to sessions that are gone, and what is left of them.
+
+        With ``deferred`` not their content: who has some stays begun, and its tombstone is put there.
+        """
         for one in begun:
             await self.tombstones.write_object(one)
+        whole = begun if deferred is None else [await self._leave_content(one) for one in begun]
         traces, erased = SessionTraces(), defaultdict["SegmentName", dict[int, str]](dict)
         for tombstone in begun:
             for session in tombstone.sessions.values():
@@ -247,21 +279,37 @@ class SessionForgetting:
                     erased[frame.segment][frame.offset] = tombstone.id
         await self.removal.wait_for_relay(traces)
         await self.removal.remove_rows(traces)
-        await self.removal.remove_content(traces)
+        if deferred is None:
+            await self.removal.remove_content(traces)
         damaged = await self._erase(erased)
         # The relay may have written beside this what it had read before.
         await self.removal.remove_rows(traces)
         if self.rewrite_logs is not None:
             # Before the end, so that whoever is killed is made up for.
             await self.rewrite_logs()
-        for one in begun:
-            segments = {
-                frame.segment for session in one.sessions.values() for frame in session.frames
-            }
-            if not segments & damaged.keys():
-                await self.tombstones.end(one)
+        for one, ended in zip(begun, whole, strict=True):
+            await self._end(one, ended, damaged.keys())
+            if deferred is not None and len(ended.sessions) < len(one.sessions):
+                deferred.add(one.id)
         for error in damaged.values():
             raise error
+
+    async def _end(
+        self, one: SessionTombstone, ended: SessionTombstone, damaged: Collection[SegmentName]
+    ) -> None:
+        """Says that nothing is left of sessions of a tombstone, unless a segment with one of it is damaged."""
+        segments = {frame.segment for session in one.sessions.values() for frame in session.frames}
+        if ended.sessions and segments.isdisjoint(damaged):
+            await self.tombstones.end(ended)
+
+    async def _leave_content(self, tombstone: SessionTombstone) -> SessionTombstone:
+        """A tombstone without the sessions that have content."""
+        kept = {
+            name: one
+            for name, one in tombstone.sessions.items()
+            if not await self.removal.find_stored(one.shard, one.digests)
+        }
+        return replace(tombstone, sessions=kept)
 
     async def _erase(
         self, erased: Mapping[SegmentName, Mapping[int, str]]

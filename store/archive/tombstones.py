@@ -49,6 +49,9 @@ class ForgottenCounts:
     tasks: int = 0
     approvals: int = 0
     bytes: int = 0
+    devices: int = 0
+    grants: int = 0
+    rules: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,9 @@ class Tombstone:
             "tasks": counts.tasks,
             "approvals": counts.approvals,
             "bytes": counts.bytes,
+            "devices": counts.devices,
+            "grants": counts.grants,
+            "rules": counts.rules,
         }
         return orjson.dumps(words | ({"owner": self.owner} if self.owner else {}))
 
@@ -99,7 +105,9 @@ def read_tombstone(stored: bytes, runtime_id: str) -> Tombstone | None:
         if said["runtimeId"] != runtime_id:
             return None
         counted = ("sessions", "archived", "tasks", "approvals", "bytes")
-        counts = ForgottenCounts(*(int(said[name]) for name in counted))
+        # Those of before homes were forgotten do not have these.
+        beside = (int(said.get(name, 0)) for name in ("devices", "grants", "rules"))
+        counts = ForgottenCounts(*(int(said[name]) for name in counted), *beside)
         key, at_ms = KeyName.read(bytes.fromhex(said["key"])), parse_ms(said["at"])
         return Tombstone(
             key, str(said["ownerTag"]), at_ms, str(said["by"]), counts, str(said.get("owner", ""))

@@ -93,7 +93,7 @@ class TraceRemoval:
     async def remove_content(self, traces: SessionTraces) -> None:
         """Deletes content that these sessions name and no other one."""
         for shard, digests in traces.digests.items():
-            own = {one for one in digests if await self._is_stored(shard, one)}
+            own = await self.find_stored(shard, digests)
             if not own:
                 continue
             async for frame in self.finder.list_others(shard, traces.ids):
@@ -101,6 +101,10 @@ class TraceRemoval:
             for digest in own:
                 for place in self.content:
                     await place.expire(shard, digest, _NEVER_MS)
+
+    async def find_stored(self, shard: Shard, digests: Iterable[str]) -> set[str]:
+        """Those of these under which there is content."""
+        return {one for one in digests if await self._is_stored(shard, one)}
 
     async def _is_stored(self, shard: Shard, digest: str) -> bool:
         for place in self.content:

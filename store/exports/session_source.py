@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
-from passerelle.core.machine import read_snapshot
-from passerelle.core.principal import Principal
-from passerelle.core.session.machine import SessionRecord
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.archive.frame import MOST_PLAIN_BYTES, SessionFrame
+from passerelle.store.archive.home_session import is_home as is_home_session
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_hash, as_int, as_scores, as_sparse_list
@@ -153,14 +150,7 @@ def read_time(frame: SessionFrame) -> int:
 
 def is_home(frame: SessionFrame) -> bool:
     """Whether a session has what belongs to a caller and to no conversation: devices, grants, rules."""
-    try:
-        record = read_snapshot(EntityKind.SESSION, read_field(frame, "s") or b"")
-    except InvalidInput:
-        return False
-    return (
-        isinstance(record, SessionRecord)
-        and Principal(record.principal, record.tenant).home_session == frame.session
-    )
+    return is_home_session(frame.session, read_field(frame, "s") or b"")
 
 
 def is_same(one: SessionFrame, other: SessionFrame) -> bool:

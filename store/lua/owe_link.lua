@@ -7,8 +7,9 @@
 --         0: only that of the newest connection counts), gen (text: which connection; false: its instance has died)
 --       2.. payload bytes, without a line feed, one for each row
 -- USES  server_ms int_text
--- RETURNS  owed | moved (its instance has died, and the device is connected elsewhere already), one for each row
--- NEVER  writes a fact: the handler of the row does, when the window of the fact before is over.
+-- RETURNS  owed | moved (its instance has died, and the device is connected elsewhere already) | gone (nobody has said
+--          hello on the channel since it was forgotten), one for each row
+-- NEVER  writes a fact: the handler of the row does, when the window of the fact before is over. Makes a record.
 
 local own = control.leaves and KEYS[#KEYS]
 local now = server_ms()
@@ -24,6 +25,9 @@ local function owe(record, payload, channel, kind, wait, most, gen)
     if not gen and entered ~= newest then
       return 'moved'
     end
+  end
+  if redis.call('HEXISTS', record, 's') == 0 then
+    return 'gone'
   end
   if kind == 'disconnected' and (not gen or gen == newest) then
     redis.call('HSET', record, 'live', '0')

@@ -13,7 +13,8 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.owner_survey import SessionFinder
-from passerelle.store.archive.session_survey import ChosenSessions, SessionChoice, SessionSurvey
+from passerelle.store.archive.segment import SegmentName
+from passerelle.store.archive.session_survey import ChosenSessions, SessionChoice, SessionWalk
 from passerelle.store.archive.tombstones import LegalHold, Tombstones
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_hash
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from passerelle.store.archive.segment import SegmentName
+    from passerelle.store.archive.segment import FrameNote
     from passerelle.store.archive.session_forgetting import ForgottenSessions
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +130,19 @@ async def test_frames_of_earlier_stays_in_the_archive_go_too(
     assert await read_all(store, other) == kept
 
 
+async def test_frames_of_earlier_stays_go_with_a_session_that_came_back(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    story, other = await tell(store), await tell(store, BOB)
+    await leave(store, story, other)
+    await store.log.restore(HOME, story.at.task)
+    assert isinstance(await store.log.append(story.tell("again")), Appended)
+    kept = await read_all(store, other)
+    assert (await forget(store, story)).count == 1
+    assert is_gone(server, tmp_path, story)
+    assert await read_all(store, other) == kept
+
+
 async def test_what_is_in_the_engine_goes_as_well(
     store: Store, server: Server, tmp_path: Path
 ) -> None:
@@ -164,19 +178,57 @@ async def test_more_than_one_look_takes_goes_in_parts(
 ) -> None:
     mine = [await tell(store) for _ in range(5)]
     await leave(store, *mine[:3])
-    find = SessionSurvey.find
+    look, parts = SessionWalk.look, list[int]()
 
-    async def find_two(
-        survey: SessionSurvey, choice: SessionChoice, passed: set[str]
-    ) -> ChosenSessions:
-        return await find(survey, choice, passed, 2)
+    async def look_at_two(walk: SessionWalk, _most: int = 0) -> ChosenSessions:
+        found = await look(walk, 2)
+        parts.append(len(found.chosen))
+        return found
 
-    monkeypatch.setattr(SessionSurvey, "find", find_two)
+    monkeypatch.setattr(SessionWalk, "look", look_at_two)
     plan = await store.session_forgetting.plan(SessionChoice(NOW_MS))
     assert plan.counts.sessions == 5
+    assert parts == [2, 2, 1]
     done = await store.session_forgetting.forget(SessionChoice(NOW_MS), "operator")
     assert done.count == 5
     assert is_gone(server, tmp_path, *mine)
+
+
+async def count_reads(
+    store: Store, stories: list[Story], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, int]:
+    """Segments of two sessions each, and how many footers are read to forget all of these in parts of two."""
+    for first in range(0, len(stories), 2):
+        await leave(store, *stories[first : first + 2])
+    segments, reads = await store.archive.list_segments(HOME), list[SegmentName]()
+    read_notes = store.archive.read_notes
+
+    async def count(name: SegmentName) -> list[FrameNote]:
+        reads.append(name)
+        return await read_notes(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.archive, "read_notes", count)
+        walk = await store.session_forgetting.begin(SessionChoice(NOW_MS))
+        gone = 0
+        while not walk.is_over:
+            gone += (await store.session_forgetting.forget_part(walk, "operator", 2)).count
+    assert gone == len(stories)
+    return len(segments), len(reads)
+
+
+async def test_each_footer_is_read_as_often_however_many_parts_there_are(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice along the walk, and once at its end for content that others may name."""
+    stories = [await tell(store) for _ in range(6)]
+    assert await count_reads(store, stories, monkeypatch) == (3, 9)
+    assert is_gone(server, tmp_path, *stories)
+    assert not any(b"content of" in content for content in list_files(tmp_path))
+    await store.nodes.update(HOME, pack("UNLINK", keys.segments(HOME), keys.segment_notes(HOME)))
+    stories = [await tell(store) for _ in range(24)]
+    assert await count_reads(store, stories, monkeypatch) == (12, 36)
+    assert is_gone(server, tmp_path, *stories)
 
 
 async def test_what_is_open_stays(store: Store) -> None:

@@ -19,12 +19,17 @@ from passerelle.cli.store_forget import (
 )
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.payloads.device import DeviceRights
+from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
+from passerelle.core.session.device import Offer
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.store_setup import reach_store
+from passerelle.permission_bridge.devices.device_lists import DeviceLists
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
 from tests.contract.test_archive import Story, begin, leave
+from tests.integration.duties.story import make_writes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,3 +201,29 @@ async def test_flags_that_mean_nothing_are_refused(
         await choose_verb(owner, "default", session, before, outcomes)(
             settings, dry_run=True, confirm=Asked()
         )
+
+
+async def test_a_home_is_counted_and_sessions_of_others_are_named(settings: Settings) -> None:
+    whose = Principal("ada")
+    offer = Offer(f"dev_{whose.home.tag}{'0' * 26}", whose, "phone", (), DeviceRights(), "hash")
+    async with reach_store(settings) as store:
+        await DeviceLists(make_writes(store)).change(whose, offer, "ada")
+        given = await begin(store, 2, Story(owner=Principal("bob").key))
+        await store.views.put_row(IndexRow(ADA.key, "echo", given.at.task, 1, "completed"))
+        session = given.at.session
+    counted, home, others = await run_forget(settings, ADA, dry_run=True, confirm=Asked())
+    assert counted.startswith("of ada: 3 sessions, 1 of them in the archive")
+    assert home == "with the home session: 1 devices, 0 grants and 0 edited rules"
+    assert others.startswith(
+        f"stays: ada takes part in 1 sessions of others: {session}: passerelle"
+    )
+    alone = SessionSelection(whose.home_session)
+    with pytest.raises(InvalidInput, match=r"se_.*: it is a home session: forget its owner"):
+        await forget_sessions(settings, Asked(), alone)
+    *_, rest = await forget(settings, Asked())
+    assert rest == OUT_OF_REACH
+    counted, others = await run_forget(settings, ADA, dry_run=True, confirm=Asked())
+    assert counted.startswith("of ada: 0 sessions")
+    assert session in others
+    assert (await forget_sessions(settings, Asked(), SessionSelection(session)))[1].startswith("f")
+    [counted] = await run_forget(settings, ADA, dry_run=True, confirm=Asked())

@@ -14,7 +14,13 @@ import pytest
 from passerelle.channels.limits import ChannelLimits
 from passerelle.channels.roster import Roster
 from passerelle.core.errors import Limited, StoreUnavailable
-from passerelle.core.ports.channels import Channels, LinkNews, PresenceMoved, SaidHello
+from passerelle.core.ports.channels import (
+    Channels,
+    LinkNews,
+    OwnerForgotten,
+    PresenceMoved,
+    SaidHello,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -25,12 +31,16 @@ class Member:
     generation: int
     superseded: int = 0
     rechecked: int = 0
+    forgotten: int = 0
 
     def supersede(self) -> None:
         self.superseded += 1
 
     def recheck(self) -> None:
         self.rechecked += 1
+
+    def forget(self) -> None:
+        self.forgotten += 1
 
 
 @dataclass
@@ -197,3 +207,13 @@ async def test_what_cannot_enter_is_not_counted() -> None:
     with pytest.raises(Limited):
         await roster.enter("pr", "watch", Member("", 0))
     await roster.enter("other", "watch", Member("", 0))
+
+
+async def test_all_connections_of_a_principal_end_once_it_is_forgotten_and_no_others() -> None:
+    roster, news = make()
+    mine, others = [Member("ch_1", 1), Member("ch_2", 1)], Member("ch_3", 1)
+    for member in mine:
+        await roster.enter("pr_ada", member.channel, member)
+    await roster.enter("pr_bob", others.channel, others)
+    news.listeners["pr_ada"](OwnerForgotten())
+    assert [one.forgotten for one in (*mine, others)] == [1, 1, 0]

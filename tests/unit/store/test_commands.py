@@ -73,7 +73,7 @@ ALLOW_OOM = frozenset(
             "revive",
         ),
         *("begin_forgetting", "end_forgetting", "forget_in_inbox", "forget_rows", "forget_session"),
-        *("forget_sessions", "note_erasures", "note_gone", "complete_head"),
+        *("forget_home", "forget_sessions", "note_erasures", "note_gone", "complete_head"),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
         *(
             "keep_owner_key",
