@@ -28,6 +28,7 @@ from passerelle.core.session.requests import (
     SessionChanged,
     SessionRequest,
     ThreadResumed,
+    ThreadRolledBack,
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import ListStreamWebhooks
@@ -410,6 +411,7 @@ Result: TypeAlias = (
     | SessionChanged
     | TurnInterrupted
     | ThreadResumed
+    | ThreadRolledBack
     | LinkAnswer
     | DeviceAnswer
     | PolicyAnswer

@@ -82,6 +82,7 @@ from passerelle.core.session.requests import (
     ListSessions,
     OpenSession,
     ResumeThread,
+    RollBackThread,
 )
 from passerelle.core.session.webhook_requests import (
     DeleteStreamWebhook,
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     from passerelle.control.outputs import Outputs
     from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
     from passerelle.control.rerun import Rerunning
+    from passerelle.control.rollback import RollingBack
     from passerelle.control.sessions import Sessions
     from passerelle.control.start import Starting
     from passerelle.control.task_changes import TaskUpdates
@@ -167,6 +169,7 @@ class TaskHandlers:
     linking: Linking
     sessions: Sessions
     interrupting: Interrupting
+    rolling_back: RollingBack
     exporting: Exporting
 
     def register(self, handlers: Handlers) -> None:
@@ -188,6 +191,7 @@ class TaskHandlers:
         handlers.on_command(DescribeSession, self.sessions.describe)
         handlers.on_repeatable(InterruptTurn, self.interrupting.interrupt)
         handlers.on_repeatable(ResumeThread, self.interrupting.resume)
+        handlers.on_command(RollBackThread, self.rolling_back.roll_back)
         handlers.on_repeatable(ExportBundle, self.exporting.export)
         handlers.on_query(GetBundle, self.exporting.read)
         handlers.on_query(GetTask, self.reads.read)

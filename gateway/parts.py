@@ -20,6 +20,7 @@ from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
+from passerelle.control.rollback import RollingBack
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
@@ -27,6 +28,7 @@ from passerelle.control.task_changes import TaskChanges, TaskUpdates
 from passerelle.control.task_reads import TaskReads
 from passerelle.control.tool_inventory import ToolInventories
 from passerelle.control.transfer import Giving
+from passerelle.control.turn_histories import TurnHistories
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.answers import Answers
 from passerelle.delegation.runs.follow_ups import FollowUps
@@ -314,6 +316,7 @@ def _make_task_handlers(
         linking=Linking(changes),
         sessions=Sessions(records),
         interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
+        rolling_back=RollingBack(TurnHistories(writes, store.log)),
         exporting=Exporting(
             changes,
             EvidenceReader(writes, ownership, services.lists),

@@ -9,20 +9,22 @@ An agent was given each message as it came, since nothing is selected (SNAP-6).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from passerelle.core.events import Event
 from passerelle.core.facts import Ref
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
+from passerelle.core.payloads.history import RollbackCompleted
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import name_task
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.wire.record import record
+from passerelle.core.wire.record import change, record
 
 PREVIEW: Final = 500
+ItemKind: TypeAlias = Literal["message", "said", "artifact", "answer", "failure", "rollback"]
 
 
 @record
@@ -31,7 +33,7 @@ class HistoryItem:
 
     sequence: int
     at: str
-    kind: Literal["message", "said", "artifact", "answer", "failure"]
+    kind: ItemKind
     role: Literal["user", "agent", "gateway"]
     thread_id: str | None = None
     turn_id: str | None = None
@@ -39,7 +41,9 @@ class HistoryItem:
     run_id: str | None = None
     text: str | None = None
     ref: str | None = None
-    """The message, artifact or error that it is about."""
+    """The message, artifact, error or boundary that it is about."""
+    rolled_back: Literal[True] | None = None
+    """Its thread went back behind its task."""
 
 
 @record
@@ -54,11 +58,21 @@ class HistoryWindow:
 
 
 def show_history(
-    events: Sequence[Event], wanted_first: int, last: int, kept_from: int
+    events: Sequence[Event],
+    wanted_first: int,
+    last: int,
+    kept_from: int,
+    gone: Collection[str] = (),
 ) -> HistoryWindow:
-    """The window from ``wanted_first`` to ``last``; the stream has its events from ``kept_from`` on."""
+    """The window from ``wanted_first`` to ``last``; the stream has its events from ``kept_from`` on.
+
+    ``gone`` are tasks behind which their threads went back.
+    """
     first = max(wanted_first, kept_from)
-    items = tuple(item for event in events if (item := _show(event)) is not None)
+    shown = (item for event in events if (item := _show(event)) is not None)
+    items = tuple(
+        change(item, rolled_back=True) if item.task_id in gone else item for item in shown
+    )
     if first > kept_from:
         return HistoryWindow(first, last, items, before=first)
     if kept_from > 1:
@@ -80,13 +94,15 @@ def _show(event: Event) -> HistoryItem | None:
             return _item(event, "answer", "agent", status, answer)
         case TurnFailed(error=error):
             return _item(event, "failure", "gateway", error.message, error.code)
+        case RollbackCompleted(boundary_id=ref, to_turn=turn):
+            return _item(event, "rollback", "gateway", turn, ref)
         case _:
             return None
 
 
 def _item(
     event: Event,
-    kind: Literal["message", "said", "artifact", "answer", "failure"],
+    kind: ItemKind,
     role: Literal["user", "agent", "gateway"],
     text: str | None,
     ref: str | None,

@@ -55,7 +55,18 @@ class ResumeThread:
     thread_id: Id
 
 
-SessionRequest: TypeAlias = OpenSession | DescribeSession | InterruptTurn | ResumeThread
+@record
+class RollBackThread:
+    """Go back to the end of a turn: what came behind it stays readable, and later turns begin without it (EXT-11)."""
+
+    thread_id: Id
+    to_turn: Id
+    reason: ReasonText | None = None
+
+
+SessionRequest: TypeAlias = (
+    OpenSession | DescribeSession | InterruptTurn | ResumeThread | RollBackThread
+)
 
 
 @record
@@ -98,3 +109,21 @@ class ThreadResumed:
 
     thread_id: str
     tasks: tuple[ResumedTask, ...] = ()
+
+
+@record
+class ThreadRolledBack:
+    """Where a thread stands: ``no_op`` where nothing stood behind the turn. ``covers`` is the fact that ended it.
+
+    ``turns`` and ``tasks`` are left behind; ``renewed`` are the agents that get another context with their next turn.
+    """
+
+    thread_id: str
+    outcome: Literal["rolled_back", "no_op"]
+    to_turn: str
+    covers: int
+    boundary_id: str | None = None
+    turns: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    renewed: tuple[str, ...] = ()
+    repeated: bool = False

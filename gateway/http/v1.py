@@ -128,6 +128,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
     RouteOperation("GET", "/v1/threads/{threadId}/permissions", CALLS["get_permissions"]),
     RouteOperation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
+    RouteOperation("POST", "/v1/threads/{threadId}/rollback", CALLS["roll_back_thread"]),
     RouteOperation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),
     RouteOperation("POST", "/v1/streams/{stream}/reconnect", CALLS["reconnect_channel"]),
     RouteOperation("GET", "/v1/streams/{stream}/webhooks", CALLS["list_stream_webhooks"]),

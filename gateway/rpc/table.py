@@ -54,7 +54,12 @@ from passerelle.core.session.device_requests import (
     EventsAcked,
     NoticeSent,
 )
-from passerelle.core.session.requests import SessionChanged, ThreadResumed, TurnInterrupted
+from passerelle.core.session.requests import (
+    SessionChanged,
+    ThreadResumed,
+    ThreadRolledBack,
+    TurnInterrupted,
+)
 from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
 from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
 from passerelle.core.task.status import Status
@@ -279,6 +284,7 @@ def render_result(result: Result) -> JsonObject:
             | SessionChanged()
             | TurnInterrupted()
             | ThreadResumed()
+            | ThreadRolledBack()
             | EventsAcked()
             | ChannelReconnected()
             | NoticeSent()

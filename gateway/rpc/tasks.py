@@ -49,8 +49,10 @@ from passerelle.core.session.requests import (
     ListSessions,
     OpenSession,
     ResumeThread,
+    RollBackThread,
     SessionChanged,
     ThreadResumed,
+    ThreadRolledBack,
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import (
@@ -238,6 +240,7 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         lambda given, _: given,
     ),
     _row("resume_thread", "Attach to the runs of a thread again", ResumeThread, ThreadResumed),
+    _row("roll_back_thread", "Go back to the end of a turn", RollBackThread, ThreadRolledBack),
 )
 
 
