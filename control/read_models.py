@@ -96,7 +96,7 @@ class Models:
         session, head, _ = await self.find_session(principal, query.session_id)
         stream = _stream(session.session_id)
         last = head.sequence if query.before is None else min(head.sequence, query.before - 1)
-        wanted = max(1, last - query.limit + 1)
+        wanted = max(1, query.after + 1, last - query.limit + 1)
         entries = await self.log.read_page(stream, wanted - 1, max(0, last - wanted + 1))
         events = [decode_event(entry.data) for entry in entries if entry.sequence <= last]
         refs = [EntityRef(EntityKind.THREAD, thread) for thread in session.threads]
@@ -105,7 +105,14 @@ class Models:
         model = show_session(
             session,
             threads,
-            show_history(events, wanted, last, head.first, await self._find_gone(threads, events)),
+            show_history(
+                events,
+                wanted,
+                last,
+                head.first,
+                await self._find_gone(threads, events),
+                after=query.after,
+            ),
             str(Cursor(head.epoch, head.sequence, head.chain)),
             await self.log.read_open(session.session_id),
         )

@@ -24,7 +24,7 @@ from passerelle.core.session import thread as threads
 from passerelle.core.session.boundaries import RollBack
 from passerelle.core.session.requests import ThreadRolledBack
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.session.turn_history import FIELD, check_size
+from passerelle.core.session.turn_history import FIELD, check_behind
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LeaveBehind
 from passerelle.core.task.record import TaskRecord
@@ -121,7 +121,7 @@ class RollingBack:
         record = thread.record
         turns, last = await self.histories.read_turns(record)
         boundary = turns.find(command.to_turn)
-        check_size(boundary)
+        check_behind(boundary)
         started = RollbackStarted(
             boundary_id=boundary_id,
             to_turn=command.to_turn,
@@ -130,7 +130,7 @@ class RollingBack:
             reason=command.reason,
             tasks=boundary.tasks,
         )
-        without = turns.list_gone() | frozenset(boundary.tasks)
+        without = turns.list_gone() | boundary.left
         restored = await self.histories.restore(record, without, last)
         told = turns.list_peers(boundary.tasks)
         renewed = tuple(sorted(peer for peer in record.remotes if peer in told))

@@ -76,7 +76,7 @@ class TurnHistories:
     async def restore(
         self, thread: ThreadRecord, without: frozenset[str], last: int
     ) -> ThreadState:
-        """What a thread came to up to the sequence ``last`` without the facts of some tasks."""
+        """What a thread came to up to the sequence ``last`` without some tasks, and summaries up to some turns."""
         standing = StandingThread(thread.thread_id, without)
         async for event in self._read(thread.session_id, last):
             standing.add(event)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final, Literal, TypeAlias
 
-from passerelle.core.facts import ErrorDetail
+from passerelle.core.facts import CompactedTurns, ErrorDetail
 from passerelle.core.read_models.artifacts import VersionChain, list_versions
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
@@ -108,6 +108,8 @@ class ThreadModel:
     last_outcome: str | None = None
     rolled_back: RolledBack | None = None
     """Where it went back to last; its lines say which tasks do not stand."""
+    compactions: tuple[CompactedTurns, ...] = ()
+    """The newest boundaries up to which a summary stands for its turns."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
@@ -160,6 +162,7 @@ def show_thread(
         activity=activity,
         last_outcome=thread.last_outcome,
         rolled_back=thread.rolled_back,
+        compactions=thread.compactions or (),
         marks=marks,
     )
 

@@ -1,4 +1,4 @@
-"""Boundaries of a thread: the end of a turn to which it goes back (EXT-11, PRS-5).
+"""Boundaries of a thread: ends of turns to which it goes back, or up to which a summary stands for it (EXT-11, EVC-13).
 
 What is left behind stays stored as it is. What a thread knows from then on is what its facts come to without those of
 the tasks that are left behind, but for one thing: no agent can forget what it was told, so those that were told of it
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.core.errors import UnsupportedOperation
+from passerelle.core.errors import InvalidInput, UnsupportedOperation
 from passerelle.core.events import Event, Fact
-from passerelle.core.facts import Scope
+from passerelle.core.facts import CompactedTurns, Ref, Scope
+from passerelle.core.payloads.context import CompactionCompleted, CompactionStarted
 from passerelle.core.payloads.history import (
     HistoryReconstructed,
     RollbackCompleted,
@@ -38,6 +39,20 @@ class RolledBack:
     at: int
 
 
+SUMMARY: Final = "summary"
+"""Name of the reference to what stands for the turns before a boundary."""
+KEPT_COMPACTIONS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Has a summary stand for what came up to the end of a turn."""
+
+    started: CompactionStarted
+    completed: CompactionCompleted
+    summary: Ref
+
+
 @dataclass(frozen=True, slots=True)
 class RollBack:
     """Goes back to the end of a turn. ``restored`` is what the facts up to ``last`` come to without the rest."""
@@ -49,12 +64,23 @@ class RollBack:
     renewed: tuple[str, ...] = ()
 
 
-def decide_rollback(state: ThreadRecord, command: RollBack) -> list[Fact]:
-    """The facts of a rollback, in one append: that it started, what was made anew, and that it is completed.
+def decide_boundary(state: ThreadRecord, command: RollBack | Compact) -> list[Fact]:
+    """The facts of a boundary, in one append: that it started, and that it is completed.
 
     Raises:
-        UnsupportedOperation: a turn of the thread is under way, so its end is no boundary yet.
+        UnsupportedOperation: a thread that is to go back has a turn under way, so its end is no boundary yet.
+        InvalidInput: a summary stands for as much already.
     """
+    match command:
+        case RollBack():
+            return _decide_rollback(state, command)
+        case Compact():
+            return _decide_compaction(state, command)
+        case _:
+            assert_never(command)
+
+
+def _decide_rollback(state: ThreadRecord, command: RollBack) -> list[Fact]:
     if state.active_turns:
         turns = " ".join(state.active_turns)
         raise UnsupportedOperation(
@@ -77,11 +103,33 @@ def decide_rollback(state: ThreadRecord, command: RollBack) -> list[Fact]:
     ]
 
 
+def _decide_compaction(state: ThreadRecord, command: Compact) -> list[Fact]:
+    known = state.compactions or ()
+    if known and known[-1].covers >= command.started.last:
+        raise InvalidInput("toTurn", f"is summed up already, up to {known[-1].to_turn}")
+    scope = Scope(state.session_id, state.thread_id)
+    return [
+        Fact(scope, command.started),
+        Fact(scope, command.completed, {SUMMARY: command.summary}),
+        Fact(scope, SnapshotUpdated("thread")),
+    ]
+
+
 def fold_boundary(state: ThreadRecord, event: Event) -> ThreadRecord:
     """The record after a boundary was set; the same one after any other event."""
     match event.fact.payload:
         case RollbackCompleted() as back:
             return _go_back(state, back, event)
+        case CompactionCompleted(to_turn=str(to_turn)) as done:
+            compacted = CompactedTurns(
+                boundary_id=done.boundary_id,
+                to_turn=to_turn,
+                covers=done.first_kept - 1,
+                summary=event.fact.refs.get(SUMMARY, Ref(blob=done.sha256)),
+                summarized_by=done.summarized_by or "",
+            )
+            known = (*(state.compactions or ()), compacted)
+            return change(state, compactions=known[-KEPT_COMPACTIONS:])
         case _:
             return state
 

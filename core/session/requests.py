@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -64,8 +64,30 @@ class RollBackThread:
     reason: ReasonText | None = None
 
 
+SUMMARY_LENGTH: Final = 32_768
+"""Characters of a summary."""
+
+
+@record
+class SummaryArtifact:
+    """An artifact of a task of the caller whose texts are the summary."""
+
+    task_id: Id
+    artifact_id: Id
+
+
+@record
+class CompactThread:
+    """Has a summary stand for what came up to the end of a turn: ``text``, or that of an artifact (EVC-13)."""
+
+    thread_id: Id
+    to_turn: Id
+    text: Annotated[str, Field(min_length=1, max_length=SUMMARY_LENGTH)] | None = None
+    artifact: SummaryArtifact | None = None
+
+
 SessionRequest: TypeAlias = (
-    OpenSession | DescribeSession | InterruptTurn | ResumeThread | RollBackThread
+    OpenSession | DescribeSession | InterruptTurn | ResumeThread | RollBackThread | CompactThread
 )
 
 
@@ -126,4 +148,20 @@ class ThreadRolledBack:
     turns: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     renewed: tuple[str, ...] = ()
+    repeated: bool = False
+
+
+@record
+class ThreadCompacted:
+    """The boundary: the summary stands for the facts ``first`` to ``covers``, and all of them are still there."""
+
+    thread_id: str
+    boundary_id: str
+    to_turn: str
+    first: int
+    covers: int
+    sha256: str
+    summarized_by: str
+    still_open: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     repeated: bool = False

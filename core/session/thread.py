@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.facts import CompactedTurns, ErrorDetail, NamedArtifact, Scope
+from passerelle.core.payloads.context import CompactionCompleted
 from passerelle.core.payloads.conversation import (
     ThreadStarted,
     ThreadUpdated,
@@ -28,7 +29,13 @@ from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.runtime import SnapshotUpdated
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.payloads.tool import ToolCatalogResolved
-from passerelle.core.session.boundaries import RollBack, RolledBack, decide_rollback, fold_boundary
+from passerelle.core.session.boundaries import (
+    Compact,
+    RollBack,
+    RolledBack,
+    decide_boundary,
+    fold_boundary,
+)
 from passerelle.core.wire.record import change, fill, record
 
 if TYPE_CHECKING:
@@ -132,7 +139,9 @@ class ResolveTools:
     catalog: ToolCatalogResolved | None
 
 
-ThreadCommand: TypeAlias = OpenThread | SubmitMessage | ResolveTools | EndTurn | FailTurn | RollBack
+ThreadCommand: TypeAlias = (
+    OpenThread | SubmitMessage | ResolveTools | EndTurn | FailTurn | RollBack | Compact
+)
 
 _BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
 TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[ThreadStatus]]]] = {
@@ -145,6 +154,7 @@ TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[Threa
     EndTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
     FailTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
     RollBack: {ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
+    Compact: {status: frozenset({status}) for status in ThreadStatus},
 }
 
 
@@ -173,8 +183,8 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
             return _end_turn(state, command, completed)
         case FailTurn(error=error, refused=refused):
             return _end_turn(state, command, TurnFailed(error, True if refused else None))
-        case RollBack():
-            return decide_rollback(state, command)
+        case RollBack() | Compact():
+            return decide_boundary(state, command)
         case _:
             assert_never(command)
 
@@ -228,6 +238,7 @@ FOLDED: Final[frozenset[type]] = frozenset(
         ArtifactChanged,
         ToolCatalogResolved,
         RollbackCompleted,
+        CompactionCompleted,
     }
 )
 

@@ -6,8 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
+from passerelle.core.payloads.context import CompactionCompleted
+from passerelle.core.payloads.conversation import (
+    ThreadUpdated,
+    TurnCompleted,
+    TurnFailed,
+    TurnSubmitted,
+)
 from passerelle.core.payloads.history import RollbackCompleted, RollbackStarted, ThreadState
+from passerelle.core.payloads.run import OutputExpired
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.session.boundaries import read_state
 from passerelle.core.session.thread import ThreadRecord, evolve
@@ -43,6 +50,23 @@ class TurnBoundary:
     behind: tuple[ToldTurn, ...]
 
     @property
+    def summed_up(self) -> int:
+        """The last end of a turn up to here: what a summary stands for.
+
+        Raises:
+            InvalidInput: one of them has no end yet.
+        """
+        going = next((turn.turn_id for turn in self.kept if turn.ended is None), None)
+        if going is not None:
+            raise InvalidInput(FIELD, f"{going} before it has no answer yet")
+        return max(turn.ended or 0 for turn in self.kept)
+
+    @property
+    def left(self) -> frozenset[str]:
+        """The turns behind it, and their tasks."""
+        return frozenset((*self.turns, *self.tasks))
+
+    @property
     def turns(self) -> tuple[str, ...]:
         """The turns behind it."""
         return tuple(turn.turn_id for turn in self.behind)
@@ -59,6 +83,8 @@ class TurnHistory:
 
     thread_id: str
     turns: dict[str, ToldTurn] = field(default_factory=dict[str, ToldTurn])
+    expired: dict[str, str] = field(default_factory=dict[str, str])
+    """By its hash, the task of an output whose content is not kept any more."""
     _peers: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
 
     def add(self, event: Event) -> None:
@@ -74,6 +100,10 @@ class TurnHistory:
                 self._change(scope.turn_id or "", ended=event.sequence)
             case TaskAttemptStarted(worker=worker):
                 self._peers.setdefault(scope.task_id or "", set()).add(worker.peer)
+            case ThreadUpdated(peer=str(peer)):
+                self._peers.setdefault(scope.task_id or "", set()).add(peer)
+            case OutputExpired(sha256=sha256):
+                self.expired[sha256] = scope.task_id or ""
             case RollbackStarted(turns=turns):
                 for turn_id in turns:
                     self._change(turn_id, gone=True)
@@ -88,8 +118,9 @@ class TurnHistory:
             )
 
     def list_gone(self) -> frozenset[str]:
-        """The tasks behind which the thread has gone back before."""
-        return frozenset(turn.task_id for turn in self.turns.values() if turn.gone)
+        """The tasks and the turns behind which the thread has gone back before."""
+        gone = [turn for turn in self.turns.values() if turn.gone]
+        return frozenset(one for turn in gone for one in (turn.task_id, turn.turn_id))
 
     def list_peers(self, tasks: Sequence[str]) -> frozenset[str]:
         """The agents that tasks were sent to."""
@@ -99,8 +130,7 @@ class TurnHistory:
         """The boundary at the end of a turn.
 
         Raises:
-            InvalidInput: it is no turn of the thread, does not stand any more, has no end yet, or a task goes on
-                from before its end to behind it.
+            InvalidInput: it is no turn of the thread, does not stand any more, or has no end yet.
         """
         turn = self.turns.get(to_turn)
         if turn is None:
@@ -111,16 +141,19 @@ class TurnHistory:
             raise InvalidInput(FIELD, "has no answer yet")
         standing = [one for one in self.turns.values() if not one.gone]
         split = standing.index(turn) + 1
-        kept, behind = standing[:split], standing[split:]
-        before = {one.task_id for one in kept}
-        across = next((one for one in reversed(behind) if one.task_id in before), None)
-        if across is not None:
-            raise InvalidInput(FIELD, f"a task goes on behind it, up to {across.turn_id}")
-        return TurnBoundary(to_turn, turn.ended, tuple(kept), tuple(behind))
+        return TurnBoundary(to_turn, turn.ended, tuple(standing[:split]), tuple(standing[split:]))
 
 
-def check_size(boundary: TurnBoundary) -> None:
-    """Raises InvalidInput where more stands behind a boundary than one append leaves behind."""
+def check_behind(boundary: TurnBoundary) -> None:
+    """Whether what stands behind a boundary can be left behind.
+
+    Raises:
+        InvalidInput: a task goes on from before it to behind it, or there is more than one append leaves behind.
+    """
+    before = {one.task_id for one in boundary.kept}
+    across = next((one for one in reversed(boundary.behind) if one.task_id in before), None)
+    if across is not None:
+        raise InvalidInput(FIELD, f"a task goes on behind it, up to {across.turn_id}")
     if len(boundary.tasks) > MOST_TASKS or len(boundary.behind) > MOST_TURNS:
         reason = f"more than {MOST_TASKS} tasks or {MOST_TURNS} turns stand behind it: go in steps"
         raise InvalidInput(FIELD, reason)
@@ -128,7 +161,7 @@ def check_size(boundary: TurnBoundary) -> None:
 
 @dataclass(slots=True)
 class StandingThread:
-    """What a thread comes to without the facts of the tasks ``without``."""
+    """What a thread comes to ``without`` the facts of some tasks, and the summaries up to some turns."""
 
     thread_id: str
     without: frozenset[str]
@@ -139,9 +172,13 @@ class StandingThread:
         scope = event.fact.scope
         if scope.thread_id != self.thread_id or scope.task_id in self.without:
             return
-        # What an earlier rollback came to holds for more tasks than stand now.
-        if not isinstance(event.fact.payload, RollbackCompleted):
-            self.record = evolve(self.record, event)
+        match event.fact.payload:
+            case RollbackCompleted():
+                pass  # what it came to holds for more tasks than stand now
+            case CompactionCompleted(to_turn=str(turn)) if turn in self.without:
+                pass
+            case _:
+                self.record = evolve(self.record, event)
 
     @property
     def state(self) -> ThreadState:

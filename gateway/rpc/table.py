@@ -56,6 +56,7 @@ from passerelle.core.session.device_requests import (
 )
 from passerelle.core.session.requests import (
     SessionChanged,
+    ThreadCompacted,
     ThreadResumed,
     ThreadRolledBack,
     TurnInterrupted,
@@ -285,6 +286,7 @@ def render_result(result: Result) -> JsonObject:
             | TurnInterrupted()
             | ThreadResumed()
             | ThreadRolledBack()
+            | ThreadCompacted()
             | EventsAcked()
             | ChannelReconnected()
             | NoticeSent()

@@ -86,6 +86,17 @@ async def test_a_thread_in_the_archive_goes_back_and_is_the_same_there_afterward
     assert await post(at, path, {"toTurn": records[0]["turnId"]}) == {**answer, "repeated": True}
     async with await open_store(rig) as store:
         assert (await verify_store(store)).ok
+    given = {"toTurn": records[0]["turnId"], "text": "one boat"}
+    path = f"/v1/threads/{thread}/compact"
+    said = await at.http.post(path, json=given, headers=HEADERS)
+    assert (said.status_code, said.json()["summarizedBy"]) == (201, "ada")
+    assert await leave_all(rig) == 1
+    shown = await read(at, f"/v1/threads/{thread}/context")
+    assert (shown["summaries"][0]["text"], shown["first"]) == (
+        "one boat",
+        said.json()["covers"] + 1,
+    )
+    assert any("in the archive" in one for one in shown["missing"])
     further = await send(at, "four", one["contextId"])
     assert "rolledBack" not in await read(at, f"/v1/tasks/{further['id']}")
     async with await open_store(rig) as store:

@@ -424,8 +424,10 @@ def make_thread(chance: random.Random, who: Principal, ids: Ids) -> Held:
         last_outcome=chance.choice((None, "completed", "failed")),
         remotes={name: remotes[name] for name in chance.sample(sorted(remotes), 2)},
         artifacts=named | (full if chance.random() < 0.3 else {}),
-        rolled_back=chance.choice((None, RolledBack("bd_1", "turn_1", 7, 9))),
-        compactions=chance.choice((None, (CompactedTurns("bd_0", "turn_0", 5, Ref(), "ada"),))),
+        rolled_back=(None, RolledBack("bd_1", "turn_1", 7, 9))[len(named) % 2],
+        compactions=(None, (CompactedTurns("bd_0", "turn_0", 5, Ref(), "ada"),))[
+            len(named) // 2 % 2
+        ],
     )
     return Held(Stamp(chance.randint(1, 10**4), ids.mint("op", shard)), record, {})
 

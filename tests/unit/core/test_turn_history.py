@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from passerelle.core.errors import CallerError, InvalidInput, UnsupportedOperation
 from passerelle.core.events import Event, Fact, decode_event, encode_event
-from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
+from passerelle.core.facts import CompactedTurns, ErrorCategory, ErrorDetail, Ref, Scope
+from passerelle.core.payloads.context import CompactionCompleted, CompactionStarted
 from passerelle.core.payloads.conversation import (
     ThreadStarted,
     ThreadUpdated,
@@ -22,7 +23,7 @@ from passerelle.core.payloads.history import RollbackStarted, ThreadState
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.payloads.tool import ToolCatalogResolved
-from passerelle.core.session.boundaries import RollBack, read_state
+from passerelle.core.session.boundaries import KEPT_COMPACTIONS, Compact, RollBack, read_state
 from passerelle.core.session.thread import (
     EndTurn,
     FailTurn,
@@ -38,7 +39,7 @@ from passerelle.core.session.turn_history import (
     MOST_TASKS,
     StandingThread,
     TurnHistory,
-    check_size,
+    check_behind,
 )
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.record import change
@@ -51,10 +52,12 @@ NAMES = ("report", "table")
 
 Said: TypeAlias = "ThreadCommand | Fact"
 Act: TypeAlias = (
-    "tuple[Literal['begin', 'again', 'made', 'end', 'fail', 'back', 'moved'], int, int]"
+    "tuple[Literal['begin', 'again', 'made', 'end', 'fail', 'back', 'moved', 'sum'], int, int]"
 )
 ACTS: st.SearchStrategy[Act] = st.tuples(
-    st.sampled_from(["begin", "begin", "again", "made", "end", "end", "fail", "back", "moved"]),
+    st.sampled_from(
+        ["begin", "begin", "again", "made", "end", "end", "fail", "back", "moved", "sum"]
+    ),
     st.integers(0, 30),
     st.integers(0, 3),
 )
@@ -145,7 +148,8 @@ class Conversation:
         """As the command does it."""
         history = self.read()
         boundary = history.find(turn)
-        standing = StandingThread("th_1", history.list_gone() | frozenset(boundary.tasks))
+        check_behind(boundary)
+        standing = StandingThread("th_1", history.list_gone() | boundary.left)
         for event in self.events:
             standing.add(event)
         told = history.list_peers(boundary.tasks)
@@ -159,6 +163,19 @@ class Conversation:
             self.push(fact)
         self.gone |= set(boundary.turns)
         return standing.state, boundary.turns
+
+    def sum_up(self, turn: str) -> CompactedTurns:
+        """As the command does it."""
+        boundary, known = self.read().find(turn), self.now.compactions or ()
+        covers = boundary.summed_up
+        name, before = f"bd_{len(self.events)}", known[-1].covers if known else 0
+        summary = Ref(blob="0" * 64, size=3)
+        started = CompactionStarted(name, "command", before + 1, covers, turn, "ada")
+        completed = CompactionCompleted(
+            name, f"se_1@{covers}", "0" * 64, covers + 1, to_turn=turn, summarized_by="ada"
+        )
+        self.tell(self.turns[turn], Compact(started, completed, summary))
+        return CompactedTurns(name, turn, covers, summary, "ada")
 
     def tell_what_stands(self) -> ThreadState:
         """What a thread comes to that was never told of what is gone."""
@@ -191,6 +208,8 @@ def play(acts: list[Act]) -> Conversation:
                 talk.contexts[talk.turns[turn]].add(theirs)
                 moved = ThreadUpdated(peer=peer, remote_context_id=theirs)
                 talk.tell(talk.turns[turn], Fact(talk.scope(turn), moved))
+            case "sum" if talk.turns:
+                try_to_sum_up(talk, [*talk.turns][number % len(talk.turns)])
             case "back" if talk.turns:
                 try_to_go_back(talk, [*talk.turns][number % len(talk.turns)])
             case _:
@@ -214,6 +233,30 @@ def try_to_go_back(talk: Conversation, turn: str) -> None:
     assert allowed
     assert list(turns) == behind
     assert read_state(talk.now) == state == talk.tell_what_stands()
+
+
+def try_to_sum_up(talk: Conversation, turn: str) -> None:
+    before, active = talk.now, set(talk.now.active_turns)
+    standing = [one for one in talk.turns if one not in talk.gone]
+    kept = standing[: standing.index(turn) + 1] if turn in standing else []
+    known = before.compactions or ()
+    ends = {
+        event.fact.scope.turn_id: event.sequence
+        for event in talk.events
+        if event.type in {"turn.completed", "turn.failed"}
+    }
+    covers = max((ends.get(one, 0) for one in kept), default=0)
+    allowed = bool(kept) and not active & set(kept) and covers > (known[-1].covers if known else 0)
+    try:
+        compacted = talk.sum_up(turn)
+    except CallerError:
+        assert not allowed
+        assert talk.now == before
+        return
+    assert allowed
+    assert compacted.covers == covers
+    assert talk.now.compactions == (*known, compacted)[-KEPT_COMPACTIONS:]
+    assert read_state(change(talk.now, compactions=before.compactions)) == read_state(before)
 
 
 @given(acts=st.lists(ACTS, max_size=40))
@@ -292,8 +335,19 @@ def test_what_is_no_boundary_is_refused_by_name_of_the_field() -> None:
     talk.go_back("turn_1")
 
 
+@pytest.mark.requirement("EVC-13", "PRS-5")
+def test_summaries_of_what_is_left_behind_stand_no_more_and_older_ones_come_back() -> None:
+    talk, _ = one_after_the_other(KEPT_COMPACTIONS + 4)
+    made = [talk.sum_up(f"turn_{n}") for n in range(1, KEPT_COMPACTIONS + 4)]
+    assert talk.now.compactions == tuple(made[-KEPT_COMPACTIONS:])
+    with pytest.raises(InvalidInput, match=r"toTurn.*summed up already"):
+        talk.sum_up("turn_2")
+    talk.go_back("turn_2")
+    assert talk.now.compactions == tuple(made[:2])
+
+
 def test_more_than_one_append_takes_is_left_behind_in_steps() -> None:
     talk, _ = one_after_the_other(MOST_TASKS + 2)
     with pytest.raises(InvalidInput, match=r"toTurn.*in steps"):
-        check_size(talk.read().find("turn_1"))
-    check_size(talk.read().find("turn_2"))
+        check_behind(talk.read().find("turn_1"))
+    check_behind(talk.read().find("turn_2"))
