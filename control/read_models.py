@@ -46,7 +46,7 @@ from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.ownership import may_see
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from passerelle.core.events import Event
     from passerelle.core.policy.requests import GetPermissions
@@ -96,7 +96,7 @@ class Models:
         session, head, _ = await self.find_session(principal, query.session_id)
         stream = _stream(session.session_id)
         last = head.sequence if query.before is None else min(head.sequence, query.before - 1)
-        wanted = max(1, last - query.limit + 1)
+        wanted = max(1, query.after + 1, last - query.limit + 1)
         entries = await self.log.read_page(stream, wanted - 1, max(0, last - wanted + 1))
         events = [decode_event(entry.data) for entry in entries if entry.sequence <= last]
         refs = [EntityRef(EntityKind.THREAD, thread) for thread in session.threads]
@@ -105,11 +105,39 @@ class Models:
         model = show_session(
             session,
             threads,
-            show_history(events, wanted, last, head.first),
+            show_history(
+                events,
+                wanted,
+                last,
+                head.first,
+                await self._find_gone(threads, events),
+                after=query.after,
+            ),
             str(Cursor(head.epoch, head.sequence, head.chain)),
             await self.log.read_open(session.session_id),
         )
         return to_wire(model)
+
+    async def _find_gone(
+        self, threads: Sequence[ThreadRecord], events: Sequence[Event]
+    ) -> frozenset[str]:
+        """Those of the tasks that events are about behind which their threads went back; mostly none has."""
+        back = {one.thread_id: one.rolled_back.at for one in threads if one.rolled_back}
+        named: dict[str, None] = {}
+        for event in events:
+            scope = event.fact.scope
+            if scope.task_id and event.sequence < back.get(scope.thread_id or "", 0):
+                named[scope.task_id] = None
+        gone: set[str] = set()
+        refs = [EntityRef(EntityKind.TASK, one) for one in named]
+        for first in range(0, len(refs), _CHUNK):
+            held = await self.writes.load(refs[first : first + _CHUNK])
+            gone |= {
+                ref.id
+                for ref, one in held.items()
+                if isinstance(one.record, TaskRecord) and one.record.rolled_back is not None
+            }
+        return frozenset(gone)
 
     async def read_tasks(self, principal: Principal, query: GetSessionTasks) -> JsonObject:
         """The tasks of a session."""

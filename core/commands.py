@@ -27,7 +27,9 @@ from passerelle.core.session.requests import (
     ListSessions,
     SessionChanged,
     SessionRequest,
+    ThreadCompacted,
     ThreadResumed,
+    ThreadRolledBack,
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import ListStreamWebhooks
@@ -190,11 +192,15 @@ class GetRecord:
 
 @dataclass(frozen=True, slots=True)
 class GetSession:
-    """A session with a window of its history: ``limit`` events, the newest ones or those before ``before`` (SNAP-1)."""
+    """A session with a window of its history: ``limit`` events, the newest ones or those before ``before`` (SNAP-1).
+
+    ``after``: none up to that sequence, as a summary stands for them.
+    """
 
     session_id: str
     limit: int = 200
     before: int | None = None
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,13 @@ class GetSessionTasks:
 @dataclass(frozen=True, slots=True)
 class GetThread:
     """One thread with its tasks (SNAP-2)."""
+
+    thread_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetThreadContext:
+    """What of a thread counts from its last boundary on (SNAP-6)."""
 
     thread_id: str
 
@@ -325,6 +338,7 @@ Query: TypeAlias = (
     | GetSession
     | GetSessionTasks
     | GetThread
+    | GetThreadContext
     | GetTaskModel
     | GetOutput
     | GetAction
@@ -410,6 +424,8 @@ Result: TypeAlias = (
     | SessionChanged
     | TurnInterrupted
     | ThreadResumed
+    | ThreadRolledBack
+    | ThreadCompacted
     | LinkAnswer
     | DeviceAnswer
     | PolicyAnswer

@@ -144,3 +144,23 @@ class RetryPolicy:
     """Whether the agent may get the same work twice."""
     fallback: tuple[str, ...] | None = None
     """Agents that take over, in this order."""
+
+
+@record
+class NamedArtifact:
+    """The version of a named artifact that stands in a context, and the task that produced it (LT-17)."""
+
+    artifact_id: str
+    task_id: str
+    version: int
+
+
+@record
+class CompactedTurns:
+    """A boundary in a thread: what a summary stands for, up to the end of ``to_turn`` at ``covers`` (EVC-13)."""
+
+    boundary_id: str
+    to_turn: str
+    covers: int
+    summary: Ref
+    summarized_by: str

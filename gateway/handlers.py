@@ -32,6 +32,7 @@ from passerelle.core.commands import (
     GetTask,
     GetTaskModel,
     GetThread,
+    GetThreadContext,
     ListActions,
     ListAgents,
     ListDeliveries,
@@ -77,11 +78,13 @@ from passerelle.core.session.device_requests import (
     SetDevicePush,
 )
 from passerelle.core.session.requests import (
+    CompactThread,
     DescribeSession,
     InterruptTurn,
     ListSessions,
     OpenSession,
     ResumeThread,
+    RollBackThread,
 )
 from passerelle.core.session.webhook_requests import (
     DeleteStreamWebhook,
@@ -112,6 +115,7 @@ if TYPE_CHECKING:
     from passerelle.control.cancellation import Cancelling
     from passerelle.control.catalogue import Catalogue
     from passerelle.control.closure import Finishing
+    from passerelle.control.compaction import Compacting
     from passerelle.control.creation import Creating
     from passerelle.control.device_streams import ChannelNotices, DeviceStreams
     from passerelle.control.edges import Linking
@@ -120,10 +124,12 @@ if TYPE_CHECKING:
     from passerelle.control.outputs import Outputs
     from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
     from passerelle.control.rerun import Rerunning
+    from passerelle.control.rollback import RollingBack
     from passerelle.control.sessions import Sessions
     from passerelle.control.start import Starting
     from passerelle.control.task_changes import TaskUpdates
     from passerelle.control.task_reads import TaskReads
+    from passerelle.control.thread_contexts import ThreadContexts
     from passerelle.control.tool_inventory import ToolInventories
     from passerelle.control.transfer import Giving
     from passerelle.core.commands import Result
@@ -167,6 +173,9 @@ class TaskHandlers:
     linking: Linking
     sessions: Sessions
     interrupting: Interrupting
+    rolling_back: RollingBack
+    compacting: Compacting
+    thread_contexts: ThreadContexts
     exporting: Exporting
 
     def register(self, handlers: Handlers) -> None:
@@ -188,6 +197,8 @@ class TaskHandlers:
         handlers.on_command(DescribeSession, self.sessions.describe)
         handlers.on_repeatable(InterruptTurn, self.interrupting.interrupt)
         handlers.on_repeatable(ResumeThread, self.interrupting.resume)
+        handlers.on_command(RollBackThread, self.rolling_back.roll_back)
+        handlers.on_command(CompactThread, self.compacting.compact)
         handlers.on_repeatable(ExportBundle, self.exporting.export)
         handlers.on_query(GetBundle, self.exporting.read)
         handlers.on_query(GetTask, self.reads.read)
@@ -197,6 +208,7 @@ class TaskHandlers:
         handlers.on_query(GetOutput, self.outputs.read)
         handlers.on_query(GetTaskModel, self.models.read_task)
         handlers.on_query(GetThread, self.models.read_thread)
+        handlers.on_query(GetThreadContext, self.thread_contexts.read)
         handlers.on_query(GetSession, self.models.read_session)
         handlers.on_query(GetSessionTasks, self.models.read_tasks)
         handlers.on_query(GetArchived, ArchivedSessions(self.models).read)

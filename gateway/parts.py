@@ -9,6 +9,7 @@ from passerelle.channels.task_follower import Following
 from passerelle.control.cancellation import Cancelling
 from passerelle.control.channel_access import StreamGrants, StreamSnapshots
 from passerelle.control.closure import Finishing
+from passerelle.control.compaction import Compacting
 from passerelle.control.creation import Creating, Preparing
 from passerelle.control.device_streams import ChannelNotices, DeviceStreams
 from passerelle.control.edges import Linking
@@ -20,13 +21,16 @@ from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
+from passerelle.control.rollback import RollingBack
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
 from passerelle.control.task_changes import TaskChanges, TaskUpdates
 from passerelle.control.task_reads import TaskReads
+from passerelle.control.thread_contexts import ThreadContexts
 from passerelle.control.tool_inventory import ToolInventories
 from passerelle.control.transfer import Giving
+from passerelle.control.turn_histories import TurnHistories
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.answers import Answers
 from passerelle.delegation.runs.follow_ups import FollowUps
@@ -281,6 +285,7 @@ def _make_task_handlers(
     )
     ownership, contents, turns = services.ownership, services.contents, working.turns
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
+    histories = TurnHistories(writes, store.log)
     return TaskHandlers(
         reads=TaskReads(ownership, contents, telling.following, store.runtime_id),
         listing=Listing(writes, store.log, store.projections, contents),
@@ -314,6 +319,9 @@ def _make_task_handlers(
         linking=Linking(changes),
         sessions=Sessions(records),
         interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
+        rolling_back=RollingBack(histories),
+        compacting=Compacting(histories, ownership, contents, store.blobs),
+        thread_contexts=ThreadContexts(models, histories, store.blobs),
         exporting=Exporting(
             changes,
             EvidenceReader(writes, ownership, services.lists),

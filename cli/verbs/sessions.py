@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 sessions: Final = typer.Typer(
-    help="Sessions: list, show, open, rename, interrupt.",
+    help="Sessions: list, show, open, rename, interrupt, rollback, compact.",
     epilog="Example: passerelle sessions list",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -105,6 +105,60 @@ def interrupt(
     )
     told = texts_at(answer, "tasks")
     link.tell(answer, [f"{text_at(answer, 'outcome')}  {', '.join(told)}".rstrip()])
+
+
+@add_verb(sessions, "sessions rollback th_2f… --to turn_2f…", changes=True)
+def rollback(
+    link: GatewayLink,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")],
+    to: Annotated[str, typer.Option(metavar="TURN", help="The last turn that stands.")],
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+) -> None:
+    """Take a thread back to the end of a turn; what came behind it stays readable."""
+    answer = link.post(
+        name_path("/v1/threads", thread, "rollback"), {"toTurn": to, "reason": reason}
+    )
+    link.tell(answer, _describe_rollback(answer))
+
+
+def _describe_rollback(answer: JsonObject) -> Iterator[str]:
+    again = ["as before"] if answer.get("repeated") else []
+    boundary = [text_at(answer, "boundaryId")] if answer.get("boundaryId") else []
+    yield "  ".join([text_at(answer, "outcome"), *boundary, *again])
+    for task in texts_at(answer, "tasks"):
+        yield f"left behind: {task}"
+    for agent in texts_at(answer, "renewed"):
+        yield f"new context at its next turn: {agent}"
+
+
+@add_verb(sessions, "sessions compact th_2f… --to turn_2f… 'Two boats'", changes=True)
+def compact(
+    link: GatewayLink,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")],
+    to: Annotated[str, typer.Option(metavar="TURN", help="The last turn that is summed up.")],
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The summary.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task whose artifact it is.")] = None,
+    artifact: Annotated[str | None, typer.Option(help="Id of that artifact.")] = None,
+) -> None:
+    """Have a summary stand for a thread up to a turn; nothing before it is gone."""
+    if (task is None) != (artifact is None):
+        raise typer.BadParameter("go together", param_hint="'--task' and '--artifact'")
+    source: JsonObject | None = None if task is None else {"taskId": task, "artifactId": artifact}
+    answer = link.post(
+        name_path("/v1/threads", thread, "compact"),
+        {"toTurn": to, "text": text, "artifact": source},
+    )
+    link.tell(answer, _describe_boundary(answer))
+
+
+def _describe_boundary(answer: JsonObject) -> Iterator[str]:
+    again = ["as before"] if answer.get("repeated") else []
+    span = f"events {answer.get('first')} to {answer.get('covers')}"
+    yield "  ".join([text_at(answer, "boundaryId"), span, *again])
+    for one in texts_at(answer, "stillOpen"):
+        yield f"still open: {one}"
+    for one in texts_at(answer, "missing"):
+        yield f"missing: {one}"
 
 
 def _read_labels(given: list[str] | None) -> JsonObject | None:

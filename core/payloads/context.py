@@ -45,21 +45,24 @@ class ContextResolved:
 
 @record
 class CompactionStarted:
-    """The entries ``first`` to ``last`` of the stream are about to be archived and trimmed (EVC-13)."""
+    """A summary is about to stand for the facts ``first`` to ``last``, up to the end of ``to_turn`` (EVC-13)."""
 
     type: ClassVar = EventType.CONTEXT_COMPACTION_STARTED
     boundary_id: str
     cause: Literal["age", "size", "command"]
     first: int
     last: int
+    to_turn: str | None = None
+    actor: str | None = None
 
 
 @record
 class CompactionCompleted:
-    """They are archived, and trimmed (EVC-13).
+    """It does: whoever reads the thread may begin at ``first_kept``, and nothing before it is gone (EVC-13).
 
-    ``still_open`` are the tasks and actions that the boundary snapshot carries on, ``missing`` the facts it
-    could not have (SNAP-6).
+    ``refs.summary`` is the summary, ``sha256`` its hash, ``summarized_by`` whose words it has. ``archive`` is a ref of
+    the session up to the boundary. ``still_open`` are tasks and questions from before it that go on behind it,
+    ``missing`` what is not kept any more of what was summed up (SNAP-6).
     """
 
     type: ClassVar = EventType.CONTEXT_COMPACTION_COMPLETED
@@ -69,11 +72,15 @@ class CompactionCompleted:
     first_kept: int
     still_open: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    to_turn: str | None = None
+    summarized_by: str | None = None
+    artifact_id: str | None = None
+    """The artifact that the summary was taken from."""
 
 
 @record
 class CompactionFailed:
-    """Nothing was trimmed (EVC-13)."""
+    """The summary could not be stored, and there is no boundary (EVC-13)."""
 
     type: ClassVar = EventType.CONTEXT_COMPACTION_FAILED
     boundary_id: str

@@ -5,9 +5,11 @@ Sequences are of the session's stream; ``boundary_id`` names a stable place in i
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
+from passerelle.core.facts import CompactedTurns, ErrorDetail, NamedArtifact
 from passerelle.core.wire.record import record
 
 
@@ -56,19 +58,38 @@ class HistoryWindowLoaded:
 
 @record
 class HistoryReconstructed:
-    """A read model was made anew out of archive and stream (EXT-11)."""
+    """A read model was made anew out of archive and stream (EXT-11).
+
+    ``first`` and ``last`` are the range that was read for it. For a rollback ``model`` is ``thread``, and ``sha256`` is
+    that of the ``ThreadState`` that stands from then on, as its canonical bytes are written.
+    """
 
     type: ClassVar = EventType.HISTORY_RECONSTRUCTED
     model: str
-    cause: Literal["missing", "trimmed", "crashed", "upgraded"]
+    cause: Literal["missing", "trimmed", "crashed", "upgraded", "rollback"]
     first: int
     last: int
     sha256: str
 
 
 @record
+class ThreadState:
+    """What a thread knows of its turns, as it stands at a boundary (PRS-5). ``turns`` counts those that stand."""
+
+    turns: int
+    last_outcome: str | None = None
+    catalog: str | None = None
+    artifacts: dict[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
+    refusals: dict[str, ErrorDetail] = field(default_factory=dict[str, ErrorDetail])
+    compactions: tuple[CompactedTurns, ...] = ()
+
+
+@record
 class RollbackStarted:
-    """A thread is about to go back to the end of ``to_turn`` (EXT-11)."""
+    """A thread is about to go back to the end of ``to_turn`` (EXT-11).
+
+    ``turns`` and ``tasks`` are left behind, in the order in which they came.
+    """
 
     type: ClassVar = EventType.HISTORY_ROLLBACK_STARTED
     boundary_id: str
@@ -76,16 +97,23 @@ class RollbackStarted:
     turns: tuple[str, ...]
     actor: str
     reason: str | None = None
+    tasks: tuple[str, ...] = ()
 
 
 @record
 class RollbackCompleted:
-    """It has; the turns left behind stay in the log and out of the read model (EXT-11)."""
+    """It has; the turns left behind stay in the log and out of the read model (EXT-11).
+
+    ``covers`` is the fact with which ``to_turn`` ended. ``renewed`` are the agents that were told of what is left
+    behind: none can forget it, so the next turn at each of them has another context there (A2A-4).
+    """
 
     type: ClassVar = EventType.HISTORY_ROLLBACK_COMPLETED
     boundary_id: str
     to_turn: str
     covers: int
+    state: ThreadState
+    renewed: tuple[str, ...] = ()
 
 
 @record

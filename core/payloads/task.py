@@ -77,11 +77,13 @@ class TaskStarted:
 class TaskUpdated:
     """Metadata, owner, constraints or profile changed: each name with its old and new value (TEV-5).
 
-    An owner is named by the id of the principal; the tenant is the same.
+    An owner is named by the id of the principal; the tenant is the same. ``rolled_back`` is the boundary with which its
+    thread went back behind the task (EXT-11).
     """
 
     type: ClassVar = EventType.TASK_UPDATED
     changed: dict[str, JsonObject]
+    rolled_back: str | None = None
 
     @property
     def new_owner(self) -> str | None:

@@ -159,6 +159,8 @@ class VersionLine:
     size: int
     replaces: str | None = None
     blob: str | None = None
+    rolled_back: Literal[True] | None = None
+    """The thread went back behind it; another version of the same number may have come since."""
 
 
 @record
@@ -187,6 +189,7 @@ def list_versions(thread: ThreadRecord, tasks: Iterable[TaskRecord]) -> tuple[Ve
                     size=one.size,
                     replaces=one.replaces,
                     blob=one.blob,
+                    rolled_back=True if task.rolled_back is not None else None,
                 )
             )
     return tuple(

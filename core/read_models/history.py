@@ -9,20 +9,26 @@ An agent was given each message as it came, since nothing is selected (SNAP-6).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from passerelle.core.events import Event
 from passerelle.core.facts import Ref
+from passerelle.core.payloads.context import CompactionCompleted
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
+from passerelle.core.payloads.history import RollbackCompleted
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import name_task
+from passerelle.core.session.boundaries import SUMMARY
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.wire.record import record
+from passerelle.core.wire.record import change, record
 
 PREVIEW: Final = 500
+ItemKind: TypeAlias = Literal[
+    "message", "said", "artifact", "answer", "failure", "rollback", "summary"
+]
 
 
 @record
@@ -31,7 +37,7 @@ class HistoryItem:
 
     sequence: int
     at: str
-    kind: Literal["message", "said", "artifact", "answer", "failure"]
+    kind: ItemKind
     role: Literal["user", "agent", "gateway"]
     thread_id: str | None = None
     turn_id: str | None = None
@@ -39,7 +45,9 @@ class HistoryItem:
     run_id: str | None = None
     text: str | None = None
     ref: str | None = None
-    """The message, artifact or error that it is about."""
+    """The message, artifact, error or boundary that it is about."""
+    rolled_back: Literal[True] | None = None
+    """Its thread went back behind its task."""
 
 
 @record
@@ -54,14 +62,28 @@ class HistoryWindow:
 
 
 def show_history(
-    events: Sequence[Event], wanted_first: int, last: int, kept_from: int
+    events: Sequence[Event],
+    wanted_first: int,
+    last: int,
+    kept_from: int,
+    gone: Collection[str] = (),
+    *,
+    after: int = 0,
 ) -> HistoryWindow:
-    """The window from ``wanted_first`` to ``last``; the stream has its events from ``kept_from`` on."""
+    """The window from ``wanted_first`` to ``last``; the stream has its events from ``kept_from`` on.
+
+    ``gone`` are tasks behind which their threads went back, and nothing up to ``after`` was asked for.
+    """
     first = max(wanted_first, kept_from)
-    items = tuple(item for event in events if (item := _show(event)) is not None)
-    if first > kept_from:
+    shown = (item for event in events if (item := _show(event)) is not None)
+    items = tuple(
+        change(item, rolled_back=True) if item.task_id in gone else item for item in shown
+    )
+    if first > max(kept_from, after + 1):
         return HistoryWindow(first, last, items, before=first)
-    if kept_from > 1:
+    if after and first == after + 1:
+        mark = not_applicable(f"events up to {after} were not asked for")
+    elif kept_from > 1:
         mark = unavailable(f"events before {kept_from} are not in the stream any more")
     else:
         mark = not_applicable("this is the beginning")
@@ -80,13 +102,18 @@ def _show(event: Event) -> HistoryItem | None:
             return _item(event, "answer", "agent", status, answer)
         case TurnFailed(error=error):
             return _item(event, "failure", "gateway", error.message, error.code)
+        case RollbackCompleted(boundary_id=ref, to_turn=turn):
+            return _item(event, "rollback", "gateway", turn, ref)
+        case CompactionCompleted(boundary_id=ref):
+            summary = event.fact.refs.get(SUMMARY)
+            return _item(event, "summary", "user", summary.preview if summary else None, ref)
         case _:
             return None
 
 
 def _item(
     event: Event,
-    kind: Literal["message", "said", "artifact", "answer", "failure"],
+    kind: ItemKind,
     role: Literal["user", "agent", "gateway"],
     text: str | None,
     ref: str | None,
@@ -123,6 +150,6 @@ class ContextBoundary:
 
 def show_context(task: TaskRecord) -> ContextBoundary:
     """The boundary of a record."""
-    mark = not_applicable("messages go to the agent as they came: nothing is left out or summed up")
+    mark = not_applicable("messages go to the agent as they came; summaries stand for threads")
     selected = tuple(Ref(sequence=sequence) for sequence in task.inputs)
     return ContextBoundary(name_task(task), task.last, selected, marks=dict.fromkeys(_NONE, mark))

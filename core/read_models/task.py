@@ -70,6 +70,8 @@ class TaskLine:
     last_error: ErrorDetail | None = None
     archive: str | None = None
     """The ref of its session, once that has left memory: ``recorded`` is how it ended then."""
+    rolled_back: str | None = None
+    """The boundary with which its thread went back behind it; None: it stands."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
@@ -121,6 +123,7 @@ def show_task(task: TaskRecord, now_ms: int, archive: str | None = None) -> Task
         status_reason=task.status_reason,
         last_error=task.last_error,
         archive=archive,
+        rolled_back=task.rolled_back,
         marks=marks,
     )
 

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final, Literal, TypeAlias
 
-from passerelle.core.facts import ErrorDetail
+from passerelle.core.facts import CompactedTurns, ErrorDetail
 from passerelle.core.read_models.artifacts import VersionChain, list_versions
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
 from passerelle.core.read_models.tasks import BlockedTask, list_blocked
+from passerelle.core.session.boundaries import RolledBack
 from passerelle.core.session.thread import ThreadRecord, ThreadStatus
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
@@ -105,6 +106,10 @@ class ThreadModel:
     activity: Activity | None = None
     """What goes on: of all that its open tasks do, that which a reader should know first (CF-1…CF-11)."""
     last_outcome: str | None = None
+    rolled_back: RolledBack | None = None
+    """Where it went back to last; its lines say which tasks do not stand."""
+    compactions: tuple[CompactedTurns, ...] = ()
+    """The newest boundaries up to which a summary stands for its turns."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
@@ -156,6 +161,8 @@ def show_thread(
         ),
         activity=activity,
         last_outcome=thread.last_outcome,
+        rolled_back=thread.rolled_back,
+        compactions=thread.compactions or (),
         marks=marks,
     )
 

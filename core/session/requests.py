@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -55,7 +55,40 @@ class ResumeThread:
     thread_id: Id
 
 
-SessionRequest: TypeAlias = OpenSession | DescribeSession | InterruptTurn | ResumeThread
+@record
+class RollBackThread:
+    """Go back to the end of a turn: what came behind it stays readable, and later turns begin without it (EXT-11)."""
+
+    thread_id: Id
+    to_turn: Id
+    reason: ReasonText | None = None
+
+
+SUMMARY_LENGTH: Final = 32_768
+"""Characters of a summary."""
+
+
+@record
+class SummaryArtifact:
+    """An artifact of a task of the caller whose texts are the summary."""
+
+    task_id: Id
+    artifact_id: Id
+
+
+@record
+class CompactThread:
+    """Has a summary stand for what came up to the end of a turn: ``text``, or that of an artifact (EVC-13)."""
+
+    thread_id: Id
+    to_turn: Id
+    text: Annotated[str, Field(min_length=1, max_length=SUMMARY_LENGTH)] | None = None
+    artifact: SummaryArtifact | None = None
+
+
+SessionRequest: TypeAlias = (
+    OpenSession | DescribeSession | InterruptTurn | ResumeThread | RollBackThread | CompactThread
+)
 
 
 @record
@@ -98,3 +131,37 @@ class ThreadResumed:
 
     thread_id: str
     tasks: tuple[ResumedTask, ...] = ()
+
+
+@record
+class ThreadRolledBack:
+    """Where a thread stands: ``no_op`` where nothing stood behind the turn. ``covers`` is the fact that ended it.
+
+    ``turns`` and ``tasks`` are left behind; ``renewed`` are the agents that get another context with their next turn.
+    """
+
+    thread_id: str
+    outcome: Literal["rolled_back", "no_op"]
+    to_turn: str
+    covers: int
+    boundary_id: str | None = None
+    turns: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    renewed: tuple[str, ...] = ()
+    repeated: bool = False
+
+
+@record
+class ThreadCompacted:
+    """The boundary: the summary stands for the facts ``first`` to ``covers``, and all of them are still there."""
+
+    thread_id: str
+    boundary_id: str
+    to_turn: str
+    first: int
+    covers: int
+    sha256: str
+    summarized_by: str
+    still_open: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    repeated: bool = False

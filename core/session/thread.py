@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorDetail, Scope
+from passerelle.core.facts import CompactedTurns, ErrorDetail, NamedArtifact, Scope
+from passerelle.core.payloads.context import CompactionCompleted
 from passerelle.core.payloads.conversation import (
     ThreadStarted,
     ThreadUpdated,
@@ -23,10 +24,18 @@ from passerelle.core.payloads.conversation import (
     TurnStarted,
     TurnSubmitted,
 )
+from passerelle.core.payloads.history import RollbackCompleted
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.runtime import SnapshotUpdated
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.payloads.tool import ToolCatalogResolved
+from passerelle.core.session.boundaries import (
+    Compact,
+    RollBack,
+    RolledBack,
+    decide_boundary,
+    fold_boundary,
+)
 from passerelle.core.wire.record import change, fill, record
 
 if TYPE_CHECKING:
@@ -47,15 +56,6 @@ class ThreadStatus(StrEnum):
 
     IDLE = "idle"
     RUNNING = "running"
-
-
-@record
-class NamedArtifact:
-    """The version of a named artifact that stands in a context, and the task that produced it (LT-17)."""
-
-    artifact_id: str
-    task_id: str
-    version: int
 
 
 @record
@@ -82,6 +82,10 @@ class ThreadRecord:
     """By turn, why the agent did not take its message, the newest ones: the answer of a turn whose task goes on."""
     catalog: str | None = None
     """Digest of the catalog of tools that its last turn had; None where nothing was held back (EVC-8)."""
+    compactions: tuple[CompactedTurns, ...] | None = None
+    """The newest boundaries with a summary, the last one last; None: there is none (EVC-13)."""
+    rolled_back: RolledBack | None = None
+    """Where it went back to last; None: it never did (EXT-11)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,9 @@ class ResolveTools:
     catalog: ToolCatalogResolved | None
 
 
-ThreadCommand: TypeAlias = OpenThread | SubmitMessage | ResolveTools | EndTurn | FailTurn
+ThreadCommand: TypeAlias = (
+    OpenThread | SubmitMessage | ResolveTools | EndTurn | FailTurn | RollBack | Compact
+)
 
 _BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
 TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[ThreadStatus]]]] = {
@@ -147,6 +153,8 @@ TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[Threa
     ResolveTools: {status: frozenset({status}) for status in ThreadStatus},
     EndTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
     FailTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
+    RollBack: {ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
+    Compact: {status: frozenset({status}) for status in ThreadStatus},
 }
 
 
@@ -156,6 +164,7 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
     Raises:
         InvalidInput: a context that is opened again, or attached to another session (ID-3).
         NotFound: a thread that does not exist.
+        UnsupportedOperation: it is to go back while a turn is under way.
     """
     if isinstance(command, OpenThread):
         if state is not None:
@@ -174,6 +183,8 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
             return _end_turn(state, command, completed)
         case FailTurn(error=error, refused=refused):
             return _end_turn(state, command, TurnFailed(error, True if refused else None))
+        case RollBack() | Compact():
+            return decide_boundary(state, command)
         case _:
             assert_never(command)
 
@@ -226,6 +237,8 @@ FOLDED: Final[frozenset[type]] = frozenset(
         TaskAttemptStarted,
         ArtifactChanged,
         ToolCatalogResolved,
+        RollbackCompleted,
+        CompactionCompleted,
     }
 )
 
@@ -319,7 +332,7 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
         case ArtifactChanged(name=str(name)) as changed:
             return _remember(state, name, changed, event)
         case _:
-            return state
+            return fold_boundary(state, event)
 
 
 def _remember(

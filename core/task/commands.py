@@ -256,6 +256,13 @@ class ArchiveTask:
     archive: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeaveBehind:
+    """Marks a task that has ended: its thread went back behind it, with a boundary."""
+
+    boundary_id: str
+
+
 TaskCommand: TypeAlias = (
     BeginTask
     | AcceptTask
@@ -288,4 +295,5 @@ TaskCommand: TypeAlias = (
     | DescribeTask
     | LinkTask
     | ArchiveTask
+    | LeaveBehind
 )

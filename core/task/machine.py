@@ -39,6 +39,7 @@ from passerelle.core.task.commands import (
     EndRun,
     EndWait,
     FailRun,
+    LeaveBehind,
     LinkTask,
     LoseTask,
     ObserveArtifact,
@@ -137,6 +138,7 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     DescribeTask: _rows(_LIVE | {_S.DRAFT}, SAME),
     LinkTask: _rows(_LIVE | TERMINAL | {_S.DRAFT}, SAME),
     ArchiveTask: _rows(TERMINAL, _to(_S.ARCHIVED)),
+    LeaveBehind: _rows(TERMINAL, SAME),
 }
 
 
@@ -220,7 +222,7 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
             | ContinueTask()
         ):
             return _steer(state, command)
-        case ReportProgress() | DescribeTask() | LinkTask():
+        case ReportProgress() | DescribeTask() | LinkTask() | LeaveBehind():
             return _describe(state, command)
         case _:
             assert_never(command)
@@ -427,6 +429,12 @@ def _require_fresh(state: TaskRecord, retrying: say.TaskRetrying) -> None:
     """
     if state.status not in TERMINAL:
         return
+    if state.rolled_back is not None:
+        raise UnsupportedOperation(
+            "the task is rolled back: its thread went back behind it",
+            status=state.status,
+            boundary=state.rolled_back,
+        )
     if retrying.actor is None:
         raise UnsupportedOperation(
             "the task has ended", status=state.status, missing="who wants it"
@@ -466,7 +474,9 @@ def _steer(
             assert_never(command)
 
 
-def _describe(state: TaskRecord, command: ReportProgress | DescribeTask | LinkTask) -> list[Fact]:
+def _describe(
+    state: TaskRecord, command: ReportProgress | DescribeTask | LinkTask | LeaveBehind
+) -> list[Fact]:
     scope = scope_of(state)
     match command:
         case ReportProgress(progress=progress):
@@ -477,6 +487,9 @@ def _describe(state: TaskRecord, command: ReportProgress | DescribeTask | LinkTa
             return [Fact(scope, say.TaskUpdated(changed))]
         case LinkTask(edge=edge):
             return [Fact(scope, edge)]
+        case LeaveBehind(boundary_id=boundary_id):
+            known = state.rolled_back is not None
+            return [] if known else [Fact(scope, say.TaskUpdated({}, boundary_id))]
         case _:
             assert_never(command)
 

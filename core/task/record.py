@@ -237,6 +237,8 @@ class TaskRecord:
     """Where a task that is paused or blocked stood before: where it goes back to."""
     stale_from: int | None = None
     """The first event of a schema that this version cannot read (ENV-5)."""
+    rolled_back: str | None = None
+    """The boundary with which its thread went back behind it; None: it stands (EXT-11)."""
 
     @property
     def run(self) -> Attempt | None:

@@ -26,10 +26,11 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
+from passerelle.core.facts import NamedArtifact
 from passerelle.core.ids import ORDINALS
 from passerelle.core.mint_log import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.session.thread import NamedArtifact, ThreadRecord, end_turn
+from passerelle.core.session.thread import ThreadRecord, end_turn
 from passerelle.core.wire.generated import make_picker
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms

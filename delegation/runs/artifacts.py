@@ -39,7 +39,7 @@ from passerelle.runtime.records.blob_overflow import CAP, BlobOverflow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from passerelle.core.session.thread import NamedArtifact
+    from passerelle.core.facts import NamedArtifact
     from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft

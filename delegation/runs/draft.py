@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     from passerelle.core.approval.commands import CancelCause
     from passerelle.core.decision import Decision
     from passerelle.core.events import AnyPayload
+    from passerelle.core.facts import NamedArtifact
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.run import RunStatus
-    from passerelle.core.session.thread import NamedArtifact, ThreadCommand
+    from passerelle.core.session.thread import ThreadCommand
     from passerelle.core.task.commands import TaskCommand
     from passerelle.core.task.record import ArtifactRef, Attempt
     from passerelle.core.wire.json import Json, JsonObject

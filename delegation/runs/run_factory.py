@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Held
+    from passerelle.core.facts import NamedArtifact
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.peer import Peer
     from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.projections import IndexRow, Projections
-    from passerelle.core.session.thread import NamedArtifact
     from passerelle.delegation.runs.callbacks import Callbacks
     from passerelle.delegation.runs.open_text import OpenTexts
     from passerelle.delegation.runs.peer_profile import PeerTerms

@@ -76,11 +76,12 @@ class SessionParams:
 
 @record
 class SessionWindowParams:
-    """One session, with so many events of its history: the newest ones, or those before a sequence."""
+    """One session, with so many events of its history: the newest ones, or those before a sequence, and behind one."""
 
     session_id: _Id
     limit: Annotated[int, Field(ge=1, le=HISTORY_LIMIT)] = 200
     before: Annotated[int, Field(ge=1)] | None = None
+    after: Annotated[int, Field(ge=0)] = 0
 
 
 @record

@@ -54,7 +54,13 @@ from passerelle.core.session.device_requests import (
     EventsAcked,
     NoticeSent,
 )
-from passerelle.core.session.requests import SessionChanged, ThreadResumed, TurnInterrupted
+from passerelle.core.session.requests import (
+    SessionChanged,
+    ThreadCompacted,
+    ThreadResumed,
+    ThreadRolledBack,
+    TurnInterrupted,
+)
 from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
 from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
 from passerelle.core.task.status import Status
@@ -279,6 +285,8 @@ def render_result(result: Result) -> JsonObject:
             | SessionChanged()
             | TurnInterrupted()
             | ThreadResumed()
+            | ThreadRolledBack()
+            | ThreadCompacted()
             | EventsAcked()
             | ChannelReconnected()
             | NoticeSent()

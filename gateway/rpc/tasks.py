@@ -18,6 +18,7 @@ from passerelle.core.commands import (
     GetSessionTasks,
     GetTaskModel,
     GetThread,
+    GetThreadContext,
     TaskModel,
 )
 from passerelle.core.principal import AccessScope
@@ -34,6 +35,7 @@ from passerelle.core.read_models.subagents import SubagentSummary
 from passerelle.core.read_models.task import TaskLine, TaskObjects
 from passerelle.core.read_models.tasks import TaskGraph, TaskSnapshot
 from passerelle.core.read_models.thread import ThreadModel
+from passerelle.core.read_models.thread_context import ThreadContext
 from passerelle.core.session.device_requests import (
     AckEvents,
     ChannelReconnected,
@@ -44,13 +46,17 @@ from passerelle.core.session.device_requests import (
     SendNotice,
 )
 from passerelle.core.session.requests import (
+    CompactThread,
     DescribeSession,
     InterruptTurn,
     ListSessions,
     OpenSession,
     ResumeThread,
+    RollBackThread,
     SessionChanged,
+    ThreadCompacted,
     ThreadResumed,
+    ThreadRolledBack,
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import (
@@ -238,6 +244,8 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
         lambda given, _: given,
     ),
     _row("resume_thread", "Attach to the runs of a thread again", ResumeThread, ThreadResumed),
+    _row("roll_back_thread", "Go back to the end of a turn", RollBackThread, ThreadRolledBack),
+    _row("compact_thread", "Have a summary stand for its turns", CompactThread, ThreadCompacted),
 )
 
 
@@ -258,7 +266,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         "A session with its threads and a window of its history",
         (AccessScope.READ_TASKS,),
         SessionWindowParams,
-        lambda params, _: GetSession(params.session_id, params.limit, params.before),
+        lambda params, _: GetSession(params.session_id, params.limit, params.before, params.after),
         model=SessionSnapshot,
     ),
     MethodRow(
@@ -292,6 +300,14 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
         ThreadParams,
         lambda params, _: GetThread(params.thread_id),
         model=ThreadModel,
+    ),
+    MethodRow(
+        "get_thread_context",
+        "A thread from its last boundary on: messages, summaries, warnings, what is missing",
+        (AccessScope.READ_TASKS,),
+        ThreadParams,
+        lambda params, _: GetThreadContext(params.thread_id),
+        model=ThreadContext,
     ),
     _task_model("get_task_summary", "summary", "A task in one line", TaskLine),
     _task_model("get_attempts", "attempts", "The attempts of a task", AttemptHistory),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import IdempotencyConflict
-from passerelle.core.session.requests import DescribeSession
+from passerelle.core.session.requests import CompactThread, DescribeSession, RollBackThread
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.record import record
 from passerelle.runtime.records.places import hash_key
@@ -63,6 +63,8 @@ def make_once(principal: Principal, command: DataclassInstance, idem: str | None
     changed = getattr(command, "task_id", "")
     if isinstance(command, DescribeSession):
         changed = command.session_id
+    if isinstance(command, RollBackThread | CompactThread):
+        changed = command.thread_id
     return Once(hash_key(principal, f"{idem}\0{changed}" if changed else idem), digest.hexdigest())
 
 

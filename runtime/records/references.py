@@ -15,7 +15,7 @@ import orjson
 from passerelle.a2a_mapping.members import texts_at
 from passerelle.a2a_mapping.outbound import quote_artifacts
 from passerelle.core.errors import InvalidInput, NotFound
-from passerelle.core.session.thread import NamedArtifact
+from passerelle.core.facts import NamedArtifact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -103,7 +103,7 @@ class Belongings:
             who.id,
             "session",
             home.id,
-            "tool_use",
+            "tool_call",
             now_ms,
             now_ms + 600_000,
             "1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -158,6 +159,37 @@ async def test_sessions_are_opened_named_listed_and_shown(
     assert any("  user  message  echo hello" in line for line in shown)
     idle = await run_command(gateway, "sessions", "interrupt", session_id)
     assert idle.lines == ["no_op"]
+
+
+async def test_a_thread_goes_back_to_a_turn(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
+    del peer
+    tasks: list[str] = []
+    records: list[dict[str, Any]] = []
+    for text in ("echo one", "echo two"):
+        context = ("--context", records[0]["scope"]["contextId"]) if records else ()
+        sent = await run_command(gateway, "tasks", "send", AGENT, text, *context)
+        tasks.append(sent.lines[0].split("  ")[0])
+        await await_status(gateway, tasks[-1], "completed")
+        records.append((await run_command(gateway, "tasks", "show", tasks[-1], "--json")).answer)
+    thread, turn = records[0]["threadId"], records[0]["turnId"]
+    done = await run_command(gateway, "sessions", "rollback", thread, "--to", turn)
+    assert done.lines[0].startswith("rolled_back  bd_")
+    assert done.lines[1:] == [
+        f"left behind: {tasks[1]}",
+        f"new context at its next turn: {AGENT}",
+    ]
+    again = await run_command(gateway, "sessions", "rollback", thread, "--to", turn)
+    assert again.lines == ["no_op"]
+    left = records[1]["turnId"]
+    gone = await run_command(gateway, "sessions", "rollback", thread, "--to", left)
+    assert complain(gone)[1].startswith("toTurn: is rolled back already")
+    words = ("sessions", "compact", thread, "--to", turn)
+    done = await run_command(gateway, *words, "one boat")
+    assert done.lines[0].startswith("bd_")
+    again = await run_command(gateway, *words, "one boat")
+    assert complain(again)[1].startswith("toTurn: is summed up already")
+    lone = await run_command(gateway, *words, "--task", tasks[0])
+    assert lone.status == ExitStatus.CALLER
 
 
 def complain(done: Done) -> tuple[int, str]:

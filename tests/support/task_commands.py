@@ -33,6 +33,7 @@ from passerelle.core.task.commands import (
     EndRun,
     EndWait,
     FailRun,
+    LeaveBehind,
     LinkTask,
     LoseTask,
     ObserveArtifact,
@@ -117,6 +118,7 @@ ONE_OF_EACH: tuple[TaskCommand, ...] = (
     WithholdEnd(RunStatus(native_status="TASK_STATE_COMPLETED"), "step_1", Ref(blob="0" * 64)),
     Cover(Coverage(1, 2, "pending", ("an artifact",))),
     PutBack("no card"),
+    LeaveBehind("bd_1"),
 )
 
 STATUSES = st.sampled_from([Status.QUEUED, Status.RUNNING, Status.UNKNOWN])

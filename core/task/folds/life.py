@@ -55,6 +55,8 @@ def _started(state: TaskRecord, _: say.TaskStarted, event: Event) -> TaskRecord:
 
 def _updated(state: TaskRecord, payload: say.TaskUpdated, event: Event) -> TaskRecord:
     del event
+    if payload.rolled_back is not None:
+        state = change(state, rolled_back=payload.rolled_back)
     known = {
         name: values["new"]
         for name, values in payload.changed.items()

@@ -22,12 +22,14 @@ from passerelle.core.batch import (
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.decision import Held
 from passerelle.core.errors import IdempotencyConflict
+from passerelle.core.facts import CompactedTurns, NamedArtifact, Ref
 from passerelle.core.ids import ORDINALS
 from passerelle.core.peer import PeerCard
 from passerelle.core.ports.chance import Ids
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
-from passerelle.core.session.thread import KEPT_NAMES, NamedArtifact, ThreadRecord, ThreadStatus
+from passerelle.core.session.boundaries import RolledBack
+from passerelle.core.session.thread import KEPT_NAMES, ThreadRecord, ThreadStatus
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
@@ -422,6 +424,10 @@ def make_thread(chance: random.Random, who: Principal, ids: Ids) -> Held:
         last_outcome=chance.choice((None, "completed", "failed")),
         remotes={name: remotes[name] for name in chance.sample(sorted(remotes), 2)},
         artifacts=named | (full if chance.random() < 0.3 else {}),
+        rolled_back=(None, RolledBack("bd_1", "turn_1", 7, 9))[len(named) % 2],
+        compactions=(None, (CompactedTurns("bd_0", "turn_0", 5, Ref(), "ada"),))[
+            len(named) // 2 % 2
+        ],
     )
     return Held(Stamp(chance.randint(1, 10**4), ids.mint("op", shard)), record, {})
 

@@ -23,6 +23,7 @@ from passerelle.core.task.commands import (
     EndInError,
     EndRun,
     FailRun,
+    LeaveBehind,
     LinkTask,
     ObserveArtifact,
     ObserveStatus,
@@ -244,7 +245,7 @@ def test_a_terminal_task_is_frozen(status: Status) -> None:
     story = reach(status)
     before = story.state
     for command in ONE_OF_EACH[1:]:
-        if isinstance(command, LinkTask | ArchiveTask):
+        if isinstance(command, LinkTask | ArchiveTask | LeaveBehind):
             continue
         refused = (
             NotCancelable if isinstance(command, RequestCancel | ConfirmCancel) else CallerError
@@ -252,6 +253,22 @@ def test_a_terminal_task_is_frozen(status: Status) -> None:
         with pytest.raises(refused):
             story.tell(command)
     assert story.state == before
+
+
+@pytest.mark.requirement("EXT-11")
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_a_task_that_is_rolled_back_is_marked_once_and_lives_no_more(status: Status) -> None:
+    story = reach(status)
+    assert story.state is not None
+    before = story.state
+    story.tell(LeaveBehind("bd_1"))
+    after = story.state
+    assert (after.rolled_back, after.status) == ("bd_1", status)
+    assert change(after, rolled_back=None, last=before.last, updated_at=before.updated_at) == before
+    story.tell(LeaveBehind("bd_2"))
+    assert story.state == after
+    with pytest.raises(UnsupportedOperation, match="rolled back"):
+        story.tell(PrepareRetry(say.TaskRetrying("again", 2, actor="owner", exposure=2)))
 
 
 @pytest.mark.requirement("LT-12", "ATT-17")

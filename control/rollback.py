@@ -1,0 +1,211 @@
+"""A thread goes back to the end of a turn, in one append: it happened whole, or not at all (EXT-11, PRS-5).
+
+What is left behind is marked and stays where it is. Nothing may be under way in the thread: what comes after the
+boundary would belong to before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import (
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+    WriteConflict,
+)
+from passerelle.core.ids import parse_facade
+from passerelle.core.payloads.history import RollbackStarted
+from passerelle.core.read_models.task import name_task
+from passerelle.core.session import thread as threads
+from passerelle.core.session.boundaries import RollBack
+from passerelle.core.session.requests import ThreadRolledBack
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.session.turn_history import FIELD, check_behind
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import LeaveBehind
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.core.wire.codec import from_bytes, to_bytes
+from passerelle.core.wire.record import change
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.control.turn_histories import FoundThread, TurnHistories
+    from passerelle.core.decision import Decision
+    from passerelle.core.principal import Principal
+    from passerelle.core.session.requests import RollBackThread
+    from passerelle.core.session.turn_history import TurnBoundary
+    from passerelle.runtime.records.idempotency import Once
+
+_BOUNDARY: Final = "bd"
+
+
+class _ThreadMovedError(Exception):
+    """The thread is not as it was when its turns were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a rollback comes to, over a thread as it was read."""
+
+    thread: FoundThread
+    boundary: TurnBoundary
+    command: RollBack
+    names: tuple[str, ...] = ()
+    """The tasks behind it, by the ids under which callers know them."""
+    refs: tuple[EntityRef, ...] = field(default=())
+
+    def show(self) -> ThreadRolledBack:
+        """What its caller is told."""
+        boundary, started = self.boundary, self.command.started
+        happened = bool(boundary.behind)
+        return ThreadRolledBack(
+            thread_id=self.thread.record.thread_id,
+            outcome="rolled_back" if happened else "no_op",
+            to_turn=boundary.to_turn,
+            covers=boundary.covers,
+            boundary_id=started.boundary_id if happened else None,
+            turns=boundary.turns,
+            tasks=self.names,
+            renewed=self.command.renewed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RollingBack:
+    """Takes threads back."""
+
+    histories: TurnHistories
+
+    async def roll_back(
+        self, principal: Principal, command: RollBackThread, idem: str | None
+    ) -> ThreadRolledBack:
+        """Goes back to the end of a turn, once per idempotency key; nothing is written where that is the last one.
+
+        Raises:
+            NotFound: no such thread of the caller.
+            InvalidInput: the turn is none of the thread, does not stand any more, or its end is no boundary.
+            UnsupportedOperation: something of the thread is under way, a task behind the turn is somebody else's, or
+                facts are not kept any more.
+            IdempotencyConflict: the key came with another request.
+        """
+        writes, once = self.histories.writes, make_once(principal, command, idem)
+        thread = await self.histories.find(principal, command.thread_id)
+        first = await once.find(self.histories.log, thread.ref.shard)
+        if first is not None:
+            return _read_first(first)
+        boundary_id = writes.ids.mint(_BOUNDARY, thread.ref.shard)
+        for tries in range(MAX_TRIES):
+            plan = await self._plan(principal, command, thread, boundary_id)
+            try:
+                return await self._append(plan, once)
+            except _ThreadMovedError:
+                await writes.step_back(tries)
+                thread = await self.histories.find(principal, command.thread_id)
+        raise WriteConflict("the thread was changed by others again and again; try once more")
+
+    async def _plan(
+        self,
+        principal: Principal,
+        command: RollBackThread,
+        thread: FoundThread,
+        boundary_id: str,
+    ) -> _Plan:
+        record = thread.record
+        turns, last = await self.histories.read_turns(record)
+        boundary = turns.find(command.to_turn)
+        check_behind(boundary)
+        started = RollbackStarted(
+            boundary_id=boundary_id,
+            to_turn=command.to_turn,
+            turns=boundary.turns,
+            actor=principal.id,
+            reason=command.reason,
+            tasks=boundary.tasks,
+        )
+        without = turns.list_gone() | boundary.left
+        restored = await self.histories.restore(record, without, last)
+        told = turns.list_peers(boundary.tasks)
+        renewed = tuple(sorted(peer for peer in record.remotes if peer in told))
+        going_back = RollBack(started, boundary.covers, last, restored, renewed)
+        refs = tuple(EntityRef(EntityKind.TASK, one) for one in boundary.tasks)
+        await self._check_rest(record)
+        held = await self.histories.writes.load(refs) if refs else {}
+        names = tuple(_name(held[ref].record, principal) for ref in refs)
+        return _Plan(thread, boundary, going_back, names, refs)
+
+    async def _check_rest(self, thread: ThreadRecord) -> None:
+        """Nothing that was begun in the thread is open; what was only created is no turn yet."""
+        log, writes = self.histories.log, self.histories.writes
+        named = (parse_facade(name) for name in await log.read_open(thread.session_id))
+        refs = [EntityRef(EntityKind.TASK, one[0]) for one in named if one is not None]
+        held = await writes.load(refs) if refs else {}
+        _check_rest(one.record for one in held.values() if _is_begun(one.record, thread))
+
+    async def _append(self, plan: _Plan, once: Once) -> ThreadRolledBack:
+        thread, shown = plan.thread, plan.show()
+
+        def body(decision: Decision) -> AppendOptions:
+            if decision.version(thread.ref) != thread.version:
+                raise _ThreadMovedError
+            if plan.boundary.behind:
+                _decide(decision, plan)
+            return AppendOptions(idem=once.remember(to_bytes(shown).decode()))
+
+        refs = [thread.ref, *plan.refs]
+        written = await self.histories.writes.decide(thread.record.session_id, refs, body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the thread is being moved", "no")
+        if written.repeated is not None and written.repeated != to_bytes(shown):
+            return _read_first(written.repeated)
+        return shown
+
+
+def _decide(decision: Decision, plan: _Plan) -> None:
+    state = decision.state(plan.thread.ref)
+    if not isinstance(state, ThreadRecord):
+        raise NotFound("thread", plan.thread.ref.id)
+    # It is about no run, so it is no part of the trace of one.
+    decision.belong(None)
+    started, *others = threads.decide(state, plan.command)
+    decision.add([started])
+    behind = [decision.state(ref) for ref in plan.refs]
+    _check_rest(behind)
+    for task in behind:
+        if isinstance(task, TaskRecord):
+            decision.add(tasks.decide(task, LeaveBehind(plan.command.started.boundary_id)))
+    decision.add(others)
+
+
+def _is_begun(record: object, thread: ThreadRecord) -> bool:
+    if not isinstance(record, TaskRecord) or record.thread_id != thread.thread_id:
+        return False
+    return bool(record.attempts or record.open_turns or record.turn_id is not None)
+
+
+def _check_rest(records: Iterable[object]) -> None:
+    still = [one for one in records if isinstance(one, TaskRecord) and one.status not in ENDED]
+    if still:
+        named = " ".join(name_task(one) for one in still[:8])
+        message = f"{FIELD}: tasks of the thread are open: {named}"
+        raise UnsupportedOperation(message, why="open_task", field=FIELD, tasks=named)
+
+
+def _name(record: object, principal: Principal) -> str:
+    if not isinstance(record, TaskRecord):
+        raise InvalidInput(FIELD, "the record of a task behind it is not kept any more")
+    if record.owner != principal.key:
+        message = f"{FIELD}: a task behind the turn is somebody else's by now"
+        raise UnsupportedOperation(message, why="given_away", field=FIELD)
+    return name_task(record)
+
+
+def _read_first(stored: bytes) -> ThreadRolledBack:
+    return change(from_bytes(ThreadRolledBack, stored), repeated=True)

@@ -1,0 +1,95 @@
+"""Reads the turns of a thread off its stream, page by page.
+
+A session is as long as it is, and a page is all that is held. It costs what the session is long, so it is for commands
+that are rare, and for no read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound, UnsupportedOperation
+from passerelle.core.events import decode_event
+from passerelle.core.ids import read_shard
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.session.turn_history import StandingThread, TurnHistory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from passerelle.core.events import Event
+    from passerelle.core.payloads.history import ThreadState
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.principal import Principal
+    from passerelle.runtime.records.writes import Writes
+
+PAGE: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class FoundThread:
+    """A thread of a caller as it was read: nothing that is decided on it holds at another version."""
+
+    ref: EntityRef
+    record: ThreadRecord
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHistories:
+    """Reads them."""
+
+    writes: Writes
+    log: EventLog
+
+    async def find(self, principal: Principal, thread_id: str) -> FoundThread:
+        """A thread of the caller.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
+        if read_shard(thread_id) is not None:
+            ref = EntityRef(EntityKind.THREAD, thread_id)
+            held = (await self.writes.load([ref]))[ref]
+            if isinstance(held.record, ThreadRecord) and held.record.owner == principal.key:
+                return FoundThread(ref, held.record, held.stamp.version)
+        raise NotFound("thread", thread_id)
+
+    async def read_turns(self, thread: ThreadRecord) -> tuple[TurnHistory, int]:
+        """The turns of a thread, and the sequence up to which its stream was read.
+
+        Raises:
+            UnsupportedOperation: the beginning of the stream is not kept any more.
+        """
+        history, last = TurnHistory(thread.thread_id), 0
+        async for event in self._read(thread.session_id):
+            if not last and event.sequence > 1:
+                message = f"facts before {event.sequence} are not in the stream any more"
+                raise UnsupportedOperation(message, why="facts_missing")
+            history.add(event)
+            last = event.sequence
+        return history, last
+
+    async def restore(
+        self, thread: ThreadRecord, without: frozenset[str], last: int
+    ) -> ThreadState:
+        """What a thread came to up to the sequence ``last`` without some tasks, and summaries up to some turns."""
+        standing = StandingThread(thread.thread_id, without)
+        async for event in self._read(thread.session_id, last):
+            standing.add(event)
+        return standing.state
+
+    async def _read(self, session_id: str, last: int | None = None) -> AsyncIterator[Event]:
+        stream, after = StreamRef(StreamKind.SESSION, session_id), 0
+        while last is None or after < last:
+            page = await self.log.read_page(stream, after, PAGE)
+            if not page:
+                return
+            for entry in page:
+                if last is not None and entry.sequence > last:
+                    return
+                yield decode_event(entry.data)
+            after = page[-1].sequence

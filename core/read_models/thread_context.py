@@ -1,0 +1,134 @@
+"""What of a thread counts from its last boundary on, and what does not stand or is not there any more (SNAP-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from typing import Final
+
+from passerelle.core.events import Event
+from passerelle.core.facts import CompactedTurns, Ref
+from passerelle.core.payloads.conversation import TurnSubmitted
+from passerelle.core.payloads.history import RollbackStarted
+from passerelle.core.payloads.run import OutputExpired
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
+from passerelle.core.session.boundaries import RolledBack
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.wire.record import record
+
+LISTED: Final = 200
+"""Messages, warnings and missing facts that are named, the newest ones of each."""
+
+
+@record
+class ContextSummary:
+    """A summary and what it stands for. Only the last one has its text here; without one it cannot be read now."""
+
+    boundary_id: str
+    to_turn: str
+    covers: int
+    summarized_by: str
+    sha256: str
+    size: int
+    text: str | None = None
+
+
+@record
+class ContextWarning:
+    """Something that was dropped or looked wrong in a turn behind the boundary."""
+
+    sequence: int
+    code: str
+    message: str
+    task_id: str | None = None
+
+
+@record
+class ThreadContext:
+    """A thread from its last boundary on. Whoever reads its history begins at ``first``; what is before it is there.
+
+    ``selected`` are the messages of its standing turns since, by the places where they stand in the stream.
+    """
+
+    thread_id: str
+    session_id: str
+    sequence: int
+    first: int
+    selected: tuple[Ref, ...]
+    summaries: tuple[ContextSummary, ...]
+    warnings: tuple[ContextWarning, ...] = ()
+    missing: tuple[str, ...] = ()
+    rolled_back: RolledBack | None = None
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
+
+
+def show_thread_context(
+    thread: ThreadRecord,
+    events: Sequence[Event],
+    sequence: int,
+    text: str | None,
+    lost: Sequence[str] = (),
+) -> ThreadContext:
+    """The boundary of a thread.
+
+    ``events`` are those of its session behind the boundary that were looked at, ``text`` is that of the last summary,
+    and ``lost`` says what could not be looked at.
+    """
+    compactions = thread.compactions or ()
+    covers = compactions[-1].covers if compactions else 0
+    mine = [one for one in events if one.fact.scope.thread_id == thread.thread_id]
+    backs = [one.fact.payload for one in mine if isinstance(one.fact.payload, RollbackStarted)]
+    gone = {task for back in backs for task in back.tasks}
+    standing = [one for one in mine if one.fact.scope.task_id not in gone]
+    inputs = [one.sequence for one in standing if isinstance(one.fact.payload, TurnSubmitted)]
+    left = [f"turn {turn} is rolled back" for back in backs for turn in back.turns]
+    warnings, expired = _look(standing)
+    marks: dict[str, FreshnessMark] = {}
+    if not compactions:
+        marks["summaries"] = not_applicable("nobody has summed up the thread")
+    elif text is None:
+        marks["summaries"] = unavailable("the text of the last summary cannot be read now")
+    if len(inputs) > LISTED:
+        marks["selected"] = unavailable(f"{len(inputs) - LISTED} older messages are not listed")
+    return ThreadContext(
+        thread_id=thread.thread_id,
+        session_id=thread.session_id,
+        sequence=sequence,
+        first=covers + 1,
+        selected=tuple(Ref(sequence=one) for one in inputs[-LISTED:]),
+        summaries=tuple(
+            _show(one, text if one is compactions[-1] else None) for one in compactions
+        ),
+        warnings=warnings[-LISTED:],
+        missing=(*lost, *[*left, *expired][-LISTED:]),
+        rolled_back=thread.rolled_back,
+        marks=marks,
+    )
+
+
+def _show(compacted: CompactedTurns, text: str | None) -> ContextSummary:
+    return ContextSummary(
+        boundary_id=compacted.boundary_id,
+        to_turn=compacted.to_turn,
+        covers=compacted.covers,
+        summarized_by=compacted.summarized_by,
+        sha256=compacted.summary.blob or "",
+        size=compacted.summary.size or 0,
+        text=text,
+    )
+
+
+def _look(events: Iterable[Event]) -> tuple[tuple[ContextWarning, ...], list[str]]:
+    warnings: list[ContextWarning] = []
+    expired: list[str] = []
+    for event in events:
+        match event.fact.payload:
+            case WarningRaised(code=code, message=message):
+                task = event.fact.scope.task_id
+                warnings.append(ContextWarning(event.sequence, code, message, task))
+            case OutputExpired(sha256=sha256):
+                expired.append(f"output {sha256} is not kept any more")
+            case _:
+                pass
+    return tuple(warnings), expired
