@@ -76,7 +76,7 @@ def show_thread_context(
     and ``lost`` says what could not be looked at.
     """
     compactions = thread.compactions or ()
-    covers = compactions[-1].covers if compactions else 0
+    newest = compactions[-1] if compactions else None
     mine = [one for one in events if one.fact.scope.thread_id == thread.thread_id]
     backs = [one.fact.payload for one in mine if isinstance(one.fact.payload, RollbackStarted)]
     gone = {task for back in backs for task in back.tasks}
@@ -95,11 +95,9 @@ def show_thread_context(
         thread_id=thread.thread_id,
         session_id=thread.session_id,
         sequence=sequence,
-        first=covers + 1,
+        first=newest.covers + 1 if newest else 1,
         selected=tuple(Ref(sequence=one) for one in inputs[-LISTED:]),
-        summaries=tuple(
-            _show(one, text if one is compactions[-1] else None) for one in compactions
-        ),
+        summaries=tuple(_show(one, text if one is newest else None) for one in compactions),
         warnings=warnings[-LISTED:],
         missing=(*lost, *[*left, *expired][-LISTED:]),
         rolled_back=thread.rolled_back,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from passerelle.core.events import Event
     from passerelle.core.machine import Record
     from passerelle.core.ports.log import Entry, EventLog, Head
-    from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.verification.report import VerifyReport
 
 _PAGE: Final = 512
@@ -203,13 +202,11 @@ def _is_earlier_form(loaded: Loaded, replayed: bytes) -> bool:
 def _is_within(stored: object, ours: object) -> bool:
     """Whether every member that is stored is one of ours."""
     if isinstance(stored, dict) and isinstance(ours, dict):
-        members = cast("JsonObject", stored)
-        return all(name in ours and _is_within(one, ours[name]) for name, one in members.items())
+        members, known = cast("dict[str, object]", stored), cast("dict[str, object]", ours)
+        return all(name in known and _is_within(one, known[name]) for name, one in members.items())
     if isinstance(stored, list) and isinstance(ours, list):
-        pairs = zip(cast("list[object]", stored), cast("list[object]", ours), strict=False)
-        return len(cast("list[object]", stored)) == len(cast("list[object]", ours)) and all(
-            _is_within(one, other) for one, other in pairs
-        )
+        items, others = cast("list[object]", stored), cast("list[object]", ours)
+        return len(items) == len(others) and all(map(_is_within, items, others))
     return stored == ours
 
 

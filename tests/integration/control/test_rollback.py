@@ -262,7 +262,7 @@ async def test_models_of_a_thread_say_what_stands(desk: Desk) -> None:
     ]
     session = await desk.do("get_session", sessionId=one.session_id)
     items = cast("list[JsonObject]", cast("JsonObject", session["history"])["items"])
-    marked = {item["turnId"] for item in items if item.get("rolledBack")}
+    marked = {str(item["turnId"]) for item in items if item.get("rolledBack")}
     assert marked == {two.turn_id}
     last = items[-1]
     assert (last["kind"], last["ref"]) == ("rollback", answer["boundaryId"])
