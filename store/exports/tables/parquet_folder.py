@@ -143,12 +143,11 @@ class TableFile:
         self._writer.close()
         self.file.sync()
 
-    def close(self) -> None:
+    def give_up(self) -> None:
         """Writes nothing any more."""
         self.file.is_given_up = True
         # A writer that is left open writes its footer when it is collected.
         self._writer.close()
-        self.file.close()
 
     def _pack(self) -> None:
         if not self._cells:
@@ -246,11 +245,12 @@ def open_folder(path: Path, said: Mapping[str, str]) -> Generator[ParquetFolder]
 
 @contextmanager
 def _open_table(directory: int, table: Table[Any], said: Mapping[str, str]) -> Generator[TableFile]:
-    opened = TableFile(table, make_schema(table, said), HashedFile(table.file + PART, directory))
-    try:
-        yield opened
-    finally:
-        opened.close()
+    with HashedFile(table.file + PART, directory) as file:
+        opened = TableFile(table, make_schema(table, said), file)
+        try:
+            yield opened
+        finally:
+            opened.give_up()
 
 
 def _make(path: Path) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import resource
 import sys
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -25,17 +24,17 @@ from passerelle.store.archive.forgetting import Forgetting
 from passerelle.store.exports.form import ExportScope
 from passerelle.store.exports.session_source import SessionSource
 from passerelle.store.exports.tables.session_rows import FORM, TABLES
-from passerelle.store.keys import SCHEMA
 from tests.integration.callers.rig import Rig, open_rig, run_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.integration.exports.test_exports import EVERYTHING, Killed, leave_some, source_of
-from tests.stores.dump import find_dump, load_dump
+from tests.stores.dump import STORES, find_dump, load_dump
 from tests.stores.make import fill, settle
 from tests.support.engine import Server, ask, engine_server, started_legs
+from tests.support.full_disk import limit_files
 from tests.support.tables import list_sessions, parquet, read_tables
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from passerelle.core.wire.json import JsonObject
@@ -302,10 +301,10 @@ async def test_a_damaged_session_is_left_out_whole_and_named(known: Known, tmp_p
 
 
 @asynccontextmanager
-async def open_stored(url: str, folder: Path, schema: int) -> AsyncGenerator[Rig]:
-    """The recorded store of a schema number, some of which is in the archive."""
+async def open_stored(url: str, folder: Path, name: str) -> AsyncGenerator[Rig]:
+    """A recorded store, some of which is in the archive."""
     ask(url, "FLUSHALL")
-    load_dump(url, folder / "blobs", find_dump(schema))
+    load_dump(url, folder / "blobs", find_dump(name))
     async with open_rig(url, folder) as rig:
         await leave_some(source_of(rig))
         yield rig
@@ -313,16 +312,16 @@ async def open_stored(url: str, folder: Path, schema: int) -> AsyncGenerator[Rig
 
 @pytest.fixture
 async def stored(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    async with open_stored(engine_server.url, tmp_path / "source", SCHEMA) as rig:
+    async with open_stored(engine_server.url, tmp_path / "source", STORES[-1]) as rig:
         yield rig
 
 
 @pytest.mark.requirement("EXP-4")
-@pytest.mark.parametrize("schema", range(2, SCHEMA + 1))
+@pytest.mark.parametrize("name", STORES)
 async def test_stores_of_earlier_versions_are_exported(
-    engine_server: Server, tmp_path: Path, schema: int, anyio_backend: str
+    engine_server: Server, tmp_path: Path, name: str, anyio_backend: str
 ) -> None:
-    async with open_stored(engine_server.url, tmp_path / "source", schema) as rig:
+    async with open_stored(engine_server.url, tmp_path / "source", name) as rig:
         said = await run_table_export(source_of(rig), EVERYTHING, tmp_path / "tables")
     tables = read_tables(tmp_path / "tables")
     assert "damaged" not in "".join(said)
@@ -370,17 +369,6 @@ async def test_a_folder_that_cannot_be_taken_is_refused_and_left_alone(
     assert whole.stat().st_mode & 0o777 == 0o700
 
 
-@contextmanager
-def limit_files(most: int) -> Generator[None]:
-    """No file gets longer, as on a disk that is full: what is behind that is an OSError."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.requirement("EXP-5")
 async def test_a_disk_that_is_full_leaves_nothing_at_whichever_byte(
     stored: Rig, tmp_path: Path
@@ -393,7 +381,7 @@ async def test_a_disk_that_is_full_leaves_nothing_at_whichever_byte(
     for path, write in ((folder, run_table_export), (file, run_export)):
         for number in range(10):
             # What the store writes to try its folder is shorter than that.
-            most = 64 + (sizes[path] - 64) * number // 10
+            most = 48 + (sizes[path] - 48) * number // 10
             there = tmp_path / f"full-{path.name}"
             with limit_files(most), pytest.raises(InvalidInput, match=r"File too large$"):
                 await write(source, EVERYTHING, there)

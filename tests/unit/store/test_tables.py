@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from passerelle.store.exports.tables import parquet_folder
 from passerelle.store.exports.tables.column import measure, write_money
 from passerelle.store.exports.tables.parquet_folder import PART, open_folder, pa, parquet
 from passerelle.store.exports.tables.session_rows import TABLES
+from tests.support.full_disk import limit_files
 from tests.support.tables import check_whole, read_table
 
 if TYPE_CHECKING:
@@ -131,6 +133,20 @@ def test_whoever_ends_early_leaves_nothing(tmp_path: Path, error: BaseException)
             stop_early(folder, error)
         assert folder.exists() is is_there
         assert not is_there or not list(folder.iterdir())
+
+
+@pytest.mark.requirement("EXP-5")
+@pytest.mark.parametrize("most", [0, 3, 4, 5, 100])
+def test_a_disk_that_was_full_before_leaves_nothing(tmp_path: Path, most: int) -> None:
+    with limit_files(most), pytest.raises(InvalidInput, match=r"File too large$"):
+        fill_folder(tmp_path / "tables")
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def fill_folder(folder: Path) -> None:
+    with open_folder(folder, {}) as tables:
+        tables.finish({})
 
 
 @pytest.mark.requirement("EXP-5")
