@@ -144,6 +144,15 @@ def test_a_disk_that_was_full_before_leaves_nothing(tmp_path: Path, most: int) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.requirement("EXP-5")
+def test_whoever_is_interrupted_while_the_disk_is_full_is_told_of_the_interrupt(
+    tmp_path: Path,
+) -> None:
+    with limit_files(4), pytest.raises(KeyboardInterrupt):
+        stop_early(tmp_path / "tables", KeyboardInterrupt())
+    assert list(tmp_path.iterdir()) == []
+
+
 def fill_folder(folder: Path) -> None:
     with open_folder(folder, {}) as tables:
         tables.finish({})
