@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -164,7 +165,7 @@ def test_a_folder_is_whole_with_its_manifest_alone(
 ) -> None:
     """Whoever is killed between two names leaves no manifest, and what is left says what it is."""
     folder, renamed = tmp_path / "tables", list[str]()
-    rename = parquet_folder.os.rename
+    rename = os.rename
 
     def note(before: str, name: str, **places: int) -> None:
         assert not (folder / "manifest.sha256").exists()
@@ -172,7 +173,7 @@ def test_a_folder_is_whole_with_its_manifest_alone(
         rename(before, name, **places)
         renamed.append(name)
 
-    monkeypatch.setattr(parquet_folder.os, "rename", note)
+    monkeypatch.setattr(os, "rename", note)
     with open_folder(folder, {}) as tables:
         tables.finish({})
     assert renamed[-2:] == ["export.json", "manifest.sha256"]
