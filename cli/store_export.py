@@ -20,6 +20,7 @@ from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.version import VERSION
 from passerelle.store.exports.form import ExportHead, ExportScope
 from passerelle.store.exports.member_file import MemberWriter
+from passerelle.store.exports.session_names import open_names
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -92,16 +93,23 @@ async def run_export(settings: Settings, request: ExportRequest, file: Path) -> 
     """
     _refuse_present(file)
     async with reach_store(settings) as store:
-        scope = await _find_scope(store, request)
+        scope = await find_scope(store, request)
         head = ExportHead(store.runtime_id, VERSION, store.clock.now_ms(), scope)
-        with _write_whole(file) as members:
-            summary = await store.exporter.export(head, members)
+        with _write_whole(file) as members, open_names(file.parent) as names:
+            summary = await store.exporter.export(head, members, names)
             if scope.session is not None and not summary.sessions:
-                raise _refuse(scope.session, summary)
+                raise refuse(scope.session, summary.left_out.get(scope.session))
     return [*_describe(file, summary)]
 
 
-async def _find_scope(store: Store, request: ExportRequest) -> ExportScope:
+async def find_scope(store: Store, request: ExportRequest) -> ExportScope:
+    """The scope of a request, with the session of its task.
+
+    Raises:
+        InvalidInput: ``session`` or ``task`` is no id.
+        NotFound: there is no such task.
+        StoreUnavailable: the store cannot be read.
+    """
     scope = request.scope
     if request.task is not None:
         return ExportScope(session=await _find_session(store, request.task))
@@ -126,9 +134,8 @@ def _refuse_present(file: Path) -> None:
         raise InvalidInput("file", f"{file} is there already")
 
 
-def _refuse(session: str, summary: ExportSummary) -> InvalidInput | NotFound:
-    """Why an export of one session has none."""
-    reason = summary.left_out.get(session)
+def refuse(session: str, reason: str | None) -> InvalidInput | NotFound:
+    """What is said of an export of one session that has none, left out for a reason or not there."""
     return NotFound("session", session) if reason is None else InvalidInput("session", reason)
 
 

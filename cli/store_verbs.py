@@ -6,7 +6,7 @@ What a verb does is in the module of its name; it is imported inside the verb, s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -140,9 +140,15 @@ def release(
     name="export", epilog="Example: passerelle store export away.psx --owner orchestrator"
 )
 def export_sessions(
-    file: Annotated[Path, typer.Argument(help="What is written; nothing is there yet.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="PATH", help="The file, or for parquet the folder, to write.")
+    ],
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Everything that has ended.")] = False,
+    form: Annotated[
+        Literal["sessions", "parquet"],
+        typer.Option("--format", help="A file for store import, or tables for analysis."),
+    ] = "sessions",
+    everything: Annotated[bool, typer.Option("--all", help="Everything.")] = False,
     owner: Annotated[
         str | None, typer.Option(help="Only of a client or person, or of an owner key (pr_…).")
     ] = None,
@@ -158,13 +164,15 @@ def export_sessions(
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Write sessions that have ended to one file, which any gateway can import."""
+    """Write sessions to one file, which any gateway can import, or as Parquet tables."""
     from passerelle.cli.store_export import ExportFlags, run_export
+    from passerelle.cli.store_tables import run_table_export
 
     request = ExportFlags(everything, owner, tenant, session, task, since, until).read()
+    run_verb = run_table_export if form == "parquet" else run_export
     _run_store_verb(
         name_sources(config, redis_url=redis_url, data_dir=data_dir),
-        lambda settings: run_export(settings, request, file),
+        lambda settings: run_verb(settings, request, file),
     )
 
 

@@ -21,6 +21,7 @@ from tools.event_schema import render_event_schema
 from tools.evidence_docs import render_hash
 from tools.machine_docs import render_state_machine
 from tools.settings_docs import render_settings
+from tools.table_docs import render_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,6 +33,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/protocol/check_evidence.sha256": render_hash,
     "docs/protocol/differences.md": render_differences,
     "docs/operate/settings.md": render_settings,
+    "docs/operate/table-columns.md": render_tables,
     "docs/protocol/events.schema.json": render_event_schema,
     "docs/state-machine.md": render_state_machine,
     "gateway/capabilities.json": render_capabilities,

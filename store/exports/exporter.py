@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
+from passerelle.core.ids import Shard, shard_of
 from passerelle.store.archive.frame import pack_frame
 from passerelle.store.archive.owner_survey import find_digests
 from passerelle.store.exports.form import (
@@ -26,13 +26,14 @@ from passerelle.store.exports.member_file import PIECE_BYTES
 from passerelle.store.exports.session_source import FoundSession, SessionSource, read_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
 
     from passerelle.store.archive.frame import SessionFrame
     from passerelle.store.archive.tombstones import Tombstones
     from passerelle.store.blobs import BlobStore
     from passerelle.store.exports.form import PartKind
     from passerelle.store.exports.member_file import MemberWriter
+    from passerelle.store.exports.session_names import SessionNames
 
 _TOO_LONG: Final = "it is too long for one frame"
 
@@ -45,7 +46,9 @@ class Exporter:
     tombstones: Tombstones
     content: Mapping[PartKind, BlobStore]
 
-    async def export(self, head: ExportHead, members: MemberWriter) -> ExportSummary:
+    async def export(
+        self, head: ExportHead, members: MemberWriter, names: SessionNames
+    ) -> ExportSummary:
         """Writes all of it, the manifest last. Where this ends early the file has none, and is no export.
 
         Raises:
@@ -54,21 +57,13 @@ class Exporter:
         """
         writing = _Writing(self, head.scope, members)
         members.add(HEAD, head.write())
-        async for shard, sessions in self._list_sessions(head.scope):
+        async for shard, sessions in self.source.list_sessions(head.scope, names):
             writing.seen.clear()
             for session in sorted(sessions):
                 await writing.add_session(shard, session)
         members.add(SUMMARY, writing.summary.write())
         members.finish()
         return writing.summary
-
-    async def _list_sessions(self, scope: ExportScope) -> AsyncIterator[tuple[Shard, set[str]]]:
-        if scope.session is not None:
-            yield shard_of(scope.session), {scope.session}
-            return
-        live = await self.source.list_live()
-        for shard in ALL_SHARDS:
-            yield shard, live.get(shard, set()) | await self.source.list_archived(shard)
 
 
 @dataclass(slots=True)
@@ -89,13 +84,8 @@ class _Writing:
         if isinstance(found, FoundSession):
             if self.scope.takes(found.frame, read_time(found.frame)):
                 await self._add_frame(shard, found.frame, is_archived=found.is_archived)
-        elif found is not None and await self._is_wanted(session):
+        elif found is not None and await self.exporter.source.is_in_scope(session, self.scope):
             self.summary.left_out[session] = found
-
-    async def _is_wanted(self, session: str) -> bool:
-        """Whether a session that is left out is one of the scope."""
-        head = await self.exporter.source.read_head(session)
-        return head is not None and self.scope.takes(head, read_time(head))
 
     async def _add_frame(self, shard: Shard, frame: SessionFrame, *, is_archived: bool) -> None:
         try:

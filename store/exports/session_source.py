@@ -5,7 +5,6 @@ What is forgotten is not read, from the moment on at which its tombstone stands.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
@@ -20,9 +19,13 @@ from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_hash, as_int, as_scores, as_sparse_list
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from passerelle.store.archive.owner_survey import SessionFinder
     from passerelle.store.archive.reader import Archive
     from passerelle.store.archive.tombstones import Tombstones
+    from passerelle.store.exports.form import ExportScope
+    from passerelle.store.exports.session_names import SessionNames
     from passerelle.store.nodes import Nodes
 
 _LOOKS: Final = 8
@@ -53,25 +56,31 @@ class SessionSource:
     finder: SessionFinder
     tombstones: Tombstones
 
-    async def list_live(self) -> dict[Shard, set[str]]:
-        """Sessions in the engine, by shard; one that leaves meanwhile is found in the archive by whoever reads it."""
-        found = defaultdict[Shard, set[str]](set)
+    async def list_sessions(
+        self, scope: ExportScope, names: SessionNames
+    ) -> AsyncIterator[tuple[Shard, set[str]]]:
+        """Ids of sessions that may be in a scope, a shard at a time; ``names`` is for those in the engine.
+
+        One that leaves the engine meanwhile is found in the archive by whoever reads it. Raises OSError: the disk is
+        full.
+        """
+        if scope.session is not None:
+            yield shard_of(scope.session), {scope.session}
+            return
         for node in self.nodes.all:
-            async for names in scan_keys(node, keys.EVERY_SESSION):
-                for name in names:
-                    shard = ALL_SHARDS[int(name[1:3], 16)]
-                    found[shard].add(name.decode().rpartition(":")[2])
-        return found
+            async for found in scan_keys(node, keys.EVERY_SESSION):
+                for name in found:
+                    names.add(name.decode().rpartition(":")[2])
+        for shard in ALL_SHARDS:
+            yield shard, names.list(shard) | set(await self.archive.list_sessions([shard]))
 
-    async def list_archived(self, shard: Shard) -> set[str]:
-        """Sessions of a shard in the archive."""
-        return set(await self.archive.list_sessions([shard]))
-
-    async def read(self, session: str) -> FoundSession | LeftOut | None:
-        """A session that has ended; why it is left out; None where there is none, or it is forgotten."""
+    async def read(
+        self, session: str, *, may_be_open: bool = False
+    ) -> FoundSession | LeftOut | None:
+        """A session that has ended, or may be open; why it is left out; None: there is none, or it is forgotten."""
         shard = shard_of(session)
         for _ in range(_LOOKS):
-            found = await self._read_live(shard, session)
+            found = await self._read_live(shard, session, may_be_open=may_be_open)
             if found == "it is being written to":
                 continue
             if found is None and (frame := await self.archive.find(shard, session)) is not None:
@@ -102,12 +111,19 @@ class SessionSource:
             return SessionFrame(session, {head: flat})
         return await self.archive.find(head.shard, session)
 
+    async def is_in_scope(self, session: str, scope: ExportScope) -> bool:
+        """Whether a session is one of a scope, by its head."""
+        head = await self.read_head(session)
+        return head is not None and scope.takes(head, read_time(head))
+
     async def _is_live(self, shard: Shard, session: str) -> bool:
         head = keys.entity(EntityRef(EntityKind.SESSION, session))
         [count] = await self.nodes.query_all(shard, pack("EXISTS", head))
         return bool(as_int(count))
 
-    async def _read_live(self, shard: Shard, session: str) -> FoundSession | LeftOut | None:
+    async def _read_live(
+        self, shard: Shard, session: str, *, may_be_open: bool
+    ) -> FoundSession | LeftOut | None:
         """What is read twice in the same form, behind a look at what is open, is as it was at that look."""
         head, still_open = await self.nodes.query_in_background(
             shard,
@@ -117,7 +133,7 @@ class SessionSource:
         sequence, size = as_sparse_list(head)
         if sequence is None:
             return None
-        if as_int(still_open):
+        if as_int(still_open) and not may_be_open:
             return "something is open in it"
         if as_int(size) > MOST_PLAIN_BYTES:
             return "it is too long for one frame"

@@ -14,10 +14,11 @@ from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.store_backup import run_backup, run_restore
 from passerelle.cli.verify import run_verify
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ids import ALL_SHARDS
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.store_setup import reach_store
 from passerelle.store.backup import Backup
+from passerelle.store.exports.form import ExportScope
+from passerelle.store.exports.session_names import open_names
 from tests.e2e.test_cli import run
 from tests.e2e.test_store_export import has_left_some, keep_working
 from tests.support.processes import AGENT, Answer, count_stored, open_caller, run_gateway
@@ -189,6 +190,6 @@ def name_task(task: Answer) -> EntityRef:
 async def count_sessions(data: Path) -> int:
     """Sessions that have ended, in memory and in the archive."""
     async with reach_store(Settings(data_dir=data)) as store:
-        live = await store.exporter.source.list_live()
-        archived = await store.archive.list_sessions(ALL_SHARDS)
-        return sum(map(len, live.values())) + len(archived)
+        with open_names(data) as names:
+            listed = store.exporter.source.list_sessions(ExportScope(), names)
+            return sum([len(sessions) async for _, sessions in listed])

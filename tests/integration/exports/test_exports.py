@@ -33,6 +33,7 @@ from passerelle.store.connection import pack
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.exports.form import ExportScope
 from passerelle.store.exports.member_file import MemberFile, MemberWriter
+from passerelle.store.exports.session_names import open_names
 from passerelle.store.exports.session_source import FoundSession, read_time
 from passerelle.store.keys import SCHEMA
 from passerelle.store.nodes import Nodes
@@ -164,9 +165,10 @@ async def list_sessions(settings: Settings) -> dict[str, list[str]]:
     found = dict[str, list[str]]()
     async with reach_store(settings) as store:
         source = store.exporter.source
-        live = await source.list_live()
-        for shard in ALL_SHARDS:
-            for session in sorted(live.get(shard, set()) | await source.list_archived(shard)):
+        with open_names(settings.data_dir) as names:
+            listed = [found async for found in source.list_sessions(ExportScope(), names)]
+        for _, sessions in listed:
+            for session in sorted(sessions):
                 read = await source.read(session)
                 if isinstance(read, FoundSession):
                     found.setdefault(read.frame.find_owner() or "", []).append(session)
