@@ -30,7 +30,7 @@ from passerelle.core.facts import NamedArtifact
 from passerelle.core.ids import ORDINALS
 from passerelle.core.mint_log import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.session.thread import ThreadRecord, end_turn
+from passerelle.core.session.thread import KEPT_NAMES, ThreadRecord, end_turn
 from passerelle.core.wire.generated import make_picker
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
@@ -152,6 +152,8 @@ def _read_task(
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
     shapes, versions = list[ArtifactShape](), list[tuple[str | None, int]]()
     earlier = {} if turn.known is None else turn.known.record.artifacts
+    if len(described) > 1 and len(earlier) + len(described) > KEPT_NAMES:
+        return None  # the name of one may take the place of another's
     for one in described:
         texts += (one.name_at_peer, one.sha256, f"{len(one.packed)}", one.name or "")
         standing = earlier.get(one.name) if one.name else None
