@@ -94,7 +94,10 @@ def main() -> NoReturn:
         _complain(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)
     except typer.TyperException as error:
-        _complain(error.format_message(), "passerelle COMMAND --help says what there is")
+        _complain(
+            error.format_message().replace("Value error, ", "", 1),
+            "passerelle COMMAND --help says what there is",
+        )
         status = ExitStatus.CALLER
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED

@@ -53,12 +53,13 @@ def describe_progress(progress: JsonObject) -> str:
 
 def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
     """A record for people; ``summary`` has the status as far as it is known, and what is doubted."""
-    error = object_at(record, "lastError")
+    error, back = object_at(record, "lastError"), text_at(record, "rolledBack")
     yield from format_fields(
         [
             ("task", text_at(summary, "taskId")),
             ("title", flatten(text_at(record, "title"), 100)),
             ("status", f"{text_at(summary, 'status')} since {text_at(record, 'statusAt')}"),
+            ("left", f"behind by rollback {back}" if back else ""),
             ("doubt", _doubt(summary)),
             ("reason", text_at(record, "statusReason")),
             ("error", f"{text_at(error, 'code')}: {text_at(error, 'message')}" if error else ""),

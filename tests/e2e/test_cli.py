@@ -132,7 +132,7 @@ def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
         (("foo",), "No such command 'foo'."),
         (("serve", "--prot", "1"), "No such option: --prot"),
         (("serve", "--port", "many"), "Invalid value for '--port'"),
-        (("serve", "--auth", "none"), "Invalid value for '--auth'"),
+        (("serve", "--auth", "none"), "Invalid value for '--auth': 'none' is not one of"),
         (("check",), "Missing argument 'CONFIG'."),
         (("key", "Not A Name"), "Invalid value for 'name': should be 1 to 63 of a-z"),
     ],

@@ -178,6 +178,9 @@ async def test_a_thread_goes_back_to_a_turn(gateway: GatewayProcess, peer: Scrip
         f"left behind: {tasks[1]}",
         f"new context at its next turn: {AGENT}",
     ]
+    boundary = done.lines[0].removeprefix("rolled_back  ")
+    shown = (await run_command(gateway, "tasks", "show", tasks[1])).lines
+    assert f"left     behind by rollback {boundary}" in shown
     again = await run_command(gateway, "sessions", "rollback", thread, "--to", turn)
     assert again.lines == ["no_op"]
     left = records[1]["turnId"]
