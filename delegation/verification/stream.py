@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
@@ -155,7 +155,7 @@ def compare_all(look: Look, report: VerifyReport) -> list[Problem]:
         if replayed and _is_other_schema(loaded.snapshot, replayed):
             report.other_schema += 1
             continue
-        if loaded.snapshot and replayed and _is_earlier_form(loaded, replayed):
+        if loaded.snapshot and replayed and _is_earlier_form(record, loaded, replayed):
             report.earlier_form += 1
             continue
         if loaded.snapshot == replayed:
@@ -189,14 +189,16 @@ def _is_other_schema(stored: bytes, replayed: bytes) -> bool:
         return False
 
 
-def _is_earlier_form(loaded: Loaded, replayed: bytes) -> bool:
+def _is_earlier_form(record: Record | None, loaded: Loaded, replayed: bytes) -> bool:
     """Whether a version wrote it that did not know some members: it lacks these alone, and reads as the same."""
+    if not _is_same(record, replace(loaded, snapshot=replayed), replayed):
+        return False  # what stands beside the snapshot is wrong
     try:
-        record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+        read = read_snapshot(loaded.ref.kind, loaded.snapshot)
         stored, ours = orjson.loads(loaded.snapshot), orjson.loads(replayed)
     except (InvalidInput, orjson.JSONDecodeError):
         return False
-    return record is not None and write_snapshot(record) == replayed and _is_within(stored, ours)
+    return read is not None and write_snapshot(read) == replayed and _is_within(stored, ours)
 
 
 def _is_within(stored: object, ours: object) -> bool:

@@ -95,7 +95,8 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
         told.add(method)
     commands: set[str] = {name for name, call in CALLS.items() if call.changes}
     assert commands >= UNREPEATED
-    assert commands - told - UNREPEATED == {"retry_task"}
+    # Those have tests of their own.
+    assert commands - told - UNREPEATED == {"retry_task", "roll_back_thread", "compact_thread"}
 
 
 @pytest.mark.requirement("CMD-30", "CMD-10")

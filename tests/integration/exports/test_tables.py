@@ -24,6 +24,7 @@ from passerelle.store.archive.forgetting import Forgetting
 from passerelle.store.exports.form import ExportScope
 from passerelle.store.exports.session_source import SessionSource
 from passerelle.store.exports.tables.session_rows import FORM, TABLES
+from tests.integration.archive.test_archived_reads import open_store
 from tests.integration.callers.rig import Rig, open_rig, run_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.integration.exports.test_exports import EVERYTHING, Killed, leave_some, source_of
@@ -66,12 +67,6 @@ async def look(rig: Rig, at: Instance) -> Known:
     keys = [one.decode() for one in cast("list[bytes]", ask(rig.url, "KEYS", "*"))]
     known.tasks = {name.rpartition(":")[2] for name in keys if ":t:task_" in name}
     known.actions = {name.rpartition(":")[2] for name in keys if ":a:act_" in name}
-    for session in rig.list_sessions():
-        log = at.gateway.store.log
-        page = await log.read_page(StreamRef(StreamKind.SESSION, session), 0, 10_000)
-        known.events[session] = [orjson.loads(one.data) for one in page]
-    for home in (Principal("ada").home_session, Principal("bob").home_session):
-        known.events.pop(home, None)
     for who in ("ada", "bob"):
         answer = await at.call(f"{who}-key", "ListTasks", {"pageSize": 100})
         for task in answer.json()["result"]["tasks"]:
@@ -81,6 +76,18 @@ async def look(rig: Rig, at: Instance) -> Known:
         answer = await at.http.get(f"/v1/approvals/{action}", headers=bearer("ada"))
         known.approvals[action] = answer.json()
     return known
+
+
+async def read_events(rig: Rig) -> dict[str, list[JsonObject]]:
+    """Those of each session but homes; no gateway writes any more."""
+    events = dict[str, "list[JsonObject]"]()
+    homes = {Principal(who).home_session for who in ("ada", "bob")}
+    async with await open_store(rig) as store:
+        for session in {*rig.list_sessions()} - homes:
+            stream = StreamRef(StreamKind.SESSION, session)
+            page = await store.log.read_page(stream, 0, 10_000)
+            events[session] = [orjson.loads(one.data) for one in page]
+    return events
 
 
 @pytest.fixture
@@ -94,6 +101,7 @@ async def known(engine_server: Server, tmp_path: Path, anyio_backend: str) -> As
         found = await look(opened, at)
     async with open_rig(engine_server.url, tmp_path / "source") as opened:
         found.rig = opened
+        found.events = await read_events(opened)
         await leave_some(source_of(opened))
         yield found
 
