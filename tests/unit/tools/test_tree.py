@@ -12,7 +12,11 @@ _LINK: Final = "120000"
 
 def test_links_lead_to_what_is_in_the_tree() -> None:
     listed = subprocess.run(
-        ("git", "ls-files", "--stage"),  # noqa: S607  the one on PATH cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--stage"],  # noqa: S607 - git of PATH
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
     links = [ROOT / line.partition("\t")[2] for line in listed if line.startswith(_LINK)]
     assert links, "the package is links to its rooms"
