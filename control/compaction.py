@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.control.turn_histories import BOUNDARY, ThreadMovedError
 from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import (
     InvalidInput,
     NotFound,
     PasserelleError,
     StoreUnavailable,
-    WriteConflict,
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Ref, Scope
@@ -38,7 +38,7 @@ from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.artifacts import bound_id
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from passerelle.control.turn_histories import FoundThread, TurnHistories
@@ -54,11 +54,6 @@ if TYPE_CHECKING:
 PREVIEW: Final = 500
 _LISTED: Final = 64
 _NOTE_MS: Final = 600_000
-_BOUNDARY: Final = "bd"
-
-
-class _ThreadMovedError(Exception):
-    """The thread is not as it was when its turns were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +103,14 @@ class Compacting:
         if first is not None:
             return change(from_bytes(ThreadCompacted, first), repeated=True)
         summary = await self._read_summary(principal, command)
-        boundary_id = writes.ids.mint(_BOUNDARY, thread.ref.shard)
-        for tries in range(MAX_TRIES):
+        boundary_id = writes.ids.mint(BOUNDARY, thread.ref.shard)
+
+        async def sum_up(thread: FoundThread) -> ThreadCompacted:
             plan = await self._plan(principal, command, thread, boundary_id, summary)
             await self._store(thread, plan, summary)
-            try:
-                return await self._append(thread, plan, once)
-            except _ThreadMovedError:
-                await writes.step_back(tries)
-                thread = await self.histories.find(principal, command.thread_id)
-        raise WriteConflict("the thread was changed by others again and again; try once more")
+            return await self._append(thread, plan, once)
+
+        return await self.histories.change(principal, thread, sum_up)
 
     async def _read_summary(self, principal: Principal, command: CompactThread) -> _Summary:
         if (command.text is None) == (command.artifact is None):
@@ -231,7 +224,7 @@ class Compacting:
         def body(decision: Decision) -> AppendOptions:
             state = decision.state(thread.ref)
             if decision.version(thread.ref) != thread.version:
-                raise _ThreadMovedError
+                raise ThreadMovedError
             if not isinstance(state, ThreadRecord):
                 raise NotFound("thread", thread.ref.id)
             decision.add(threads.decide(state, plan))

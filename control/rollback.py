@@ -7,15 +7,15 @@ boundary would belong to before it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from passerelle.control.turn_histories import BOUNDARY, ThreadMovedError
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import (
     InvalidInput,
     NotFound,
     StoreUnavailable,
     UnsupportedOperation,
-    WriteConflict,
 )
 from passerelle.core.ids import parse_facade
 from passerelle.core.payloads.history import RollbackStarted
@@ -32,7 +32,7 @@ from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,12 +43,6 @@ if TYPE_CHECKING:
     from passerelle.core.session.requests import RollBackThread
     from passerelle.core.session.turn_history import TurnBoundary
     from passerelle.runtime.records.idempotency import Once
-
-_BOUNDARY: Final = "bd"
-
-
-class _ThreadMovedError(Exception):
-    """The thread is not as it was when its turns were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +95,14 @@ class RollingBack:
         first = await once.find(self.histories.log, thread.ref.shard)
         if first is not None:
             return _read_first(first)
-        boundary_id = writes.ids.mint(_BOUNDARY, thread.ref.shard)
-        for tries in range(MAX_TRIES):
-            plan = await self._plan(principal, command, thread, boundary_id)
-            try:
-                return await self._append(plan, once)
-            except _ThreadMovedError:
-                await writes.step_back(tries)
-                thread = await self.histories.find(principal, command.thread_id)
-        raise WriteConflict("the thread was changed by others again and again; try once more")
+        boundary_id = writes.ids.mint(BOUNDARY, thread.ref.shard)
+
+        async def go_back(thread: FoundThread) -> ThreadRolledBack:
+            return await self._append(
+                await self._plan(principal, command, thread, boundary_id), once
+            )
+
+        return await self.histories.change(principal, thread, go_back)
 
     async def _plan(
         self,
@@ -154,7 +147,7 @@ class RollingBack:
 
         def body(decision: Decision) -> AppendOptions:
             if decision.version(thread.ref) != thread.version:
-                raise _ThreadMovedError
+                raise ThreadMovedError
             if plan.boundary.behind:
                 _decide(decision, plan)
             return AppendOptions(idem=once.remember(to_bytes(shown).decode()))

@@ -7,18 +7,19 @@ that are rare, and for no read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import NotFound, UnsupportedOperation
+from passerelle.core.errors import NotFound, UnsupportedOperation, WriteConflict
 from passerelle.core.events import decode_event
 from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.session.turn_history import StandingThread, TurnHistory
+from passerelle.runtime.records.writes import MAX_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from passerelle.core.events import Event
     from passerelle.core.payloads.history import ThreadState
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 PAGE: Final = 512
+BOUNDARY: Final = "bd"
+"""The prefix of the id of a place in a stream behind which a thread begins anew."""
+_Changed = TypeVar("_Changed")
+
+
+class ThreadMovedError(Exception):
+    """The thread is not as it was when its turns were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,25 @@ class TurnHistories:
             if isinstance(held.record, ThreadRecord) and held.record.owner == principal.key:
                 return FoundThread(ref, held.record, held.stamp.version)
         raise NotFound("thread", thread_id)
+
+    async def change(
+        self,
+        principal: Principal,
+        thread: FoundThread,
+        change: Callable[[FoundThread], Awaitable[_Changed]],
+    ) -> _Changed:
+        """What a change of a thread comes to, begun again where the thread has moved under it.
+
+        Raises:
+            WriteConflict: it has, each time.
+        """
+        for tries in range(MAX_TRIES):
+            try:
+                return await change(thread)
+            except ThreadMovedError:
+                await self.writes.step_back(tries)
+                thread = await self.find(principal, thread.ref.id)
+        raise WriteConflict("the thread was changed by others again and again; try once more")
 
     async def read_turns(self, thread: ThreadRecord) -> tuple[TurnHistory, int]:
         """The turns of a thread, and the sequence up to which its stream was read.
