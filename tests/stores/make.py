@@ -10,7 +10,7 @@ import asyncio
 import json
 import tempfile
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from passerelle.core.wire.json import JsonObject
 from passerelle.store.engine_binary import find_engine
@@ -25,6 +25,9 @@ from tools.stored_forms import digest_forms
 
 SENDS = ("hello", "message well", "chunks 3", "big", "two-artifacts", "fail", "ask Which one?")
 """What the scripted agent makes of these: an end of each kind, content in blobs, and a question that stays open."""
+
+QUESTIONS: Final = 4
+"""That ``fill`` leaves: two answered and two open."""
 
 
 async def fill(at: Instance) -> None:
@@ -58,7 +61,7 @@ async def settle(at: Instance) -> None:
     async def is_listed() -> bool:
         pending = await at.http.get("/v1/approvals", headers=bearer("ada"))
         tasks = (await at.call("ada-key", "ListTasks", {})).json()["result"]["tasks"]
-        return len(pending.json()["pending"]) == 2 and len(tasks) == len(SENDS) + 3
+        return len(pending.json()["pending"]) == QUESTIONS - 2 and len(tasks) == len(SENDS) + 3
 
     await wait_until(is_listed, 20, "lists and inboxes are written")
 

@@ -20,6 +20,7 @@ from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import Instance, Rig, open_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.stores.dump import FOLDER, STORES, find_dump, load_dump
+from tests.stores.make import QUESTIONS
 from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.waiting import wait_until
 from tools.stored_forms import digest_forms
@@ -91,7 +92,7 @@ async def test_everything_in_a_store_is_read(rig: Rig) -> None:
         for path, name in (("", "pending"), ("?state=closed", "closed")):
             listed = (await read(at, f"/v1/approvals{path}"))[name]
             questions.update({one["actionId"]: one for one in listed})
-        return len(questions) == 4
+        return len(questions) == QUESTIONS
 
     await wait_until(are_listed, 20, "all questions are listed")
     for name, one in questions.items():

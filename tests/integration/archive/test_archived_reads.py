@@ -23,7 +23,7 @@ from passerelle.store.store import Store, StoreSettings
 from tests.integration.callers.rig import KEY, Instance, Rig, open_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.stores.dump import STORES, find_dump, load_dump
-from tests.stores.make import fill, settle
+from tests.stores.make import QUESTIONS, fill, settle
 from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.surface import ENDED, Surface, count_marks, find_changes, read_at_rest
 from tests.support.waiting import wait_until
@@ -61,7 +61,8 @@ async def read_everything(at: Instance, who: str) -> dict[str, str]:
 async def await_lost(at: Instance) -> None:
     """Until every task of an old store has ended, or waits for an answer while its agent is away and asked at times.
 
-    The list of what is pending says the same by then.
+    The lists of questions say the same by then: one that was open expires, or is closed with its task, whichever comes
+    first; and the answer of one that expired has been given up.
     """
 
     async def is_settled() -> bool:
@@ -69,7 +70,10 @@ async def await_lost(at: Instance) -> None:
         tasks = listed.json()["result"]["tasks"]
         waiting = [task for task in tasks if task["status"]["state"] not in ENDED]
         asked = await at.http.get("/v1/approvals", headers=bearer("ada"))
-        if len(asked.json()["pending"]) != len(waiting):
+        pending = asked.json()["pending"]
+        closed = await at.http.get("/v1/approvals?state=closed", headers=bearer("ada"))
+        told = [one["returnState"] != "owed" for one in closed.json()["closed"]]
+        if len(pending) != len(waiting) or len(pending) + len(told) != QUESTIONS or not all(told):
             return False
         for task in waiting:
             shown = await at.http.get(f"/v1/tasks/{task['id']}", headers=bearer("ada"))
