@@ -22,7 +22,7 @@ from passerelle.core.push import PushConfig, PushDialect
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes, to_bytes
-from passerelle.core.wire.record import change, record
+from passerelle.core.wire.record import change, record, value
 from passerelle.runtime.common.secret import MASK
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -83,6 +83,23 @@ class PushName:
     def field(self) -> str:
         """The field of the task's hash."""
         return f"{name_fields(self.facade)}{self.config_id}"
+
+
+@value
+class SealedPush:
+    """A config of a new task as it stands in its hash."""
+
+    name: PushName
+    stored: bytes
+
+
+def find_sealed(facade: str, fields: Mapping[str, bytes | None]) -> SealedPush | None:
+    """The first config of a task among its fields."""
+    start = name_fields(facade)
+    for field, stored in fields.items():
+        if stored is not None and field.startswith(start):
+            return SealedPush(PushName(facade, field.removeprefix(start)), stored)
+    return None
 
 
 def read_push_name(target: str) -> PushName | None:
@@ -188,20 +205,21 @@ class PushConfigs:
         principal: Principal,
         config: PushConfig,
     ) -> tuple[TargetChange, ...]:
-        """Puts a config into a decision over its task; the changes of targets belong to the same append.
+        """Puts a config that has an id into a decision over its task.
+
+        The changes of targets belong to the same append.
 
         Raises:
             InvalidInput: the task has as many configs as it can have.
         """
-        name = PushName(facade, self._name(config, task).id or "")
+        name = PushName(facade, config.id or "")
         fields = decision.fields(task)
         others = [
             one for one in fields if one.startswith(name_fields(facade)) and one != name.field
         ]
         if len(others) >= MOST_CONFIGS:
             raise InvalidInput("id", f"a task has at most {MOST_CONFIGS} push configs")
-        stored = to_bytes(self._seal(config, name, principal))
-        decision.set_field(task, name.field, stored)
+        decision.set_field(task, name.field, self.seal(config, name, principal).stored)
         if _is_live(decision.state(task), facade):
             return (TargetChange(name.target, facade),)
         # Nothing will come any more: a target of a frozen task is for its final state only.
@@ -283,12 +301,17 @@ class PushConfigs:
     def _name(self, config: PushConfig, task: EntityRef) -> PushConfig:
         return config if config.id else change(config, id=self.writes.ids.mint("push", task.shard))
 
-    def _seal(self, config: PushConfig, name: PushName, principal: Principal) -> StoredPush:
+    def seal(self, config: PushConfig, name: PushName, principal: Principal) -> SealedPush:
+        """A config as it stands in the task's hash, with its secrets sealed for the place ``name``.
+
+        Raises:
+            PushNotificationNotSupported: there is no key to seal them with.
+        """
         given = {"token": config.token, "credentials": config.credentials}
         secrets = {key: value for key, value in given.items() if value is not None}
         sealer = self._require_sealer()
         sealed = sealer.seal(orjson.dumps(secrets), _place(name)).decode() if secrets else ""
-        return StoredPush(
+        stored = StoredPush(
             url=config.url,
             dialect=config.dialect,
             by=principal.key,
@@ -296,6 +319,7 @@ class PushConfigs:
             secrets=tuple(secrets),
             sealed=sealed,
         )
+        return SealedPush(name, to_bytes(stored))
 
     def _require_sealer(self) -> Sealer:
         if self.sealer is None:

@@ -47,7 +47,9 @@ from passerelle.delegation.runs.templates import (
     TurnEnd,
     split_thread,
 )
-from passerelle.delegation.runs.turn_templates import FREE, TRIES, sample_longer, sample_ms
+from passerelle.delegation.runs.turn_samples import sample_longer, sample_ms
+from passerelle.delegation.runs.turn_templates import TRIES
+from passerelle.delegation.runs.turn_values import FREE
 from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.blob_overflow import CAP
 from passerelle.runtime.records.writes import compose

@@ -105,6 +105,8 @@ class Ordinals(NamedTuple):
     task: str
     turn: str
     first_event: str
+    push: str
+    """Of a push config that its caller has not named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from passerelle.core.task.commands import BeginTask, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes
-from passerelle.core.wire.record import value
+from passerelle.core.wire.record import change, value
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
@@ -326,6 +326,8 @@ class TurnAttempt:
         push = self.request.command.push
         if push is None:
             return ()
+        if not push.id:
+            push = change(push, id=self.turns.writes.ids.mint("push", self.place.shard))
         facade = expose(TaskId(task.id), 1)
         return self.turns.push_configs.attach(decision, task, facade, self.request.principal, push)
 

@@ -350,17 +350,27 @@ class Operations:
     async def _submit(
         self, call: OperationCall, request: SendRequest, wait: WaitMode
     ) -> TurnAccepted:
-        if request.push:
-            # Whoever may set no webhook may not slip one in beside a message either.
-            require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)
-        push = self._require_push().read(call, request.push) if request.push else None
-        command = compose_turn(call, request, wait, push)
+        command = compose_turn(call, request, wait, self.read_push(call, request))
         result = await self.service.execute(call.principal, command, call.idem)
         return cast("TurnAccepted", result)
 
+    def read_push(self, call: OperationCall, request: SendRequest) -> PushConfig | None:
+        """The push config that comes with a message.
+
+        Raises:
+            Forbidden: its caller may set none.
+            PushNotificationNotSupported: none is kept here.
+            InvalidInput: a field is malformed; it is named.
+        """
+        if not request.push:
+            return None
+        # Whoever may set no webhook may not slip one in beside a message either.
+        require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)
+        return self._require_push().read(call, request.push)
+
 
 def compose_turn(
-    call: OperationCall, request: SendRequest, wait: WaitMode, push: PushConfig | None = None
+    call: OperationCall, request: SendRequest, wait: WaitMode, push: PushConfig | None
 ) -> SubmitTurn:
     """The command that a message is."""
     return SubmitTurn(

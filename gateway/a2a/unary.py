@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from passerelle.a2a_mapping.inbound import SendRequest
+    from passerelle.core.push import PushConfig
     from passerelle.core.wire.json import JsonObject
     from passerelle.gateway.a2a.heads import AuthorizedCall, ParsedHead, ServerExtensions
     from passerelle.gateway.a2a.normalized_call import NormalizedCall
@@ -59,9 +60,12 @@ class _Message:
     binding: RpcBinding
     asked: NormalizedCall
     request: SendRequest
+    push: PushConfig | None
 
 
-def _read(body: bytes, reading: ParsedHead, known: OperationCall) -> _Message | None:
+def _read(
+    body: bytes, reading: ParsedHead, known: OperationCall, operations: Operations
+) -> _Message | None:
     """The message of a request like ``known``; None where the face has to look.
 
     Raises:
@@ -76,10 +80,10 @@ def _read(body: bytes, reading: ParsedHead, known: OperationCall) -> _Message | 
     ):
         return None
     request = read_send(asked.params)
-    if request.return_immediately or request.push or request.task_id is not None:
+    if request.return_immediately or request.task_id is not None:
         return None
     require_operation(known.principal, known.agent, Method.SEND_MESSAGE)
-    return _Message(RpcBinding(rpc_id), asked, request)
+    return _Message(RpcBinding(rpc_id), asked, request, operations.read_push(known, request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class UnaryCalls:
         ):
             return False
         try:
-            message = _read(body, reading, known)
+            message = _read(body, reading, known, operations)
         except PasserelleError:
             # Read once more, it is refused as any other.
             return False
@@ -144,7 +148,7 @@ class UnaryCalls:
                 operation=Method.SEND_MESSAGE,
                 caller=known.principal.id,
             )
-            turn = compose_turn(known, message.request, "unary")
+            turn = compose_turn(known, message.request, "unary", message.push)
             self.requests.begin()
             carry_on(known.asked, admitted.authorization)
             operations.service.begin(

@@ -24,6 +24,7 @@ from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.gateway.a2a.cards import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
+from passerelle.gateway.a2a.push import ServicePush
 from passerelle.gateway.dependencies import Dependencies
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.server import Server, bind
@@ -32,10 +33,12 @@ from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.common.sealer import Sealer
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.observability.metrics import Metrics
 from passerelle.store.store import Store, StoreSettings
+from passerelle.webhooks.webhooks import Webhooks
 from tests.support.clients import make_client
 from tests.support.engine import Server as Engine
 from tests.support.engine import ask
@@ -195,8 +198,12 @@ async def run_rig(
     settings: FaceSettings | None = None,
     others: Sequence[ScriptedPeer] = (),
     memory: MemoryRoom | None = None,
+    sealer: Sealer | None = None,
 ) -> AsyncGenerator[Rig]:
-    """Everything started, and ended in reverse; ``others`` are further agents, which the test has started."""
+    """Everything started, and ended in reverse; ``others`` are further agents, which the test has started.
+
+    With a ``sealer`` push notification configs are kept. Nothing delivers.
+    """
     clock, ids = SystemClock(), SystemIds()
     appends: list[str] = []
     async with (
@@ -231,7 +238,8 @@ async def run_rig(
                 timeouts=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
                 news=lambda _shard: None,
-            )
+            ),
+            Webhooks(sealer),
         )
         authenticator = know_keys(Secret(OWNER), CLIENTS.values())
         metrics = Metrics()
@@ -243,6 +251,7 @@ async def run_rig(
             metrics,
             clock,
             ids,
+            push=ServicePush(parts.service) if sealer else None,
             extended_cards=extended,
             awaits_approval=lambda agent: terms.get(agent, PeerTerms()).await_approval,
             memory=memory or MemoryRoom(),

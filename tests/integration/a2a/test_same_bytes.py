@@ -2,8 +2,8 @@
 
 A message can be stored by a template, be begun in the callback that read it, and come under a head that is known: all
 of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way, most of
-them in the context of the one before, some of them under an idempotency key; ids, times and names of keys aside, what
-the store is sent for them and what their callers get is compared as bytes.
+them in the context of the one before, some of them under an idempotency key or with a webhook; ids, times, names of
+keys and what is sealed aside, what the store is sent for them and what their callers get is compared as bytes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ from passerelle.core.batch import Batch, PackedBatch
 from passerelle.delegation.runs import turn_templates
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.gateway.a2a.unary import UnaryCalls
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.sealer import make_sealer
 from passerelle.store.append import pack_append
 from passerelle.store.log import RedisEventLog
-from tests.integration.a2a.rig import OWNER
+from passerelle.webhooks.push_configs import PushConfigs
+from tests.integration.a2a.rig import OWNER, Rig, run_rig
 from tests.support.drawn import Drawer
 from tests.support.scripted_tasks import Frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
     from types import ModuleType
 
     from passerelle.core.batch import AppendResult
     from passerelle.core.wire.json import JsonObject
-    from tests.integration.a2a.rig import Rig
+    from tests.support.engine import Server
     from tests.support.scripted_peer import ScriptedPeer
     from tests.support.scripted_tasks import Script, Turn
 
@@ -51,6 +55,8 @@ OWN: Final = 0.3
 """So many of the others come in a new context that their caller names."""
 SEED: Final = 20
 _ROUND: Final = 2_048
+TOLD: Final = 0.25
+"""So many of them come with a push notification config."""
 ENDS: Final = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "REJECTED", "CANCELED")
 _IDS: Final = re.compile(
     rb"[a-z]{2,5}_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26}"  # ours
@@ -63,6 +69,7 @@ _VARIES: Final = re.compile(
     rb'|"mint":"[0-9a-f]{8}"'  # what ids are minted from
     rb"|(?<=idem:)[0-9a-f]{32}"  # names of keys
     rb"|own-(?:short|whole)-\d+"
+    rb'|(?<="sealed":")[^"]+'
     rb'|"idem":\[\d+,"[0-9a-f]{32,64}"'  # and digests of requests that name a context
     rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # digests of what has ids in it
 )
@@ -92,11 +99,11 @@ class Caller:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def send(self, message: JsonObject, key: str) -> bytes:
+    async def send(self, params: JsonObject, key: str) -> bytes:
         """The body of the answer; an empty ``key`` is none."""
         named = b"Idempotency-Key: %b\r\n" % key.encode() if key else b""
         call = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage"}
-        body = orjson.dumps({**call, "params": {"message": message}})
+        body = orjson.dumps({**call, "params": params})
         body += b" " * (-len(body) % _ROUND)
         self.writer.write(
             b"POST /agents/echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -132,6 +139,22 @@ def make_message(number: int, before: bytes, way: str) -> JsonObject:
     elif chance.random() < OWN:
         ids["contextId"] = f"own-{way}-{number}"
     return drawer.message(**ids)
+
+
+def make_params(number: int, before: bytes, way: str) -> JsonObject:
+    """What is sent of it: some of them want a webhook to be told."""
+    chance = random.Random(f"{SEED} webhook {number}")  # noqa: S311  it has to come again
+    params: JsonObject = {"message": make_message(number, before, way)}
+    if chance.random() < TOLD:
+        config: JsonObject = {"url": f"https://hooks.example/{number}"}
+        if chance.random() < 0.5:
+            config["id"] = f"told-{number}"
+        if chance.random() < 0.5:
+            config["token"] = f"token {number}"
+        if chance.random() < 0.5:
+            config["authentication"] = {"scheme": "Bearer", "credentials": f"c-{number}"}
+        params["configuration"] = {"taskPushNotificationConfig": config}
+    return params
 
 
 def make_script(peer: ScriptedPeer, number: int) -> Script:
@@ -177,7 +200,7 @@ async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str) -> list[Seen]:
             seen.append(Seen())
             rig.peer.next(make_script(rig.peer, number))
             key = "" if number < KEYED_FROM else f"{way}-{number}"
-            seen[-1].answer = await caller.send(make_message(number, before, way), key)
+            seen[-1].answer = await caller.send(make_params(number, before, way), key)
     return seen
 
 
@@ -199,12 +222,21 @@ def _refuse(*_: object) -> None:
     """As a shortcut that does not fit."""
 
 
+@pytest.fixture
+async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
+    """One that keeps push notification configs."""
+    sealer = make_sealer([b"k" * 32], SystemIds().draw)
+    async with run_rig(engine_server, tmp_path / "blobs", sealer=sealer) as made:
+        yield made
+
+
 async def test_the_same_is_stored_and_answered_with_every_shortcut_off(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: Counter[str] = Counter()
     with monkeypatch.context() as patch:
         count(patch, TemplatedTurns, "_fill", taken)
+        count(patch, PushConfigs, "seal", taken)
         count(patch, turn_templates, "begin_known", taken)
         count(patch, UnaryCalls, "begin", taken)
         short = await play(rig, patch, "short")
@@ -214,5 +246,6 @@ async def test_the_same_is_stored_and_answered_with_every_shortcut_off(
         long = await play(rig, patch, "whole")
     for number, (one, other) in enumerate(zip(short, long, strict=True)):
         assert one.even_out() == other.even_out(), number
+    assert taken.pop("seal") > MESSAGES * TOLD * 0.8, taken
     assert min(taken.values()) > MESSAGES / 3, taken
     assert len(taken) == 3

@@ -25,6 +25,7 @@ from tests.integration.devices.asking import ADA, BOB, bearer
 from tests.stores.dump import STORES, find_dump, load_dump
 from tests.stores.make import QUESTIONS, fill, settle
 from tests.support.engine import Server, ask, engine_server, started_legs
+from tests.support.relayed import await_relayed
 from tests.support.surface import ENDED, Surface, count_marks, find_changes, read_at_rest
 from tests.support.waiting import wait_until
 
@@ -87,6 +88,7 @@ async def await_lost(at: Instance) -> None:
 
 async def settle_reads(at: Instance) -> dict[str, dict[str, str]]:
     """What two callers read once nothing of an old store expires any more, or is taken over."""
+    await await_relayed(at.gateway.store)
     return {who: await read_at_rest(partial(read_everything, at, who)) for who in ("ada", "bob")}
 
 

@@ -17,6 +17,7 @@ from tests.integration.archive.test_archived_reads import leave_all, open_store,
 from tests.integration.callers.rig import Answer, Instance, Rig, run_rig
 from tests.integration.devices.asking import bearer
 from tests.support.engine import Server, engine_server, started_legs
+from tests.support.relayed import await_relayed
 from tests.support.surface import find_changes, read_at_rest
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import WebhookReceiver
@@ -88,6 +89,7 @@ async def test_every_read_of_other_work_is_as_before(rig: Rig) -> None:
             return not [one for one in sessions.values() if await store.log.read_open(one)]
 
         await wait_until(is_over, 20, "all of it is over")
+        await await_relayed(at.gateway.store)
         before = {
             who: await read_at_rest(partial(read_everything, at, who)) for who in ("ada", "bob")
         }

@@ -45,11 +45,11 @@ from passerelle.delegation.runs.templates import (
     TemplatedTurn,
     TurnTemplate,
 )
+from passerelle.delegation.runs.turn_samples import render_sample
 from passerelle.delegation.runs.turn_templates import (
     TemplatedTurns,
     is_templated,
     make_template,
-    render_sample,
 )
 from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest, Turns
 from passerelle.delegation.verification.walk import verify_store
