@@ -2,7 +2,8 @@
 PYTHON ?= $(or $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $p))),$(error Python 3.11 or newer is needed))
 BIN := .venv/bin
 TIER ?= unit contract integration e2e stores
-JOBS ?= 2
+# More than there are processors: a test waits more than it computes, for processes, leases and disks.
+JOBS ?= 4
 
 # Where Python may not keep compiled modules, every process of a test compiles what it imports, and every run all tests.
 unexport PYTHONDONTWRITEBYTECODE

@@ -16,7 +16,7 @@ import structlog
 TESTS = Path(__file__).resolve().parent
 CI = bool(os.environ.get("CI"))
 
-pytest_plugins = ["tests.support.leaks"]
+pytest_plugins = ["tests.support.leaks", "tests.support.order"]
 
 # As the gateway sets it: without it a test that starts a process makes gRPC open descriptors in its name.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -7,6 +7,7 @@ beside that, and must be green. Most of the time of a test is its start, so ther
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from queue import SimpleQueue
 from typing import Final
 
@@ -78,15 +80,25 @@ def apply(root: Path, mutant: Mutant) -> str:
 def play(folder: Path, mutants: list[Mutant]) -> list[str]:
     """A sentence for each mutant that is not noticed, in copies of this tree."""
     trees: SimpleQueue[Path] = SimpleQueue()
-    for number in range(os.cpu_count() or 1):
-        tree = folder / f"tree-{number}"
-        shutil.copytree(ROOT, tree, symlinks=True, ignore=_LEFT_OUT)
-        trees.put(tree)
+    compiled = copy_compiled(ROOT, folder / "tree-0")
+    trees.put(compiled)
+    for number in range(1, os.cpu_count() or 1):
+        trees.put(shutil.copytree(compiled, folder / f"tree-{number}", symlinks=True))
     tests = [*dict.fromkeys(mutant.test for mutant in mutants)]
     with ThreadPoolExecutor(trees.qsize()) as pool:
         unchanged = pool.submit(_prove_green, trees, tests)
         found = [pool.submit(_prove_red, trees, mutant) for mutant in mutants]
         return [fault for one in (unchanged, *found) if (fault := one.result())]
+
+
+def copy_compiled(root: Path, tree: Path) -> Path:
+    """Copies a tree and compiles its modules, each of which is known by a hash of its source.
+
+    By the second and the size of its source a piece that is taken out or put back may be taken for what stood there.
+    """
+    shutil.copytree(root, tree, symlinks=True, ignore=_LEFT_OUT)
+    compileall.compile_dir(tree, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+    return tree
 
 
 def _prove_green(trees: SimpleQueue[Path], tests: list[str]) -> str | None:
@@ -115,12 +127,14 @@ def _borrow(trees: SimpleQueue[Path]) -> Generator[Path]:
 
 def run_tests(tree: Path, tests: list[str]) -> tuple[int, str]:
     """The exit status of pytest in a tree, and its last line."""
-    command = (sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider")
+    # Loading schemathesis is half of the start of a test that has no use for it.
+    left_out = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
+    command = (sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *left_out)
     # The tree's own packages come before those of the environment that this runs in.
     environ = {
         **os.environ,
         "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
-        # A compiled module is known by the second and the size of its source: a piece put back may have both.
+        # What is compiled stays that of the unchanged tree.
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     try:

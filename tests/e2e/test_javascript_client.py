@@ -129,6 +129,9 @@ async def test_calls_are_answered_and_a_repeat_has_its_effect_once(
         first = await puppet.do("call", method="submit_turn", data=turn, idem="once")
         again = await puppet.do("call", method="submit_turn", data=turn, idem="once")
         assert again["taskId"] == first["taskId"]
+        # A turn is stored when it is answered, and on its way to the agent from then on.
+        async with open_caller(world.gateway) as caller:
+            await caller.await_end(first["taskId"])
         assert peer.texts == ["from the screen"]
         refused = await puppet.order("call", method="get_task", data={"taskId": "task_nobody"})
         assert (refused["error"], refused["code"]) == ("CallRefused", "not_found")

@@ -34,11 +34,13 @@ pytestmark = pytest.mark.anyio
 TEXTS = ("hello", "chunks 3", "big", "two-artifacts", "fail")
 KILLS_S = (0.2, 0.5, 0.7)
 """Before anything is written, and while it is."""
+PAUSE_S = 0.03
+"""Between two tasks of a load: some end in each moment of an export, and it has no more to read for each of them."""
 
 
 @asynccontextmanager
 async def keep_working(caller: Caller) -> AsyncGenerator[list[Answer]]:
-    """Has messages be sent, one behind another; the tasks that have ended."""
+    """Has messages be sent, one soon behind another; the tasks that have ended."""
     ended: list[Answer] = []
 
     async def work() -> None:
@@ -46,6 +48,7 @@ async def keep_working(caller: Caller) -> AsyncGenerator[list[Answer]]:
             for text in TEXTS:
                 task = await caller.send(text)
                 ended.append(task)
+                await asyncio.sleep(PAUSE_S)
 
     working = asyncio.create_task(work())
     try:
