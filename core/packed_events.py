@@ -118,15 +118,13 @@ def read_scopes(packed: bytes) -> list[bytes]:
         ValueError: these are not such fields.
     """
     fields, _ = _split(packed, "a session", 0)
-    scopes = dict[bytes, None]()
-    for place in range(_HEAD_FIELDS, len(fields), _EVENT_FIELDS):
-        told = fields[place + _SCOPE_FIELD]
-        if told == _WHOLE:
-            told = fields[place + _SCOPE_FIELD + 1].partition(_PAYLOAD)[0]
-        elif told in _NUMBERS:
-            continue
-        scopes[told] = None
-    return list(scopes)
+    scopes = dict.fromkeys(fields[_HEAD_FIELDS + _SCOPE_FIELD :: _EVENT_FIELDS])
+    if _WHOLE in scopes:
+        for place in range(_HEAD_FIELDS + _SCOPE_FIELD, len(fields), _EVENT_FIELDS):
+            if fields[place] == _WHOLE:
+                scopes[fields[place + 1].partition(_PAYLOAD)[0]] = None
+        del scopes[_WHOLE]
+    return [told for told in scopes if told not in _NUMBERS]
 
 
 def _split(packed: bytes, session: str, last: int) -> tuple[list[bytes], int]:

@@ -44,6 +44,17 @@ def entity(ref: EntityRef) -> str:
     return _key(ref.shard, _ENTITY_PREFIXES[ref.kind], ref.id)
 
 
+def entity_in(shard: Shard, ref: EntityRef) -> str:
+    """``entity`` of one whose shard is known."""
+    return f"{_TAGS[shard.number]}:{_ENTITY_PREFIXES[ref.kind]}:{ref.id}"
+
+
+def session_keys(shard: Shard, session: str) -> list[str]:
+    """``head``, ``entries``, ``session_open``, ``session_tasks`` and ``stream_targets`` of a session, in this order."""
+    tag = _TAGS[shard.number]
+    return [f"{tag}:{part}:{session}" for part in ("s", "e", "open", "ts", "tg")]
+
+
 EVERY_SESSION: Final = "{[0-3][0-9a-f]}:s:*"
 """The pattern of SCAN that matches the head of each session."""
 EVERY_RESULT: Final = "{[0-3][0-9a-f]}:idem:*"
