@@ -7,6 +7,7 @@ shares a slot. Where a key belongs to an id of ours, the caller passes the shard
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -47,6 +48,11 @@ def entity(ref: EntityRef) -> str:
 def entity_in(shard: Shard, ref: EntityRef) -> str:
     """``entity`` of one whose shard is known."""
     return f"{_TAGS[shard.number]}:{_ENTITY_PREFIXES[ref.kind]}:{ref.id}"
+
+
+def session_head(shard: Shard, session: str) -> str:
+    """``head`` of a session whose shard is known."""
+    return f"{_TAGS[shard.number]}:s:{session}"
 
 
 def session_keys(shard: Shard, session: str) -> list[str]:
@@ -256,6 +262,7 @@ def marks(shard: Shard) -> str:
     return _key(shard, "hw")
 
 
+@lru_cache(8192)
 def locators(shard: Shard, bucket: int) -> str:
     """HASH hash of an id -> where in the archive its session stands (``archive/locator.py``)."""
     return _key(shard, "al", f"{bucket:02x}")

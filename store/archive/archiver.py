@@ -109,10 +109,7 @@ class Archiver:
         Raises:
             StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
         """
-        nodes = self.nodes
-        reads = (read_leaving(nodes, shard, part, before_ms) for shard, part in sessions.items())
-        leaving = [one for part in await asyncio.gather(*reads) for one in part]
-        packed = await self._pack_all(leaving)
+        packed = await self._pack_all(await read_leaving(self.nodes, sessions, before_ms))
         left = list[_Placed]()
         if packed:
             home = shard_of(packed[0][0].frame.session)

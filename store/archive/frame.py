@@ -78,9 +78,13 @@ class SessionFrame:
 def read_owner(head: RespValue) -> str | None:
     """The owner that the record of a session names, out of the hash of the session; None where there is none."""
     words = as_list(head or [])
-    fields = dict(zip(words[::2], words[1::2], strict=False))
+    return find_owner(dict(zip(words[::2], words[1::2], strict=False)).get(b"s", b""))
+
+
+def find_owner(record: bytes) -> str | None:
+    """The owner that the record of a session names; None where there is none."""
     try:
-        owner = cast("object", orjson.loads(fields[b"s"])["owner"])
+        owner = cast("object", orjson.loads(record)["owner"])
     except (KeyError, TypeError, orjson.JSONDecodeError):
         return None
     return owner if isinstance(owner, str) and read_shard(owner) is not None else None
@@ -95,16 +99,14 @@ def list_entities(session: str, entries: Iterable[EntryRow]) -> list[EntityRef]:
     # Most events of a session belong to the same few.
     scopes = set[bytes]()
     for _, members in entries:
-        scopes.update(_read_scopes(members))
+        scopes.update(_read_old_scopes(members) if members[0] == b"i" else read_scopes(members[3]))
     named = set(_SCOPE_IDS.findall(b"".join(scopes)))
     refs = sorted(EntityRef(_KINDS[kind], name.decode()) for kind, name in named)
     return [EntityRef(EntityKind.SESSION, session), *refs]
 
 
-def _read_scopes(members: list[bytes]) -> list[bytes]:
-    if members[0] != b"i":
-        return read_scopes(members[3])
-    # An entry of schema 2: ids stand before what the event says.
+def _read_old_scopes(members: list[bytes]) -> list[bytes]:
+    """Of an entry of schema 2: ids stand before what the event says."""
     envelope = dict(zip(members[::2], members[1::2], strict=True))[b"d"]
     return [envelope.partition(b'"payload":')[0]]
 

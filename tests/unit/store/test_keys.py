@@ -108,6 +108,7 @@ def test_keys_of_a_session_together_are_those_that_it_has_one_by_one(
         keys.session_tasks(shard, session),
         keys.stream_targets(stream),
     ]
+    assert keys.session_head(shard, session) == keys.head(stream)
     for kind in EntityKind:
         ref = EntityRef(kind, session)
         assert keys.entity_in(shard, ref) == keys.entity(ref)
