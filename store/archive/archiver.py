@@ -22,7 +22,7 @@ from passerelle.store.archive.segment import PackedFrame, SegmentName, pack_segm
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.store.archive.leaving_session import LeavingSession
@@ -92,6 +92,8 @@ class Archiver:
     segments: Blobs
     cleanup: SegmentCleanup
     owner_keys: OwnerKeys
+    on_left: Callable[[str, int, str, bytes], None] = lambda *_: None
+    """Told of each session that has left: its last event and the chain behind that, and what its row says."""
 
     async def archive(
         self, shard: Shard, sessions: Sequence[str], before_ms: int | None = None
@@ -168,7 +170,10 @@ class Archiver:
         for first in range(0, len(placed), _COMMITS):
             part = placed[first : first + _COMMITS]
             number, stay = await self._commit_part(shard, name, part, number)
-            left += [one for place, one in enumerate(part, 1) if place not in stay]
+            for place, (one, at) in enumerate(part, 1):
+                if place not in stay:
+                    left.append((one, at))
+                    self.on_left(one.frame.session, one.last, one.chain, at.pack(number))
         return left
 
     async def _commit_part(

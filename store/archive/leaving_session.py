@@ -41,6 +41,16 @@ class LeavingSession(NamedTuple):
     """Sequence, chain; version, operation and name of the row of each entity; its list of tasks; its receivers."""
 
     @property
+    def last(self) -> int:
+        """The sequence of its last event."""
+        return int(self.values[0])
+
+    @property
+    def chain(self) -> str:
+        """The chain behind that."""
+        return self.values[1].decode()
+
+    @property
     def counts(self) -> tuple[int, int, int]:
         """How many entities, words of its list, and words of its receivers ``values`` has."""
         frame = self.frame
