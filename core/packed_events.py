@@ -112,21 +112,20 @@ def unpack_frame(packed: bytes, session: str, last: int, sequence: int) -> bytes
 
 
 def read_scopes(packed: bytes) -> list[bytes]:
-    """What says which ids the events of an append belong to beside their session: JSON members, each text once.
+    """What says which ids the events of an append belong to beside their session: JSON members, and numbers of earlier.
 
     Raises:
         ValueError: these are not such fields.
     """
     fields, _ = _split(packed, "a session", 0)
-    scopes = dict[bytes, None]()
-    for place in range(_HEAD_FIELDS, len(fields), _EVENT_FIELDS):
-        told = fields[place + _SCOPE_FIELD]
-        if told == _WHOLE:
-            told = fields[place + _SCOPE_FIELD + 1].partition(_PAYLOAD)[0]
-        elif told in _NUMBERS:
-            continue
-        scopes[told] = None
-    return list(scopes)
+    scopes = fields[_HEAD_FIELDS + _SCOPE_FIELD :: _EVENT_FIELDS]
+    if _WHOLE in scopes:
+        rests = fields[_HEAD_FIELDS + _SCOPE_FIELD + 1 :: _EVENT_FIELDS]
+        return [
+            rest.partition(_PAYLOAD)[0] if told == _WHOLE else told
+            for told, rest in zip(scopes, rests, strict=True)
+        ]
+    return scopes
 
 
 def _split(packed: bytes, session: str, last: int) -> tuple[list[bytes], int]:

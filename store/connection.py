@@ -30,10 +30,11 @@ RespValue: TypeAlias = "bytes | int | list[RespValue] | None"
 """What the server answers, in RESP 2: no maps, no decoding."""
 Argument: TypeAlias = str | bytes | int
 
-_pack = cast(
+pack_words = cast(
     "Callable[[tuple[Argument, ...]], bytes]",
     hiredis.pack_command,  # pyright: ignore[reportUnknownMemberType] - its stub gives no return type
 )
+"""``pack`` of words that stand in a tuple already."""
 
 
 class RespWire(Protocol):
@@ -142,7 +143,7 @@ def pack(*arguments: Argument) -> bytes:
     Encoded by its caller and not in a batch, so that an argument which cannot be encoded fails its own
     caller and never shifts the replies of the others.
     """
-    return _pack(arguments)
+    return pack_words(arguments)
 
 
 def unpack(call: bytes) -> tuple[bytes, ...]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from passerelle.store.nodes import Node
 
-_COUNT: Final = 500
+_COUNT: Final = 1000
 """Keys of one call."""
 
 

@@ -7,6 +7,7 @@ shares a slot. Where a key belongs to an id of ours, the caller passes the shard
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -42,6 +43,22 @@ _INBOX: Final = re.compile(r"\{[0-3][0-9a-f]\}:ino:(.+)")
 def entity(ref: EntityRef) -> str:
     """HASH v, s, op and fields of its own. A session's is the head of its stream as well."""
     return _key(ref.shard, _ENTITY_PREFIXES[ref.kind], ref.id)
+
+
+def entity_in(shard: Shard, ref: EntityRef) -> str:
+    """``entity`` of one whose shard is known."""
+    return f"{_TAGS[shard.number]}:{_ENTITY_PREFIXES[ref.kind]}:{ref.id}"
+
+
+def session_head(shard: Shard, session: str) -> str:
+    """``head`` of a session whose shard is known."""
+    return f"{_TAGS[shard.number]}:s:{session}"
+
+
+def session_keys(shard: Shard, session: str) -> list[str]:
+    """``head``, ``entries``, ``session_open``, ``session_tasks`` and ``stream_targets`` of a session, in this order."""
+    tag = _TAGS[shard.number]
+    return [f"{tag}:{part}:{session}" for part in ("s", "e", "open", "ts", "tg")]
 
 
 EVERY_SESSION: Final = "{[0-3][0-9a-f]}:s:*"
@@ -245,6 +262,7 @@ def marks(shard: Shard) -> str:
     return _key(shard, "hw")
 
 
+@lru_cache(8192)
 def locators(shard: Shard, bucket: int) -> str:
     """HASH hash of an id -> where in the archive its session stands (``archive/locator.py``)."""
     return _key(shard, "al", f"{bucket:02x}")

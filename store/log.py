@@ -27,6 +27,7 @@ from passerelle.core.ports.log import Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.core.session.archived import ArchiveRef
 from passerelle.store import keys
+from passerelle.store.acknowledged import Acknowledged, find_unproven
 from passerelle.store.append import (
     IDEMPOTENCY,
     SessionArchived,
@@ -67,20 +68,6 @@ _TAIL: Final = 32
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
 _HEAD_FIELDS: Final = ("epoch", "seq", "chain", "first")
 _BUMP_EPOCH: Final = Script("bump_epoch", as_int)
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """What the store has acknowledged: the ``last`` event of an append with its chain, under an epoch of its shard.
-
-    ``at_s`` is a time of the monotonic clock.
-    """
-
-    session: str
-    last: int
-    chain: str
-    epoch: int
-    at_s: float
 
 
 @dataclass(slots=True)
@@ -219,6 +206,7 @@ class RedisEventLog(RedisFactReader):
         self._nodes = nodes
         self._epochs = [0] * len(ALL_SHARDS)
         self._acknowledged: dict[str, tuple[int, str, int, float]] = {}
+        self._left: dict[str, tuple[int, str, bytes]] = {}
         self._written_s = [-inf] * len(ALL_SHARDS)
 
     async def read_epochs(self) -> None:
@@ -305,7 +293,21 @@ class RedisEventLog(RedisFactReader):
         """The last append in each of the sessions that were written here since a time; older ones are forgotten."""
         kept = {name: one for name, one in self._acknowledged.items() if one[3] >= oldest_s}
         self._acknowledged = kept
-        return [Acknowledged(name, *one) for name, one in kept.items()]
+        self._left = {name: one for name, one in self._left.items() if name in kept}
+        found = list[Acknowledged]()
+        for name, one in kept.items():
+            last, chain, row = self._left.get(name, (0, "", None))
+            found.append(Acknowledged(name, *one, row if (last, chain) == one[:2] else None))
+        return found
+
+    async def find_unproven(self, found: Sequence[Acknowledged]) -> list[Acknowledged]:
+        """Those of which it has to be read whether they are there. Raises StoreUnavailable."""
+        return await find_unproven(self._nodes, found)
+
+    def note_left(self, session: str, last: int, chain: str, row: bytes) -> None:
+        """A session has left the engine with this as its last event, and has this row in the archive."""
+        if session in self._acknowledged:
+            self._left[session] = last, chain, row
 
     def is_written(self, shard: Shard, since_s: float) -> bool:
         """Whether this process has appended to a stream of a shard since a time of the monotonic clock."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from itertools import chain
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
@@ -298,6 +300,12 @@ class Nodes:
         """``query_all`` for background work: at most one batch of it is under way at each primary."""
         return await retry(lambda: self._read_in_background(shard, *commands))
 
+    async def query_each_in_background(
+        self, asked: Sequence[tuple[Shard, bytes]]
+    ) -> list[RespValue]:
+        """The same of one command in each of many shards, in one exchange with each primary."""
+        return await retry(lambda: self._read_each(asked))
+
     async def update_in_background(self, shard: Shard, command: bytes) -> RespValue:
         """``update`` for the same."""
         return await retry(lambda: self._write_in_background(shard, command))
@@ -305,6 +313,23 @@ class Nodes:
     async def _read_in_background(self, shard: Shard, *commands: bytes) -> list[RespValue]:
         async with self.node(shard).background:
             return await self.read(shard, *commands)
+
+    async def _read_each(self, asked: Sequence[tuple[Shard, bytes]]) -> list[RespValue]:
+        for _ in range(_REDIRECT_TRIES):
+            seen = self.generation
+            places: dict[Node, list[int]] = {}
+            for place, (shard, _) in enumerate(asked):
+                places.setdefault(self.node(shard), []).append(place)
+            parts = [[asked[place][1] for place in own] for own in places.values()]
+            try:
+                told = await asyncio.gather(*map(_read_part, places, parts))
+            except (Redirected, StoreUnavailable) as failed:
+                await self.recover(failed, seen)
+            else:
+                found = zip(chain(*places.values()), chain(*told), strict=True)
+                return [reply for _, reply in sorted(found, key=itemgetter(0))]
+        reason = "the shard is moving"
+        raise StoreUnavailable(reason, "no")
 
     async def _write_in_background(self, shard: Shard, packed: bytes) -> RespValue:
         async with self.node(shard).background:
@@ -405,6 +430,11 @@ class Nodes:
         if node is None:
             node = self._by_name[endpoint.name] = Node(endpoint, self._scripts, self._batches)
         return node
+
+
+async def _read_part(node: Node, commands: Sequence[bytes]) -> list[RespValue]:
+    async with node.background:
+        return await node.reads.call(b"".join(commands), len(commands), no_linger=True)
 
 
 def _retrieve_failure(read: asyncio.Task[None]) -> None:

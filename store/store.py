@@ -126,9 +126,12 @@ class Store:
         self.runtime_id = ""
         self.owner_keys = OwnerKeys(nodes, sealer)
         self.archive = Archive(nodes.query_all, segments, self.owner_keys)
+        self.log = RedisEventLog(nodes, self.archive)
         self.segment_cleanup = SegmentCleanup(nodes, segments)
         self.ended_sessions = EndedSessions(nodes)
-        self.archiver = Archiver(nodes, segments, self.segment_cleanup, self.owner_keys)
+        self.archiver = Archiver(
+            nodes, segments, self.segment_cleanup, self.owner_keys, self.log.note_left
+        )
         self.tombstones = Tombstones(nodes, tombstones)
         finder = SessionFinder(nodes, self.archive, self.owner_keys, HomeFinder(nodes))
         removal = TraceRemoval(nodes, finder, (blobs, copies))
@@ -152,7 +155,6 @@ class Store:
             rewrite,
         )
         self.exporter, self.importer = self._open_exports(finder, blobs, copies)
-        self.log = RedisEventLog(nodes, self.archive)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
         self.leases = RedisLeases(nodes)

@@ -173,7 +173,7 @@ class TailRepair:
     async def _audit(self) -> None:
         """What was acknowledged here lately has to be there; what is older the lease loop would have missed."""
         log = self.events
-        found = log.list_acknowledged(monotonic() - _RECENT_S)
+        found = await log.find_unproven(log.list_acknowledged(monotonic() - _RECENT_S))
         for first in range(0, len(found), _AT_ONCE):
             part = found[first : first + _AT_ONCE]
             stored = await join_all(

@@ -8,24 +8,22 @@ What is known here saves questions and decides nothing: whoever takes a session 
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import Shard
-from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.archive.frame import MOST_PLAIN_BYTES
 from passerelle.store.archive.home_session import is_home
-from passerelle.store.connection import pack
+from passerelle.store.connection import pack_words
 from passerelle.store.key_scan import scan_keys
 from passerelle.store.replies import as_bytes, as_int, as_sparse_list
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from passerelle.store.nodes import Nodes
 
@@ -71,14 +69,14 @@ class EndedSessions:
         present = await self._scan(shards)
         self._drop_absent(present)
         found = defaultdict[Shard, list[EndedSession]](list)
-        asked = list[tuple[Shard, list[str]]]()
+        asked = list[tuple[Shard, str]]()
         for shard, sessions in present.items():
             known = [self._ended[one] for one in sessions if one in self._ended]
             found[shard] += [one for one in known if one.at_ms < before_ms]
-            asked.append((shard, [one for one in sessions if self._may_be_over(one, before_ms)]))
-        for some in _split(asked):
-            for shard, ended in await self._ask(some, before_ms):
-                found[shard] += ended
+            asked += [(shard, one) for one in sessions if self._may_be_over(one, before_ms)]
+        for first in range(0, len(asked), _ASKED_AT_ONCE):
+            for shard, ended in await self._ask(asked[first : first + _ASKED_AT_ONCE], before_ms):
+                found[shard].append(ended)
         return {
             shard: sorted(ended, key=lambda one: one.at_ms)
             for shard, ended in found.items()
@@ -114,71 +112,62 @@ class EndedSessions:
         return at_ms is None or at_ms < before_ms
 
     async def _ask(
-        self, some: Sequence[tuple[Shard, list[str]]], before_ms: int
-    ) -> list[tuple[Shard, list[EndedSession]]]:
+        self, some: Sequence[tuple[Shard, str]], before_ms: int
+    ) -> list[tuple[Shard, EndedSession]]:
         """Those of them that are over. What is asked at once travels together."""
-        looks = await asyncio.gather(*(self._read_heads(shard, part) for shard, part in some))
-        old = list[tuple[Shard, list[EndedSession]]]()
-        for (shard, _), heads in zip(some, looks, strict=True):
-            for one in heads:
-                self._recent.pop(one.session, None)
-                if one.at_ms >= before_ms and self.known < self.most_known:
-                    self._recent[one.session] = one.at_ms
-            fit = [one for one in heads if one.at_ms < before_ms and one.bytes <= _MOST_BYTES]
-            if fit:
-                old.append((shard, fit))
-        free = await asyncio.gather(*(self._drop_busy(shard, part) for shard, part in old))
-        for one in (one for part in free for one in part):
+        old = list[tuple[Shard, EndedSession]]()
+        for shard, one in await self._read_heads(some):
+            self._recent.pop(one.session, None)
+            if one.at_ms < before_ms:
+                if one.bytes <= _MOST_BYTES:
+                    old.append((shard, one))
+            elif self.known < self.most_known:
+                self._recent[one.session] = one.at_ms
+        free = await self._drop_busy(old)
+        for _, one in free:
             if self.known < self.most_known:
                 self._ended[one.session] = one
-        return [(shard, part) for (shard, _), part in zip(old, free, strict=True)]
+        return free
 
     @property
     def known(self) -> int:
         """Sessions of which something is known, at most ``most_known``."""
         return len(self._recent) + len(self._ended)
 
-    async def _read_heads(self, shard: Shard, sessions: Sequence[str]) -> list[EndedSession]:
-        heads = (keys.head(StreamRef(StreamKind.SESSION, one)) for one in sessions)
-        asked = (pack("HMGET", head, "at", "bytes") for head in heads)
-        replies = await self.nodes.query_in_background(shard, *asked)
-        fields = zip(sessions, map(as_sparse_list, replies), strict=True)
+    async def _read_heads(
+        self, some: Sequence[tuple[Shard, str]]
+    ) -> list[tuple[Shard, EndedSession]]:
+        asked = [
+            (shard, pack_words(("HMGET", keys.session_head(shard, session), "at", "bytes")))
+            for shard, session in some
+        ]
+        replies = await self.nodes.query_each_in_background(asked)
+        fields = zip(some, map(as_sparse_list, replies), strict=True)
         return [
-            EndedSession(session, parse_ms(at.decode()), as_int(size))
-            for session, (at, size) in fields
+            (shard, EndedSession(session, parse_ms(at.decode()), as_int(size)))
+            for (shard, session), (at, size) in fields
             if at is not None
         ]
 
-    async def _drop_busy(self, shard: Shard, old: Sequence[EndedSession]) -> list[EndedSession]:
+    async def _drop_busy(
+        self, old: Sequence[tuple[Shard, EndedSession]]
+    ) -> list[tuple[Shard, EndedSession]]:
         """Those in which nothing is open. A home session never ends, whatever its owner has beside it."""
-        asked = [command for one in old for command in _ask_holds(shard, one.session)]
-        replies = await self.nodes.query_in_background(shard, *asked)
+        if not old:
+            return []
+        asked = [
+            (shard, command) for shard, one in old for command in _ask_holds(shard, one.session)
+        ]
+        replies = await self.nodes.query_each_in_background(asked)
         return [
-            one
-            for one, count, record in zip(old, replies[::2], replies[1::2], strict=True)
+            (shard, one)
+            for (shard, one), count, record in zip(old, replies[::2], replies[1::2], strict=True)
             if not as_int(count) and not is_home(one.session, as_bytes(record) or b"")
         ]
 
 
 def _ask_holds(shard: Shard, session: str) -> tuple[bytes, bytes]:
     """How many keys there are of which each keeps a session in the engine, and its record."""
-    beside = [keys.entity(EntityRef(kind, session)) for kind in _BESIDE]
-    head = keys.entity(EntityRef(EntityKind.SESSION, session))
-    return pack("EXISTS", keys.session_open(shard, session), *beside), pack("HGET", head, "s")
-
-
-def _split(
-    asked: Iterable[tuple[Shard, list[str]]],
-) -> Iterator[list[tuple[Shard, list[str]]]]:
-    """Parts of which each has at most ``_ASKED_AT_ONCE`` sessions."""
-    some, room = list[tuple[Shard, list[str]]](), _ASKED_AT_ONCE
-    for shard, sessions in asked:
-        for first in range(0, len(sessions), _ASKED_AT_ONCE):
-            part = sessions[first : first + _ASKED_AT_ONCE]
-            if len(part) > room:
-                yield some
-                some, room = [], _ASKED_AT_ONCE
-            some.append((shard, part))
-            room -= len(part)
-    if some:
-        yield some
+    grants, rules = (keys.entity_in(shard, EntityRef(kind, session)) for kind in _BESIDE)
+    still_open, head = keys.session_open(shard, session), keys.session_head(shard, session)
+    return pack_words(("EXISTS", still_open, grants, rules)), pack_words(("HGET", head, "s"))

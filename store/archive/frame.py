@@ -19,7 +19,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import read_shard
 from passerelle.core.packed_events import read_scopes
 from passerelle.core.wire.times import parse_ms
-from passerelle.store.connection import pack as pack_array
+from passerelle.store.connection import pack_words
 from passerelle.store.replies import as_list
 
 if TYPE_CHECKING:
@@ -78,9 +78,13 @@ class SessionFrame:
 def read_owner(head: RespValue) -> str | None:
     """The owner that the record of a session names, out of the hash of the session; None where there is none."""
     words = as_list(head or [])
-    fields = dict(zip(words[::2], words[1::2], strict=False))
+    return find_owner(dict(zip(words[::2], words[1::2], strict=False)).get(b"s", b""))
+
+
+def find_owner(record: bytes) -> str | None:
+    """The owner that the record of a session names; None where there is none."""
     try:
-        owner = cast("object", orjson.loads(fields[b"s"])["owner"])
+        owner = cast("object", orjson.loads(record)["owner"])
     except (KeyError, TypeError, orjson.JSONDecodeError):
         return None
     return owner if isinstance(owner, str) and read_shard(owner) is not None else None
@@ -93,16 +97,16 @@ def list_entities(session: str, entries: Iterable[EntryRow]) -> list[EntityRef]:
         ValueError: an entry is damaged.
     """
     # Most events of a session belong to the same few.
-    scopes = {scope for _, members in entries for scope in _read_scopes(members)}
-    named = dict.fromkeys(found for scope in scopes for found in _SCOPE_IDS.findall(scope))
+    scopes = set[bytes]()
+    for _, members in entries:
+        scopes.update(_read_old_scopes(members) if members[0] == b"i" else read_scopes(members[3]))
+    named = set(_SCOPE_IDS.findall(b"".join(scopes)))
     refs = sorted(EntityRef(_KINDS[kind], name.decode()) for kind, name in named)
     return [EntityRef(EntityKind.SESSION, session), *refs]
 
 
-def _read_scopes(members: list[bytes]) -> list[bytes]:
-    if members[0] != b"i":
-        return read_scopes(members[3])
-    # An entry of schema 2: ids stand before what the event says.
+def _read_old_scopes(members: list[bytes]) -> list[bytes]:
+    """Of an entry of schema 2: ids stand before what the event says."""
     envelope = dict(zip(members[::2], members[1::2], strict=True))[b"d"]
     return [envelope.partition(b'"payload":')[0]]
 
@@ -113,14 +117,14 @@ def pack_frame(frame: SessionFrame) -> bytes:
     Raises:
         ValueError: the session is too long.
     """
-    parts = [pack_array(_SESSION, frame.session)]
+    parts = [pack_words((_SESSION, frame.session))]
     for ref, flat in frame.hashes.items():
-        parts.append(pack_array(_ENTITY, ref.kind, ref.id, *as_list(flat)))
+        parts.append(pack_words((_ENTITY, ref.kind, ref.id, *as_list(flat))))
     parts += [
-        pack_array(_TASKS, *as_list(frame.tasks)),
-        pack_array(_TARGETS, *as_list(frame.targets)),
+        pack_words((_TASKS, *as_list(frame.tasks))),
+        pack_words((_TARGETS, *as_list(frame.targets))),
     ]
-    parts += [pack_array(_ENTRY, name, *members) for name, members in frame.entries]
+    parts += [pack_words((_ENTRY, name, *members)) for name, members in frame.entries]
     plain = b"".join(parts)
     if len(plain) > MOST_PLAIN_BYTES:
         message = f"{frame.session} has {len(plain)} bytes, and a frame {MOST_PLAIN_BYTES} at most"

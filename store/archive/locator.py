@@ -62,6 +62,10 @@ class Locator(NamedTuple):
             row = row[size:]
         return cls(*parts)
 
+    def pack(self, number: int) -> bytes:
+        """The row of the frame in the segment of this number. Raises as ``pack_rest`` does."""
+        return number.to_bytes(_NUMBER, "big") + self.pack_rest()
+
     def pack_rest(self) -> bytes:
         """The row behind its number.
 

@@ -7,48 +7,58 @@
 -- ARGV  1 control, JSON:
 --         segment      hash and bytes of the object, "<SHA-256> <bytes> <shard where it stands>"
 --         number       text; the number of the segment where an earlier call has given it one, else empty
---         sessions     list of [head, stream, open_set, task_set, targets, sequence, chain, entities, listed, receivers,
---                      rows]: entities = list of [key, version, op], the head among them; listed = list of [facade id,
---                      time] of its tasks; receivers = list of [name, stored form]; rows = list of [key, index into
---                      ARGV of its field, index of what stands behind the number]
+--         sessions     list of [key, value, entities, listed, receivers]: where its keys begin in KEYS, and its values
+--                      in ARGV; how many entities it has, and how many words its list of tasks and its receivers have.
+--                      Its keys: head, stream, open_set, task_set, targets; each entity, the head among them; the
+--                      bucket of the row of each. Its values: what stands in a row behind the number; sequence, chain;
+--                      version, op and name of the row of each entity; facade id and time of each task that is listed;
+--                      name and stored form of each receiver
 --       2.. byte strings
 -- USES  int_text TARGET
 -- RETURNS  number of the segment, or 0 where no session left; then the places of the sessions that stay
 -- NEVER  writes anything of a session before all of it was compared, takes one in which something is open or owed, or
 --        writes over a row.
 
+local HEAD, STREAM, OPEN_SET, TASK_SET, TARGETS, ENTITIES = 0, 1, 2, 3, 4, 5
+local REST, SEQUENCE, CHAIN, STAMPS, STAMP = 0, 1, 2, 3, 3
+
 local function is_unchanged(session)
-  local head, _, open_set, task_set, targets, sequence, chain, entities, listed, receivers, rows = unpack(session)
-  local found = redis.call('HMGET', KEYS[head], 'seq', 'chain')
-  if found[1] ~= sequence or found[2] ~= chain or redis.call('ZCARD', KEYS[open_set]) > 0 then
+  local key, value, entities, listed, receivers = unpack(session)
+  local found = redis.call('HMGET', KEYS[key + HEAD], 'seq', 'chain')
+  if found[1] ~= ARGV[value + SEQUENCE] or found[2] ~= ARGV[value + CHAIN] then
     return false
   end
-  for _, entity in ipairs(entities) do
-    local stored = redis.call('HMGET', KEYS[entity[1]], 'v', 'op')
-    if (stored[1] or '0') ~= entity[2] or (stored[2] or '') ~= entity[3] then
+  if redis.call('ZCARD', KEYS[key + OPEN_SET]) > 0 then
+    return false
+  end
+  local at = value + STAMPS
+  for entity = key + ENTITIES, key + ENTITIES + entities - 1 do
+    local stored = redis.call('HMGET', KEYS[entity], 'v', 'op')
+    if (stored[1] or '0') ~= ARGV[at] or (stored[2] or '') ~= ARGV[at + 1] then
       return false
     end
-  end
-  for _, row in ipairs(rows) do
     -- What is in the engine has no row: this one is of another id with the same hash.
-    if redis.call('HGET', KEYS[row[1]], ARGV[row[2]]) then
+    if redis.call('HGET', KEYS[entity + entities], ARGV[at + 2]) then
+      return false
+    end
+    at = at + STAMP
+  end
+  local tasks = redis.call('ZRANGE', KEYS[key + TASK_SET], 0, -1, 'WITHSCORES')
+  if #tasks ~= listed then
+    return false
+  end
+  for n, word in ipairs(tasks) do
+    if word ~= ARGV[at + n - 1] then
       return false
     end
   end
-  if redis.call('ZCARD', KEYS[task_set]) ~= #listed then
+  at = at + listed
+  if redis.call('HLEN', KEYS[key + TARGETS]) * 2 ~= receivers then
     return false
   end
-  for _, task in ipairs(listed) do
-    if redis.call('ZSCORE', KEYS[task_set], task[1]) ~= task[2] then
-      return false
-    end
-  end
-  if redis.call('HLEN', KEYS[targets]) ~= #receivers then
-    return false
-  end
-  for _, receiver in ipairs(receivers) do
-    local name, stored = unpack(receiver)
-    if redis.call('HGET', KEYS[targets], name) ~= stored then
+  for n = at, at + receivers - 1, 2 do
+    local name, stored = ARGV[n], ARGV[n + 1]
+    if redis.call('HGET', KEYS[key + TARGETS], name) ~= stored then
       return false
     end
     local state = string.match(stored, TARGET)
@@ -73,14 +83,14 @@ for place, session in ipairs(control.sessions) do
       redis.call('ZREM', notes, control.segment)
     end
     local prefix = struct.pack('>I4', number)
-    local head, stream, open_set, task_set, targets, _, _, entities, _, _, rows = unpack(session)
-    for _, row in ipairs(rows) do
-      redis.call('HSET', KEYS[row[1]], ARGV[row[2]], prefix .. ARGV[row[3]])
+    local key, value, entities = unpack(session)
+    local at, row = value + STAMPS, prefix .. ARGV[value + REST]
+    for entity = key + ENTITIES, key + ENTITIES + entities - 1 do
+      redis.call('HSET', KEYS[entity + entities], ARGV[at + 2], row)
+      redis.call('UNLINK', KEYS[entity])
+      at = at + STAMP
     end
-    for _, entity in ipairs(entities) do
-      redis.call('UNLINK', KEYS[entity[1]])
-    end
-    redis.call('UNLINK', KEYS[head], KEYS[stream], KEYS[open_set], KEYS[task_set], KEYS[targets])
+    redis.call('UNLINK', unpack(KEYS, key + HEAD, key + TARGETS))
   else
     stay[#stay + 1] = place
   end

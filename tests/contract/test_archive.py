@@ -34,7 +34,7 @@ from tests.support.batches import EPOCH, Place, event_of, make_place, mint, oper
 from tests.support.engine import Server, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
     from passerelle.store.connection import RespValue
@@ -317,18 +317,18 @@ async def test_what_changes_between_two_reads_of_it_stays(
 ) -> None:
     """What is read first and what is read last are of two states then, and neither is stored."""
     story = await begin(store, 2)
-    query, calls = store.nodes.query_in_background, list[int]()
+    query, calls = store.nodes.query_each_in_background, list[int]()
 
-    async def append_behind(shard: Shard, *commands: bytes) -> list[RespValue]:
-        replies = await query(shard, *commands)
-        calls.append(len(commands))
+    async def append_behind(asked: Sequence[tuple[Shard, bytes]]) -> list[RespValue]:
+        replies = await query(asked)
+        calls.append(len(asked))
         if len(calls) == reads:
             batch = story.tell("meanwhile", at_ms=AT_MS + 7)
             batch = batch if has_events else replace(batch, events=(), entities=drop_holes(batch))
             assert isinstance(await store.log.append(batch), Appended)
         return replies
 
-    monkeypatch.setattr(store.nodes, "query_in_background", append_behind)
+    monkeypatch.setattr(store.nodes, "query_each_in_background", append_behind)
     left = await store.archiver.archive(story.at.shard, [story.at.session])
     monkeypatch.undo()
     assert left.stay == [story.at.session]
@@ -538,13 +538,13 @@ async def test_a_look_asks_what_it_cannot_know(
     await store.log.append(busy.tell("", opened=(OpenChange(busy.at.task, 0),)))
     head = keys.head(late.at.stream)
     await store.nodes.update(home, pack("HSET", head, "at", "2026-01-02T03:04:09.000Z"))
-    query = store.nodes.query_in_background
+    query = store.nodes.query_each_in_background
 
-    async def count(shard: Shard, *commands: bytes) -> list[RespValue]:
-        counts.append(len(commands))
-        return await query(shard, *commands)
+    async def count(asked: Sequence[tuple[Shard, bytes]]) -> list[RespValue]:
+        counts.append(len(asked))
+        return await query(asked)
 
-    monkeypatch.setattr(store.nodes, "query_in_background", count)
+    monkeypatch.setattr(store.nodes, "query_each_in_background", count)
 
     async def find(before_ms: int) -> tuple[list[str], list[int]]:
         counts.clear()
@@ -559,7 +559,7 @@ async def test_a_look_asks_what_it_cannot_know(
     assert await find(AT_MS + 10_000) == ([over.at.session, late.at.session], [2, 4])
     monkeypatch.undo()
     await leave(store, over)
-    monkeypatch.setattr(store.nodes, "query_in_background", count)
+    monkeypatch.setattr(store.nodes, "query_each_in_background", count)
     assert await find(AT_MS + 10_000) == ([late.at.session], [1, 2])
 
 

@@ -11,6 +11,8 @@ from passerelle.core.batch import Appended, Batch, Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.leases import Lease, LeaseWish
 from passerelle.core.ports.projections import IndexRow
+from passerelle.store import keys
+from passerelle.store.connection import pack
 from passerelle.store.info import parse_info
 from passerelle.store.store import Store, StoreSettings
 from passerelle.store.topology import slot_of
@@ -130,6 +132,28 @@ async def test_leases_of_every_shard_are_opened_in_one_go_also_where_a_slot_has_
             ]
             answers = await store.leases.extend_each(wishes, 60_000)
             assert all(isinstance(answer, Lease) and answer.duty for answer in answers)
+        finally:
+            move_slot(cluster, moved, home)
+
+
+async def test_each_command_is_answered_in_its_place_also_where_a_slot_has_moved(
+    cluster: Server, tmp_path: Path
+) -> None:
+    moved = Shard(17)
+    async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
+        home = f"redis://{store.nodes.node(moved).endpoint.name}"
+        target = next(url for url in cluster.nodes if url != home)
+        move_slot(cluster, moved, target)
+        try:
+            async with await Store.open(StoreSettings(cluster.url, tmp_path)) as fresh:
+                for shard in ALL_SHARDS:
+                    await fresh.nodes.update(
+                        shard, pack("HSET", keys.holds(shard), "owner", shard.tag)
+                    )
+            shards = (*ALL_SHARDS, *reversed(ALL_SHARDS))
+            asked = [(shard, pack("HGET", keys.holds(shard), "owner")) for shard in shards]
+            told = await store.nodes.query_each_in_background(asked)
+            assert told == [shard.tag.encode() for shard in shards]
         finally:
             move_slot(cluster, moved, home)
 

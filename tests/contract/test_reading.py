@@ -33,6 +33,7 @@ async def test_to_ask_nothing_is_answered_with_nothing(store: Store) -> None:
     async with asyncio.timeout(1):  # a reply that is missing is waited for twice as long
         assert await store.nodes.query_all(Shard(7)) == []
         assert await store.nodes.query_in_background(Shard(7)) == []
+        assert await store.nodes.query_each_in_background([]) == []
 
 
 async def test_every_kind_of_entity_has_a_place_of_its_own(store: Store) -> None:

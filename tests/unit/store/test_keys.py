@@ -95,6 +95,25 @@ def test_session_is_the_head_of_its_stream() -> None:
     )
 
 
+@given(shards, st.integers(0, 2**80 - 1))
+def test_keys_of_a_session_together_are_those_that_it_has_one_by_one(
+    shard: Shard, number: int
+) -> None:
+    session = compose_id("se", shard, 1, number)
+    stream = StreamRef(StreamKind.SESSION, session)
+    assert keys.session_keys(shard, session) == [
+        keys.head(stream),
+        keys.entries(stream),
+        keys.session_open(shard, session),
+        keys.session_tasks(shard, session),
+        keys.stream_targets(stream),
+    ]
+    assert keys.session_head(shard, session) == keys.head(stream)
+    for kind in EntityKind:
+        ref = EntityRef(kind, session)
+        assert keys.entity_in(shard, ref) == keys.entity(ref)
+
+
 def test_sixty_four_tags_have_sixty_four_slots_that_spread_over_nodes() -> None:
     slots = [slot_of(shard) for shard in ALL_SHARDS]
     assert len(set(slots)) == 64
