@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 SEPARATOR: Final = "/"
+ROUTER: Final = "passerelle"
+"""The gateway's own agent: it has every message done by one of those that its caller may call."""
 
 
 def find_base(agent: str) -> str:

@@ -65,6 +65,8 @@ class AgentOffer:
     """The rule that lets no work go there."""
     constraint: str | None = None
     """The constraint of the task that lets it not go there."""
+    lacks: str | None = None
+    """The extension that it requires and the caller does not use."""
     over_limit: OverLimit | None = None
     rests: bool = False
     """Its breaker is open."""
@@ -78,7 +80,7 @@ ExclusionRow: TypeAlias = Callable[[TaskProfileResolved, AgentOffer], str | None
 
 def find_tiers(tags: frozenset[str]) -> frozenset[Tier]:
     """The tiers of work that an agent gets, by the tags that the operator has given it (MK-3)."""
-    found = frozenset(tier for tier in TIERS if tier in tags)
+    found: frozenset[Tier] = frozenset(tier for tier in TIERS if tier in tags)
     return found or STANDARD_ONLY
 
 
@@ -130,6 +132,7 @@ ROWS: Final[tuple[tuple[Exclusion, ExclusionRow], ...]] = (
     ("skill", _judge_skill),
     ("tag", _judge_tag),
     ("media_type", _judge_media_type),
+    ("protocol", lambda _profile, offer: offer.lacks),
     ("policy", lambda _profile, offer: offer.denied_by),
     ("constraint", lambda _profile, offer: offer.constraint),
     ("budget", _judge_budget),

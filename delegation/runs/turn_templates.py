@@ -159,7 +159,8 @@ class TemplatedTurns:
             return None  # whoever decides has the lease extended first
         if places:
             thread = places[0].thread
-            held = (await writes.load([thread]))[thread]
+            known = request.known
+            held = (await writes.load([thread]))[thread] if known is None else known
             if not rests(held) or (held.record is None and len(places) > 1):
                 return None
         if not knows_tools(held, plan):
@@ -182,9 +183,10 @@ class TemplatedTurns:
         stem = minted[0]
         turn_id = f"turn{stem}{ordinals.turn}"
         fresh = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
-        known = None if held is None else begin_known(held, turn_id, command.agent, fresh)
+        agent = request.plan.find_agent(command)
+        known = None if held is None else begin_known(held, turn_id, agent, fresh)
         if known is not None:
-            place, remote = locate_thread(known.record, shard), known.record.remotes[command.agent]
+            place, remote = locate_thread(known.record, shard), known.record.remotes[agent]
         else:
             name = command.context_id or f"ctx{stem}{ordinals.context}"
             place, remote = place_context(principal, name, shard), fresh
@@ -255,6 +257,7 @@ _read_plan, _NO_PLAN = _list_rest(
     "demands",
     "ground",
     "catalog",
+    "route",
 )
 
 
@@ -413,7 +416,7 @@ def render_sample(
     batch, standing = compose(draft.decision, held, draft.terms, op, epoch)
     call = writes.log.pack(batch).call
     asked, minted = ids.find_in(call)
-    agent, fresh = request.command.agent, next(iter(ids.contexts), "")
+    agent, fresh = request.plan.find_agent(request.command), next(iter(ids.contexts), "")
     begun = begin_known(known, draft.turn_id, agent, fresh) if known else None
     remote = begun.record.remotes[agent] if begun else fresh
     values = list_values(request, place, orjson.dumps(message), now_ms, remote, begun, minted)
@@ -463,7 +466,7 @@ def sample_thread(request: TurnRequest, place: Place, ids: Ids) -> Held:
         updated_at=at,
         last=sample_ms(ids),
         turns=1,
-        remotes={request.command.agent: sample_text(ids, _SHORT)},
+        remotes={request.plan.find_agent(request.command): sample_text(ids, _SHORT)},
     )
     return Held(Stamp(sample_ms(ids), sample_text(ids, _SHORT)), record, {})
 

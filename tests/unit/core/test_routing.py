@@ -118,7 +118,7 @@ def test_every_combination_of_a_profile(count: int, held: str | None) -> None:
             assert isinstance(blocked, RoutingNotPossible)
             assert (blocked.reason == "no_peer") is not bool(offers)
             continue
-        resolved, decided = rest
+        decided, resolved = rest[-1], rest[0]
         assert isinstance(decided, RoutingDecided)
         assert (decided.peer, decided.candidates) == (wanted[0], len(wanted))
         kept = profile.continuity and held == wanted[0]
@@ -139,6 +139,7 @@ def test_every_combination_of_a_profile(count: int, held: str | None) -> None:
         ({"skills": frozenset()}, "skill", "translate"),
         ({"tags": frozenset()}, "tag", "eu"),
         ({"media_types": frozenset({"image/png"})}, "media_type", "text/plain"),
+        ({"lacks": "urn:x"}, "protocol", "urn:x"),
         ({"denied_by": "no-pay"}, "policy", "no-pay"),
         ({"constraint": "agents"}, "constraint", "agents"),
         ({"price_micros": 901}, "budget", "901 EUR"),
@@ -174,6 +175,7 @@ def test_rows_of_the_table_are_all_shown_above() -> None:
         "skill",
         "tag",
         "media_type",
+        "protocol",
         "policy",
         "constraint",
         "budget",
@@ -263,7 +265,7 @@ def test_choice_is_total_stable_and_honest(
     profile: TaskProfileResolved, crowd: list[AgentOffer], held: str | None, data: st.DataObject
 ) -> None:
     route = choose(profile, crowd, held)
-    named = [one.peer for one in (*route.candidates, *route.excluded)]
+    named = [one.peer for one in route.candidates] + [one.peer for one in route.excluded]
     assert sorted(named) == sorted(one.agent for one in crowd), "each agent stands in it once"
     assert route == choose(profile, list(crowd), held)
     if route.agent is None:
