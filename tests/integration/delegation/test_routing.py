@@ -341,7 +341,7 @@ async def test_message_under_a_key_is_routed_once(street: House) -> None:
     await street.hear(one)
     two = await street.send("go", agent=ROUTER, message=message, idem="k")
     assert (two.task_id, two.repeated) == (one.task_id, True)
-    refused = {**street.message("go"), "metadata": {PROFILE: {"tags": ["none"]}}}
+    refused: JsonObject = {**street.message("go"), "metadata": {PROFILE: {"tags": ["none"]}}}
     one = await street.send("go", agent=ROUTER, message=refused, idem="l")
     two = await street.send("go", agent=ROUTER, message=refused, idem="l")
     assert two.task_id == one.task_id
