@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.core.routing.table import OverLimit, Route
+    from passerelle.core.routing.table import ReachedLimit, Route
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.runtime.limits.costs import Price, Spending
@@ -167,7 +167,9 @@ class Router:
         rests, is_full = agents.rests(name), agents.is_full(name)
         if not (lacks or is_unpaid or denied_by or rests or is_full):
             return known.offer
-        over_limit: OverLimit | None = "quota" if is_unpaid else "rate_limit" if is_full else None
+        over_limit: ReachedLimit | None = (
+            "quota" if is_unpaid else "rate_limit" if is_full else None
+        )
         state = (min(lacks, default=None), denied_by, over_limit, rests)
         offer = known.variants.get(state)
         if offer is None:

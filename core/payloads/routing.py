@@ -22,7 +22,7 @@ Exclusion: TypeAlias = Literal[
     "unreachable",
     "already_tried",
 ]
-Tier: TypeAlias = Literal["standard", "specialist"]
+TaskTier: TypeAlias = Literal["standard", "specialist"]
 Latency: TypeAlias = Literal["interactive", "background"]
 
 
@@ -50,7 +50,7 @@ class TaskProfileResolved:
     """What the task asks of a peer (EXT-5, TR-12); ``tier`` is the caller's coarse word for it (MK-3)."""
 
     type: ClassVar = EventType.TASK_PROFILE_RESOLVED
-    tier: Tier
+    tier: TaskTier
     source: Literal["caller", "configuration", "default"]
     skills: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar, get_args
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.payloads.routing import Latency, TaskProfileResolved, Tier
+from passerelle.core.payloads.routing import Latency, TaskProfileResolved, TaskTier
 from passerelle.core.wire.near import find_near
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ MEMBERS: Final = frozenset(
         "continuity",
     }
 )
-TIERS: Final[tuple[Tier, ...]] = get_args(Tier)
+TIERS: Final[tuple[TaskTier, ...]] = get_args(TaskTier)
 LATENCIES: Final[tuple[Latency, ...]] = get_args(Latency)
 MOST_WORDS: Final = 16
 """Skills, tags or media types in one profile."""

@@ -24,7 +24,7 @@ from passerelle.core.payloads.routing import (
     RoutingPayload,
     SingleCandidate,
     TaskProfileResolved,
-    Tier,
+    TaskTier,
 )
 from passerelle.core.routing.profile import TIERS
 from passerelle.core.wire.record import value
@@ -32,7 +32,7 @@ from passerelle.core.wire.record import value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-STANDARD_ONLY: Final[frozenset[Tier]] = frozenset({"standard"})
+STANDARD_ONLY: Final[frozenset[TaskTier]] = frozenset({"standard"})
 """The tiers of an agent that no tag of the operator names one for."""
 BACKGROUND: Final = "background"
 """The tag of an agent that is good for work that nobody waits for."""
@@ -40,7 +40,7 @@ MOST_NAMED: Final = 32
 """Candidates, and as many others, that a fact names; further ones are counted."""
 _MAJOR: Final = frozenset({"application", "audio", "font", "image", "model", "text", "video"})
 
-OverLimit: TypeAlias = Literal["quota", "rate_limit"]
+ReachedLimit: TypeAlias = Literal["quota", "rate_limit"]
 
 
 @value
@@ -52,7 +52,7 @@ class AgentOffer:
     """
 
     agent: str
-    tiers: frozenset[Tier] = STANDARD_ONLY
+    tiers: frozenset[TaskTier] = STANDARD_ONLY
     tags: frozenset[str] = frozenset()
     skills: frozenset[str] = frozenset()
     media_types: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class AgentOffer:
     """The constraint of the task that lets it not go there."""
     lacks: str | None = None
     """The extension that it requires and the caller does not use."""
-    over_limit: OverLimit | None = None
+    over_limit: ReachedLimit | None = None
     rests: bool = False
     """Its breaker is open."""
     falters: bool = False
@@ -78,9 +78,9 @@ ExclusionRow: TypeAlias = Callable[[TaskProfileResolved, AgentOffer], str | None
 """What a row says against an agent: None for nothing, else the word, rule or limit that it is about."""
 
 
-def find_tiers(tags: frozenset[str]) -> frozenset[Tier]:
+def find_tiers(tags: frozenset[str]) -> frozenset[TaskTier]:
     """The tiers of work that an agent gets, by the tags that the operator has given it (MK-3)."""
-    found: frozenset[Tier] = frozenset(tier for tier in TIERS if tier in tags)
+    found: frozenset[TaskTier] = frozenset(tier for tier in TIERS if tier in tags)
     return found or STANDARD_ONLY
 
 
@@ -122,7 +122,7 @@ def _judge_budget(profile: TaskProfileResolved, offer: AgentOffer) -> str | None
     return None if is_comparable and price <= budget else f"{price} {offer.currency or ''}".strip()
 
 
-def _judge_limit(kind: OverLimit) -> ExclusionRow:
+def _judge_limit(kind: ReachedLimit) -> ExclusionRow:
     return lambda _profile, offer: kind if offer.over_limit == kind else None
 
 

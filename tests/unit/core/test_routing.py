@@ -22,6 +22,7 @@ from passerelle.core.routing.profile import DEFAULT, LATENCIES, MEMBERS, TIERS, 
 from passerelle.core.routing.table import MOST_NAMED, ROWS, AgentOffer, choose, find_tiers
 
 BOTH = frozenset(TIERS)
+NONE = frozenset[str]()
 CHEAP = AgentOffer(
     "cheap", BOTH, media_types=frozenset({"text/plain"}), card_hash="c", currency="EUR"
 )
@@ -136,8 +137,8 @@ def test_every_combination_of_a_profile(count: int, held: str | None) -> None:
     [
         ({"card_hash": None}, "unreachable", "card"),
         ({"tiers": frozenset({"specialist"})}, "tier", "standard"),
-        ({"skills": frozenset()}, "skill", "translate"),
-        ({"tags": frozenset()}, "tag", "eu"),
+        ({"skills": NONE}, "skill", "translate"),
+        ({"tags": NONE}, "tag", "eu"),
         ({"media_types": frozenset({"image/png"})}, "media_type", "text/plain"),
         ({"lacks": "urn:x"}, "protocol", "urn:x"),
         ({"denied_by": "no-pay"}, "policy", "no-pay"),
