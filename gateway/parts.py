@@ -296,7 +296,7 @@ def _make_task_handlers(
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     histories = TurnHistories(writes, store.log)
     return TaskHandlers(
-        reads=TaskReads(ownership, contents, telling.following, store.runtime_id),
+        reads=TaskReads(ownership, contents, telling.following, store.runtime_id, models),
         listing=Listing(writes, store.log, store.projections, contents),
         records=records,
         models=models,

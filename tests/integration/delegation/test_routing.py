@@ -12,16 +12,19 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import PROFILE
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.commands import GetTask, GetTaskModel, TurnAccepted
+from passerelle.core.commands import GetRecord, GetTask, GetTaskModel, TurnAccepted
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.payloads.routing import FallbackApplied, RoutingNotPossible
 from passerelle.core.principal import Principal
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
+from passerelle.delegation.runs.turn_templates import TemplatedTurns, make_template, render_sample
+from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Rule, make_policy
+from passerelle.store.connection import pack
 from tests.integration.delegation.test_attempts import reject, state_of
 from tests.support.engine import Server
 from tests.support.house import ADA, House, open_house
@@ -102,6 +105,8 @@ async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: Ho
     ]
     seen = await square.service.read(ADA, GetTask(accepted.facade, ROUTER))
     assert state_of(seen) == "COMPLETED"
+    shown = await square.service.read(ADA, GetRecord(accepted.task_id))
+    assert shown["routing"] == await explained(square, accepted)
     for agent in ("echo", "other"):
         with pytest.raises(NotFound):
             await square.service.read(ADA, GetTask(accepted.facade, agent))
@@ -347,3 +352,60 @@ async def test_message_under_a_key_is_routed_once(street: House) -> None:
     assert two.task_id == one.task_id
     assert state_of(await finish(street, two)) == "REJECTED"
     await wait_until(lambda: sent(street) == [1, 0], 5, "one message went out")
+
+
+async def count(house: House, agent: str, context: str | None) -> tuple[int, int]:
+    """Loads and appends of one message and its answer, of a kind that was seen before."""
+    for _ in range(3):
+        loads, stored = house.log.loads, len(house.log.stored)
+        accepted = await house.send("go", agent=agent, context_id=context)
+        await house.hear(accepted)
+        driver = house.parts.dispatch.find(accepted.task_id)
+        assert driver is None or driver.run.has_ended()
+    return house.log.loads - loads, len(house.log.stored) - stored
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_routed_message_takes_the_calls_to_the_store_that_a_named_one_takes(
+    street: House, *, known: bool
+) -> None:
+    contexts: dict[str, str | None] = {"echo": None, ROUTER: None}
+    if known:
+        for agent in contexts:
+            contexts[agent] = (await street.send("go", agent=agent)).context_id
+    named = await count(street, "echo", contexts["echo"])
+    assert named == (1 if known else 0, 2)
+    assert await count(street, ROUTER, contexts[ROUTER]) == named
+
+
+async def test_routed_turn_is_filled_in_and_is_byte_for_byte_what_would_be_decided(
+    street: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, open_turn = list[tuple[TurnRequest, OpenedTurn | None]](), TemplatedTurns.open
+
+    async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
+        opened = await open_turn(turns, request)
+        seen.append((request, opened))
+        return opened
+
+    monkeypatch.setattr(TemplatedTurns, "open", see_open)
+    first = await ask(street)
+    await finish(street, first)
+    await finish(street, await ask(street, context=first.context_id))
+    await finish(street, await ask(street, who=replace(ADA, id="bob")))
+    assert len({id(request.plan.route) for request, _ in seen}) == 2, (
+        "one choice, and one that is held"
+    )
+    turns = street.parts.service.messages.turns
+    for request, opened in seen:
+        assert opened is not None
+        assert opened.templated is not None, "it is filled in"
+        under = (opened.templated.template.driver, 0)
+        template = make_template(turns, request, under)
+        assert template is not None
+        decided = render_sample(turns, request, under)
+        assert b"routing.decided" in b"".join(
+            one if isinstance(one, bytes) else str(one).encode()
+            for one in decided.example.arguments
+        )
+        assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
