@@ -46,7 +46,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import BeginTask, EndInError, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
-from passerelle.core.wire.codec import from_bytes
+from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.core.wire.record import value
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.limits import list_limits
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
+    from passerelle.core.routing.table import Route
     from passerelle.core.task import requests as task_requests
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.plan import Delegation
@@ -405,6 +406,7 @@ class TurnAttempt:
             if self.request.command.wait == "none"
             else Visibility.FOREGROUND,
             root_task_id=task_id,
+            profile=_show_profile(self.request.plan.route),
             acceptance=self.request.plan.acceptance,
         )
 
@@ -457,6 +459,14 @@ class TurnAttempt:
         shown = complete_history(task, [self.request.command.message])
         decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
         return shown
+
+
+def _show_profile(route: Route | None) -> JsonObject:
+    """What the caller has asked of the agent, as the record of the task has it (TR-12)."""
+    if route is None or route.profile.source != "caller":
+        return {}
+    said = to_wire(route.profile)
+    return {name: one for name, one in said.items() if name != "source"}
 
 
 def read_task(stored: bytes) -> str:

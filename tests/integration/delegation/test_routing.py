@@ -86,7 +86,7 @@ def sent(house: House) -> list[int]:
     return [len(peer.messages) for peer in house.peers.values()]
 
 
-@pytest.mark.requirement("EXT-5", "PRS-10", "TR-12")
+@pytest.mark.requirement("EXT-5", "PRS-10", "TR-12", "SNAP-11")
 async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: House) -> None:
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "COMPLETED"
@@ -105,6 +105,11 @@ async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: Ho
     ]
     seen = await square.service.read(ADA, GetTask(accepted.facade, ROUTER))
     assert state_of(seen) == "COMPLETED"
+    routing = await square.service.read(ADA, GetTaskModel(accepted.task_id, "routing"))
+    assert routing["candidateCount"] == 3
+    assert cast("JsonObject", routing["profile"])["tier"] == "standard"
+    decision = cast("JsonObject", routing["decision"])
+    assert (decision["peer"], decision["reason"]) == ("echo", "best_score")
     shown = await square.service.read(ADA, GetRecord(accepted.task_id))
     assert shown["routing"] == await explained(square, accepted)
     for agent in ("echo", "other"):
@@ -308,6 +313,7 @@ async def test_each_tier_goes_to_its_own_agents_and_there_is_no_third_one(square
     assert sent(square) == [1, 0, 0]
     accepted = await ask(square, profile={"tier": "specialist"})
     await finish(square, accepted)
+    assert (await square.record(accepted)).profile["tier"] == "specialist"
     assert sent(square) == [1, 1, 0]
     assert (await explained(square, accepted))[-2] == (
         "these agents fit, the best first: 'other', 'third'; 'echo' gets no specialist work"
