@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.control.catalogue import Catalogue, ConfiguredAgents
     from passerelle.core.payloads.routing import TaskProfileResolved
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import PeerCard
+    from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import ReachedLimit, Route
@@ -75,6 +75,10 @@ class Router:
     _known: dict[str, _KnownAgent] = field(default_factory=dict[str, _KnownAgent])
     _routes: OrderedDict[object, Route] = field(default_factory=OrderedDict["object", "Route"])
     _quiet_until_ms: dict[str, int] = field(default_factory=dict[str, int])
+    _reading: dict[str, asyncio.Future[None]] = field(
+        default_factory=dict[str, "asyncio.Future[None]"]
+    )
+    """Of each agent whose card is asked for, when that is over."""
 
     async def route(
         self,
@@ -112,25 +116,33 @@ class Router:
         return known
 
     async def _read_cards(self, agents: ConfiguredAgents, names: list[str]) -> None:
-        now_ms, unread = self.clock.now_ms(), list[str]()
+        """Waits for the cards that were never read, however many messages do so at once."""
+        now_ms, waited = self.clock.now_ms(), list[asyncio.Future[None]]()
         for name in names:
-            if agents.find(name).fresh is None and self._quiet_until_ms.get(name, 0) <= now_ms:
+            peer = agents.find(name)
+            if peer.fresh is not None:
+                continue
+            reading = self._reading.get(name)
+            if reading is None and self._quiet_until_ms.get(name, 0) <= now_ms:
                 self._quiet_until_ms[name] = now_ms + _AGAIN_MS
-                unread.append(name)
-        first = [name for name in unread if agents.find(name).peek() is None]
-        for name in unread:
-            if name not in first:
-                self.detach(self._read_card(agents, name))
-        if first:
-            await asyncio.gather(*(self._read_card(agents, name) for name in first))
+                reading = self._reading[name] = asyncio.get_running_loop().create_future()
+                self.detach(self._read_card(peer, reading))
+            if reading is not None and peer.peek() is None:
+                waited.append(reading)
+        if waited:
+            await asyncio.wait(waited)
 
-    async def _read_card(self, agents: ConfiguredAgents, name: str) -> None:
+    async def _read_card(self, peer: Peer, reading: asyncio.Future[None]) -> None:
         try:
             async with asyncio.timeout(CARD_WAIT_S):
-                await agents.find(name).describe()
+                await peer.describe()
         except (RemoteError, TimeoutError):
             return
-        self._quiet_until_ms.pop(name, None)
+        else:
+            self._quiet_until_ms.pop(peer.name, None)
+        finally:
+            del self._reading[peer.name]
+            reading.set_result(None)
 
     def _list_denied(self, principal: Principal) -> dict[str, str]:
         """By agent the rule that lets no work go there."""

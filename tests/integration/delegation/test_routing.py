@@ -271,6 +271,19 @@ async def test_agent_whose_card_cannot_be_read_is_no_candidate(street: House) ->
     assert street.peer.messages == []
 
 
+async def test_messages_that_come_together_wait_together_for_cards_that_nobody_has_read(
+    street: House,
+) -> None:
+    street.peer.card_open.clear()
+    asked = [asyncio.create_task(ask(street)) for _ in range(5)]
+    await wait_until(lambda: len(street.peers["other"].card_reads) == 1, 15, "cards are asked for")
+    street.peer.card_open.set()
+    for accepted in await asyncio.gather(*asked):
+        assert state_of(await finish(street, accepted)) == "COMPLETED"
+    assert sent(street) == [5, 0]
+    assert len(street.peer.card_reads) == 1
+
+
 @pytest.mark.requirement("EXT-5")
 async def test_context_stays_at_its_agent(street: House) -> None:
     first = await ask(street, profile={"continuity": True})
