@@ -46,6 +46,14 @@ class ConfiguredAgents(Protocol):
         """How the breaker of each of its interfaces that were used stands: ``closed`` where calls go through."""
         ...
 
+    def rests(self, name: str) -> bool:
+        """Whether a send to it would be held back by its breakers now."""
+        ...
+
+    def is_full(self, name: str) -> bool:
+        """Whether a send to it would be held back by the limits of the agent, as far as it is known here."""
+        ...
+
 
 def _no_tags(_agent: str) -> frozenset[str]:
     return frozenset()

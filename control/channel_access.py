@@ -215,7 +215,7 @@ def _may_follow(principal: Principal, record: TaskRecord) -> bool:
     return (
         record.owner == principal.key
         and record.visibility is not Visibility.HIDDEN
-        and principal.sees(record.kind)
+        and principal.sees(record.agent)
     )
 
 

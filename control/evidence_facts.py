@@ -192,7 +192,7 @@ def _decode(entries: Sequence[Entry]) -> list[StoredFact]:
 
 def _may_read(principal: Principal, record: TaskRecord) -> bool:
     allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
-    return allowed and principal.sees(record.kind) and may_see(principal, record)
+    return allowed and principal.sees(record.agent) and may_see(principal, record)
 
 
 def open_stream(session: str) -> StreamRef:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from passerelle.core.errors import Draining, NotFound
+from passerelle.control.router import read_wanted
+from passerelle.core.agent_name import ROUTER
+from passerelle.core.errors import Draining, Limited, NotFound
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
@@ -19,11 +22,14 @@ from passerelle.runtime.records.references import MEMBER, NOTHING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.control.router import Router
     from passerelle.core.commands import SubmitTurn, TurnAccepted
+    from passerelle.core.decision import Held
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.routing.table import Route
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -47,6 +53,7 @@ class Messages:
     planning: Planner
     dispatch: Dispatch
     answers: Answers
+    router: Router
     find_peer: Callable[[str], Peer]
     ids: Ids
     bounds: MessageBounds = field(default_factory=MessageBounds)
@@ -65,10 +72,10 @@ class Messages:
             IdempotencyConflict: the key came with another message before.
         """
         peer = self._admit(principal, command)
-        referred = await self._refer(principal, command)
         if command.task is not None:
+            await self._refer(principal, command.agent, command)
             return await self._follow_up(principal, command, idem), None
-        opened, begun = await self._open_turn(principal, command, idem, peer, referred)
+        opened, begun = await self._open_turn(principal, command, idem, peer)
         return opened.accept(), begun
 
     async def open(
@@ -80,13 +87,12 @@ class Messages:
             NotFound, InvalidInput, Draining: nothing is stored.
         """
         peer = self._admit(principal, command)
-        referred = await self._refer(principal, command)
-        opened, begun = await self._open_turn(principal, command, None, peer, referred)
+        opened, begun = await self._open_turn(principal, command, None, peer)
         driver = None if begun is None else begun[0]
         return OpenTurn(opened, self.answers, principal, driver), begun
 
-    def _admit(self, principal: Principal, command: SubmitTurn) -> Peer:
-        """The agent of a message that may come in, as far as nobody has to be asked.
+    def _admit(self, principal: Principal, command: SubmitTurn) -> Peer | None:
+        """The agent of a message that may come in, as far as nobody has to be asked; None: it is chosen later.
 
         Raises:
             NotFound, InvalidInput, Draining: it may not.
@@ -98,30 +104,68 @@ class Messages:
         parent = command.traceparent
         caller = read_trace(parent, command.tracestate) if parent else None
         TRACE.set(choose_trace(caller, self.ids.draw))
-        peer = self.find_peer(command.agent)
+        peer = None if command.agent == ROUTER else self.find_peer(command.agent)
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
         if command.push is not None:
             self.push_configs.check(command.push)
         return peer
 
-    async def _refer(self, principal: Principal, command: SubmitTurn) -> Referred:
-        """What the message refers to."""
+    async def _refer(self, principal: Principal, agent: str, command: SubmitTurn) -> Referred:
+        """What the message refers to, as ``agent`` is told."""
         if MEMBER not in command.message:
             return NOTHING
-        return await self.references.find(principal, command.agent, command.message)
+        return await self.references.find(principal, agent, command.message)
 
     async def _open_turn(
         self,
         principal: Principal,
         command: SubmitTurn,
         idem: str | None,
-        peer: Peer,
-        referred: Referred,
+        peer: Peer | None,
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and makes its driver."""
+        if peer is not None:
+            return await self._open_at(principal, command, idem, peer)
+        profile, unpaid = read_wanted(command.message, command.params), set[str]()
+        known = await self.turns.find_thread(principal, command) if profile.continuity else None
+        refused: Limited | None = None
+        while True:
+            route = await self.router.route(principal, profile, _find_holder(known), unpaid)
+            if route.agent is None:
+                if refused is not None:
+                    raise refused
+                return await self._refuse(principal, command, idem, route), None
+            try:
+                chosen = self.find_peer(route.agent)
+                return await self._open_at(principal, command, idem, chosen, route, known)
+            except Limited as error:
+                # Nothing is stored, and another agent may cost less.
+                refused = refused or error
+                unpaid.add(route.agent)
+
+    async def _refuse(
+        self, principal: Principal, command: SubmitTurn, idem: str | None, route: Route
+    ) -> OpenedTurn:
+        """Stores a turn that no agent gets, with the reason."""
         self.check_room()
-        plan = await self.planning.plan(command, peer)
+        plan = self.planning.refuse(route)
+        return await self.turns.open(TurnRequest(principal, command, plan, idem))
+
+    async def _open_at(
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        idem: str | None,
+        peer: Peer,
+        route: Route | None = None,
+        known: Held | None = None,
+    ) -> tuple[OpenedTurn, Begun | None]:
+        """``route``: how the agent was chosen, if it was; ``known``: the thread of the context, if it was read."""
+        agent = command.agent if route is None else peer.name
+        referred = await self._refer(principal, agent, command)
+        self.check_room()
+        plan = await self.planning.plan(command, peer, route)
         if (catalog := self.resolve_tools(principal)) is not None:
             plan = change(plan, catalog=catalog)
         if referred.tasks:
@@ -136,9 +180,9 @@ class Messages:
         charge = FREE
         try:
             if self.planning.charges:
-                charge = await self.planning.charge(principal, command)
+                charge = await self.planning.charge_run(principal, agent)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
-            request = TurnRequest(principal, command, plan, idem)
+            request = TurnRequest(principal, command, plan, idem, known)
             opened = await self.templated_turns.open(request)
             if opened is None:
                 opened = await self.turns.open(request)
@@ -167,6 +211,12 @@ class Messages:
         if accepted.repeated:
             charge.refund()
         return accepted
+
+
+def _find_holder(known: Held | None) -> str | None:
+    """The agent that a context was given to last."""
+    thread = known.record if known is not None else None
+    return next(reversed(thread.remotes), None) if isinstance(thread, ThreadRecord) else None
 
 
 def _note_unknown(count: int) -> WarningRaised:

@@ -223,6 +223,11 @@ class Models:
             model.marks["facts"] = unavailable(facts.skipped)
         return to_wire(model)
 
+    async def explain_routing(self, task: TaskRecord) -> list[str]:
+        """Why a task went to its agent: a sentence for each fact that is still in the stream."""
+        facts = await self._read_facts(task)
+        return [one.text for one in explain_task(task, facts.events, self.clock.now_ms()).agent]
+
     async def find_session(
         self, principal: Principal, session_id: str
     ) -> tuple[SessionRecord, Head, str | None]:

@@ -84,7 +84,7 @@ class Rerunning:
         await check_above(self.writes, owned.record)
         agent = command.agent or list_tried(owned.record).peers[0]
         # Who asks for no other agent than before needs no grant but the one for the agent that was asked.
-        granted = command.agent or owned.record.kind
+        granted = command.agent or owned.record.agent
         if not principal.may_call(granted):
             raise NotFound("agent", granted)
         require_operation(principal, granted, Method.SEND_MESSAGE)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import NotFound
 from passerelle.core.events import show_unplaced
 from passerelle.core.read_models.task import show_record
@@ -18,6 +19,7 @@ from passerelle.runtime.records.long_content import LongContent, LongTaskError, 
 
 if TYPE_CHECKING:
     from passerelle.channels.task_follower import Following
+    from passerelle.control.read_models import Models
     from passerelle.core.commands import GetRecord, GetTask
     from passerelle.core.principal import Principal
     from passerelle.core.task.record import TaskRecord
@@ -34,6 +36,7 @@ class TaskReads:
     contents: Contents
     following: Following
     runtime_id: str
+    models: Models
 
     async def read(self, principal: Principal, query: GetTask) -> JsonObject:
         """The Task as its callers see it.
@@ -72,6 +75,8 @@ class TaskReads:
     async def read_record(self, principal: Principal, query: GetRecord) -> JsonObject:
         """The record of a task, with its version; where it has left memory, with the ref and the fact of that (TEV-17).
 
+        Of one that the gateway has routed also why it went to its agent, in ``routing``: a sentence for each fact.
+
         Raises:
             NotFound: no such task of the caller.
         """
@@ -79,6 +84,8 @@ class TaskReads:
         require_operation(principal, owned.record.kind, Method.GET_TASK)
         whole = await self.contents.name_artifacts(owned.record)
         shown: JsonObject = {**to_wire(show_record(whole)), "version": owned.held.stamp.version}
+        if owned.record.kind == ROUTER:
+            shown["routing"] = [*await self.models.explain_routing(owned.record)]
         ref = owned.held.archive
         if ref is None:
             return shown

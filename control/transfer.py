@@ -109,7 +109,7 @@ class Giving:
         hidden = record.visibility is Visibility.HIDDEN
         if (
             heir is None
-            or not heir.may_call(record.kind)
+            or not heir.may_call(record.agent)
             or (hidden and AccessScope.OPERATE not in heir.scopes)
         ):
             raise InvalidInput("owner", "is not known here, or may not have tasks of this agent")

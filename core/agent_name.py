@@ -6,9 +6,19 @@ an agent may call all its tenants, since a tenant is a way to route and no right
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 SEPARATOR: Final = "/"
+ROUTER: Final = "passerelle"
+"""The gateway's own agent: it has every message done by one of those that its caller may call."""
+
+
+def is_served(agent: str, names: Collection[str]) -> bool:
+    """Whether there is an agent of that name beside the configured ``names``."""
+    return agent == ROUTER or agent in names
 
 
 def find_base(agent: str) -> str:

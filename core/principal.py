@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from passerelle.core.agent_name import find_base
+from passerelle.core.agent_name import ROUTER, find_base
 from passerelle.core.ids import Shard, derive_id, derive_shard
 from passerelle.core.wire.record import value
 
@@ -83,8 +83,14 @@ class Principal:
         return self.kind != "agent"
 
     def sees(self, agent: str) -> bool:
-        """Whether ``agent`` exists for this principal: where it does not, the answers are those for a name unknown."""
-        return self.agents is None or agent in self.agents or find_base(agent) in self.agents
+        """Whether ``agent`` exists for this principal: where it does not, the answers are those for a name unknown.
+
+        The gateway's own agent exists for whoever has any agent, since it offers no other ones.
+        """
+        agents = self.agents
+        if agents is None or agent in agents or find_base(agent) in agents:
+            return True
+        return agent == ROUTER and bool(agents)
 
     def may_use(self, agent: str, operation: str) -> bool:
         """Whether the grants allow an A2A operation at ``agent``; scopes are another matter."""
@@ -92,7 +98,11 @@ class Principal:
             return False
         if not self.operations:
             return True
-        allowed = self.operations.get(find_base(agent), self.operations.get(EVERY_AGENT))
+        base = find_base(agent)
+        if base == ROUTER and ROUTER not in self.operations:
+            # Nobody does there what one of its agents would be asked for in vain.
+            return all(named is None or operation in named for named in self.operations.values())
+        allowed = self.operations.get(base, self.operations.get(EVERY_AGENT))
         return allowed is None or operation in allowed
 
     def may_call(self, agent: str) -> bool:

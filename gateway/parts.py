@@ -22,6 +22,7 @@ from passerelle.control.outputs import Outputs
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
 from passerelle.control.rollback import RollingBack
+from passerelle.control.router import Router
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
@@ -189,6 +190,14 @@ def _make_messages(
         planning=working.planning,
         dispatch=dispatch,
         answers=answers,
+        router=Router(
+            deps.catalogue,
+            deps.find_terms,
+            deps.spending,
+            tools.resolve,
+            deps.clock,
+            dispatch.detach,
+        ),
         find_peer=deps.find_peer,
         ids=deps.ids,
         bounds=deps.message_bounds,
@@ -287,7 +296,7 @@ def _make_task_handlers(
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     histories = TurnHistories(writes, store.log)
     return TaskHandlers(
-        reads=TaskReads(ownership, contents, telling.following, store.runtime_id),
+        reads=TaskReads(ownership, contents, telling.following, store.runtime_id, models),
         listing=Listing(writes, store.log, store.projections, contents),
         records=records,
         models=models,

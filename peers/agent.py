@@ -172,6 +172,17 @@ class AgentPeer:
         async with self._questions.ask():
             return await self._ask("CreateTaskPushNotificationConfig", {**config, "taskId": task})
 
+    @property
+    def rests(self) -> bool:
+        """Whether a send would be held back now, over each interface that was used."""
+        lines = self._lines
+        return bool(lines) and not any(line.admits for line in lines.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a send would be held back by the limits, as far as it is known here."""
+        return self._limit.is_used_up
+
     def list_breakers(self) -> dict[str, BreakerMode]:
         """How the breaker of each interface that was used stands."""
         return {interface.choice: line.mode for interface, line in self._lines.items()}

@@ -34,6 +34,11 @@ class SendLimit:
         self.leave: Final[Callable[[], None]] = limit.leave if limit else _let_out
         """Gives the slot back."""
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether ``enter`` would say so without asking anybody."""
+        return self._limit is not None and self._limit.is_used_up
+
     async def enter(self) -> Unreached | None:
         """What is in the way, in which case nothing may be sent; None: the slot is held until ``leave``."""
         if self._limit is None:

@@ -46,6 +46,11 @@ class Line:
         """How the breaker stands."""
         return self._breaker.mode
 
+    @property
+    def admits(self) -> bool:
+        """Whether a send may be tried now."""
+        return self._breaker is HEALTHY or self._breaker.admits(self._clock.now_ms())
+
     async def call(self, call: PeerCall) -> PeerOutcome:
         if self._breaker is not HEALTHY and (held_back := await self._hold_back(call)) is not None:
             return held_back

@@ -64,6 +64,7 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
             ("reason", text_at(record, "statusReason")),
             ("error", f"{text_at(error, 'code')}: {text_at(error, 'message')}" if error else ""),
             ("agent", text_at(record, "assignee") or text_at(record, "kind")),
+            *(("routing", sentence) for sentence in texts_at(record, "routing")),
             ("progress", describe_progress(object_at(record, "progress"))),
             ("summary", flatten(text_at(object_at(record, "progress"), "summary"), 100)),
             ("asks", ", ".join(texts_at(record, "openActions"))),

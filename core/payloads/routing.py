@@ -8,11 +8,13 @@ from passerelle.core.event_type import EventType
 from passerelle.core.wire.record import record
 
 Exclusion: TypeAlias = Literal[
+    "tier",
     "skill",
     "tag",
     "media_type",
     "protocol",
     "policy",
+    "constraint",
     "budget",
     "quota",
     "rate_limit",
@@ -20,6 +22,8 @@ Exclusion: TypeAlias = Literal[
     "unreachable",
     "already_tried",
 ]
+TaskTier: TypeAlias = Literal["standard", "specialist"]
+Latency: TypeAlias = Literal["interactive", "background"]
 
 
 @record
@@ -46,12 +50,12 @@ class TaskProfileResolved:
     """What the task asks of a peer (EXT-5, TR-12); ``tier`` is the caller's coarse word for it (MK-3)."""
 
     type: ClassVar = EventType.TASK_PROFILE_RESOLVED
-    tier: Literal["standard", "specialist"]
+    tier: TaskTier
     source: Literal["caller", "configuration", "default"]
     skills: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     media_types: tuple[str, ...] = ()
-    latency: Literal["interactive", "background"] | None = None
+    latency: Latency | None = None
     budget_micros: int | None = None
     currency: str | None = None
     fallback: bool = True
@@ -60,11 +64,12 @@ class TaskProfileResolved:
 
 @record
 class CandidatesResolved:
-    """All peers that fit, best first, and those that do not (EXT-5)."""
+    """The peers that fit, best first, and those that do not (EXT-5); ``unnamed`` counts further ones of both."""
 
     type: ClassVar = EventType.ROUTING_CANDIDATES_RESOLVED
     candidates: tuple[Candidate, ...]
     excluded: tuple[Excluded, ...] = ()
+    unnamed: int | None = None
 
 
 @record
@@ -92,11 +97,12 @@ class FallbackApplied:
 
 @record
 class RoutingNotPossible:
-    """No peer fits, or none is left; nothing was called (EXT-5)."""
+    """No peer fits and nothing was called, or all that fit were tried (EXT-5)."""
 
     type: ClassVar = EventType.ROUTING_NOT_POSSIBLE
     reason: Literal["no_peer", "no_skill", "all_excluded", "all_tried"]
     excluded: tuple[Excluded, ...] = ()
+    unnamed: int | None = None
 
 
 @record
@@ -106,6 +112,7 @@ class SingleCandidate:
     type: ClassVar = EventType.ROUTING_SINGLE_CANDIDATE
     peer: str
     excluded: tuple[Excluded, ...] = ()
+    unnamed: int | None = None
 
 
 RoutingPayload: TypeAlias = (

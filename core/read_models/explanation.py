@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Any, Final, Literal, TypeAlias
 
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import PeerRefused
 from passerelle.core.events import Event
 from passerelle.core.facts import ErrorDetail
@@ -30,12 +31,15 @@ from passerelle.core.payloads.routing import (
     FallbackApplied,
     RoutingDecided,
     RoutingNotPossible,
+    RoutingPayload,
     SingleCandidate,
+    TaskProfileResolved,
 )
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
 from passerelle.core.read_models.tasks import BlockedTask, list_blocked
+from passerelle.core.routing.words import say_routing
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import record
@@ -83,14 +87,13 @@ def _explain_failure(error: ErrorDetail) -> str:
     )
 
 
-def _tell_no_route(said: RoutingNotPossible) -> ReasonParts:
-    named = ", ".join(f"{one.peer}: {one.why}" for one in said.excluded)
-    return "agent", said.reason, f"no agent fits; {named or 'there is none'}"
+def _tell_created(said: say.TaskCreated) -> ReasonParts | None:
+    """Whom the caller asked; of the gateway's own agent the profile says what it asked for."""
+    return None if said.kind == ROUTER else ("agent", "named", f"the caller named {said.kind}")
 
 
-def _tell_candidates(said: CandidatesResolved) -> ReasonParts:
-    text = f"{len(said.candidates)} fit, {len(said.excluded)} do not"
-    return "agent", "candidates", text
+def _tell_routing(code: str) -> Callable[[RoutingPayload], ReasonParts]:
+    return lambda said: ("agent", code, say_routing(said))
 
 
 def _tell_policy(said: PermissionEvaluated) -> ReasonParts:
@@ -144,20 +147,13 @@ def _tell_cost(said: CostEstimated | CostRecorded) -> ReasonParts:
 
 
 REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
-    say.TaskCreated: lambda said: ("agent", "named", f"the caller named {said.kind}"),
-    RoutingDecided: lambda said: (
-        "agent",
-        said.reason,
-        f"{said.peer}, out of {said.candidates}",
-    ),
-    SingleCandidate: lambda said: ("agent", "single_candidate", f"only {said.peer} fits"),
-    FallbackApplied: lambda said: (
-        "agent",
-        "fallback",
-        f"{said.to_peer} in place of {said.from_peer}: {said.cause}",
-    ),
-    RoutingNotPossible: _tell_no_route,
-    CandidatesResolved: _tell_candidates,
+    say.TaskCreated: _tell_created,
+    TaskProfileResolved: _tell_routing("profile"),
+    CandidatesResolved: _tell_routing("candidates"),
+    SingleCandidate: _tell_routing("single_candidate"),
+    RoutingDecided: lambda said: ("agent", said.reason, say_routing(said)),
+    FallbackApplied: _tell_routing("fallback"),
+    RoutingNotPossible: lambda said: ("agent", said.reason, say_routing(said)),
     PermissionEvaluated: _tell_policy,
     HookCompleted: _tell_hook,
     HookFailed: _tell_failed_hook,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from passerelle.core.payloads.routing import (
     CandidatesResolved,
     FallbackApplied,
     RoutingDecided,
+    RoutingNotPossible,
     SingleCandidate,
     TaskProfileResolved,
 )
@@ -61,6 +62,8 @@ class RoutingSummary:
     profile: TaskProfileResolved | None = None
     candidate_count: int | None = None
     decision: RoutingDecided | None = None
+    blocked: RoutingNotPossible | None = None
+    """Why no agent got the task, or none is left."""
     fallbacks: tuple[FallbackApplied, ...] = ()
     policy: RetryPolicy | None = None
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
@@ -69,10 +72,8 @@ class RoutingSummary:
 def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
     """The summary of a record; ``events`` are those of its task and turns that could be read."""
     said = [event.fact.payload for event in events]
-    candidates = _last(said, CandidatesResolved)
-    count = len(candidates.candidates) if candidates else None
-    if count is None and any(isinstance(one, SingleCandidate) for one in said):
-        count = 1
+    decision, blocked = _last(said, RoutingDecided), _last(said, RoutingNotPossible)
+    count = _count_candidates(said, decision)
     costs = _add_costs(said)
     policy = task.attempts[-1].retry_policy if task.attempts else None
     limits = LimitState(
@@ -88,12 +89,23 @@ def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
         costs=costs,
         profile=_last(said, TaskProfileResolved),
         candidate_count=count,
-        decision=_last(said, RoutingDecided),
+        decision=decision,
+        blocked=blocked,
         fallbacks=tuple(one for one in said if isinstance(one, FallbackApplied)),
         policy=policy,
     )
     found.marks.update(_mark(found, is_told=any(isinstance(one, TaskCreated) for one in said)))
     return found
+
+
+def _count_candidates(said: Sequence[object], decision: RoutingDecided | None) -> int | None:
+    if decision is not None:
+        return decision.candidates
+    if (resolved := _last(said, CandidatesResolved)) is not None:
+        return len(resolved.candidates) + (resolved.unnamed or 0)
+    if _last(said, SingleCandidate) is not None:
+        return 1
+    return None if _last(said, RoutingNotPossible) is None else 0
 
 
 def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
@@ -102,6 +114,8 @@ def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
     named = unknown("no fact says how the agent was chosen")
     if is_told:
         named = not_applicable("the caller named the agent: nothing was chosen")
+    if found.blocked is not None and found.decision is None:
+        named = not_applicable("no agent fits: nothing was chosen")
     if found.peer is None:
         marks["peer"] = unknown("no agent has been chosen")
     for name, member in (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.facts import Coverage, EdgeStatus, ErrorDetail, Ref, RetryPolicy, Worker
 from passerelle.core.task.status import Delivery, PhaseName, Status, Visibility
 from passerelle.core.wire.json import Json, JsonObject
@@ -246,6 +247,11 @@ class TaskRecord:
         if self.current_run_id is None or not self.attempts:
             return None
         return self.attempts[-1]
+
+    @property
+    def agent(self) -> str:
+        """Whose grants and rules hold for the task: the agent that was asked, or that the gateway has chosen."""
+        return (self.peer or self.kind) if self.kind == ROUTER else self.kind
 
     @property
     def peer(self) -> str | None:

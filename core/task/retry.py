@@ -113,12 +113,15 @@ class EarlierAttempts:
     """The attempts since somebody last asked for the task, the newest last: agents by name, and the terms.
 
     ``policy`` is that of the run that failed. ``fallback`` are the agents that may take over from the one that the
-    caller asked.
+    caller asked. ``is_routed``: the gateway chose the agent, so another one that fits is as good, at once, as long as
+    nobody has begun; ``is_begun``: the agent of the run that failed has made a task of the message.
     """
 
     peers: Sequence[str]
     policy: RetryPolicy
     fallback: Sequence[str] = ()
+    is_routed: bool = False
+    is_begun: bool = False
 
     @property
     def at_this_peer(self) -> int:
@@ -170,7 +173,9 @@ def decide(
     if fault in IN_DOUBT and not policy.idempotent:
         return GiveUp("in_doubt")
     elsewhere = tried.next_peer
-    if elsewhere is not None and fault in _AT_ONCE:
+    if tried.is_routed and tried.is_begun and fault is not RunFault.REJECTED:
+        elsewhere = None
+    if elsewhere is not None and (tried.is_routed or fault in _AT_ONCE):
         return RetryElsewhere(elsewhere, _CAUSES[fault])
     is_retried = _is_retried(fault, policy)
     if is_retried and tried.at_this_peer < policy.attempts:

@@ -192,7 +192,9 @@ async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendRe
         why = outcome.why if isinstance(outcome, Unreached) else ""
         is_ours, is_absent = why == "limit", why == "absent"
         # Another agent that may take over is for the retry policy to choose.
-        is_only = is_ours or is_absent or list_tried(active.run.record).next_peer is None
+        tried = list_tried(active.run.record)
+        waits_here = (is_ours and not tried.is_routed) or is_absent
+        is_only = waits_here or tried.next_peer is None
         if (
             wait_ms is not None
             and is_only

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Final, Literal, assert_never
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
 from passerelle.a2a_mapping.states import FAILED, WORKING
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerBusy, PeerUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.limit import LimitSubject, RateLimitHit
-from passerelle.core.payloads.routing import FallbackApplied
+from passerelle.core.payloads.routing import Excluded, FallbackApplied, RoutingNotPossible
 from passerelle.core.payloads.task import TaskRetrying
 from passerelle.core.peer import Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task import machine as tasks
@@ -79,6 +80,7 @@ def try_on(draft: DecisionDraft, ended: RunEnd) -> bool:
     run, verdict = draft.record.run, _judge(draft, ended)
     draft.add(draft.tell(FailRun(ended.status, ended.failure, ended.native)))
     if run is None or isinstance(verdict, GiveUp):
+        _tell_all_tried(draft, verdict)
         return False
     if ended.frame is not None:
         # Its last word is not shown: the task goes on.
@@ -104,7 +106,25 @@ def list_tried(record: TaskRecord) -> EarlierAttempts:
     since = record.attempts[reruns[-1] if reruns else 0 :]
     asked = next((one for one in since if one.worker.peer == record.kind), since[0])
     peers = [one.worker.peer for one in since]
-    return EarlierAttempts(peers, since[-1].retry_policy, asked.retry_policy.fallback or ())
+    return EarlierAttempts(
+        peers,
+        since[-1].retry_policy,
+        asked.retry_policy.fallback or (),
+        is_routed=record.kind == ROUTER,
+        is_begun=since[-1].remote_task_id is not None,
+    )
+
+
+def _tell_all_tried(draft: DecisionDraft, verdict: RetryVerdict) -> None:
+    """Says of a task that the gateway has routed that no agent is left, where more than one was tried (EXT-5)."""
+    tried = list_tried(draft.record) if draft.record.attempts else None
+    is_stopped = draft.record.status is Status.CANCELLING or verdict == GiveUp("in_doubt")
+    if tried is None or not tried.is_routed or is_stopped:
+        return
+    peers = dict.fromkeys(tried.peers)
+    if len(peers) > 1 and tried.next_peer is None:
+        excluded = tuple(Excluded(peer, "already_tried") for peer in peers)
+        draft.note(RoutingNotPossible("all_tried", excluded))
 
 
 def _owe(draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewhere) -> None:

@@ -206,7 +206,7 @@ class FollowUps:
         run = record.attempts[-1] if record.attempts else None
         send = SendCase(
             peer=record.peer or record.kind,
-            agent=record.kind,
+            agent=record.agent,
             caller=record.scope.principal,
             tags=self.dispatch.find_terms(record.peer or record.kind).tags,
             card_hash=run.worker.card_hash if run else None,
@@ -405,7 +405,7 @@ def _decide(
         raise _TaskMovedError
     if message.works and not goes_on and isinstance(task, TaskRecord):
         message_id = str(message.command.message["messageId"])
-        requested = ModelRequested(message.command.agent, "SendMessage", message_id)
+        requested = ModelRequested(message.record.agent, "SendMessage", message_id)
         decision.add(tasks.decide(task, SendInput(requested)))
         return
     started = decision.state(message.thread)

@@ -29,6 +29,7 @@ from passerelle.a2a_mapping.dialects.presentation import list_request_parts
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.members import as_list, objects_at, texts_at
 from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import ConsumeAction, OpenAction
 from passerelle.core.approval.record import ActionRecord
@@ -138,12 +139,12 @@ def _describe(active: ActiveRun) -> SendCase:
     run = record.attempts[-1]
     return SendCase(
         peer=context.peer,
-        agent=record.kind,
+        agent=record.agent,
         caller=record.scope.principal,
         tags=context.peer_tags,
         card_hash=run.worker.card_hash,
         scope=tasks.scope_of(record),
-        is_call=run.ordinal == 1,
+        is_call=run.ordinal == 1 or record.kind == ROUTER,
     )
 
 
@@ -299,7 +300,7 @@ class SendCase:
     card_hash: str | None
     scope: Scope
     is_call: bool
-    """Whether it is the caller's call of the agent: a further attempt is none."""
+    """Whether it is the caller's call of the agent: a further attempt is none, unless the gateway chose another one."""
 
     def make_case(self, message: JsonObject) -> OutboundDelegation:
         """What the rules are asked."""

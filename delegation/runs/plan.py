@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.a2a_mapping.acceptance import read_conditions
 from passerelle.a2a_mapping.errors import ExtensionRequired
 from passerelle.a2a_mapping.extensions import ACCEPTANCE, PREFIX, UNDERSTOOD, list_required
 from passerelle.a2a_mapping.members import object_at
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.facts import RetryPolicy, Worker
 from passerelle.core.payloads.task import TaskAttemptStarted, TaskDependencyUpdated
 from passerelle.core.peer import PeerCard
-from passerelle.core.wire.record import value
+from passerelle.core.wire.record import change, value
 from passerelle.permission_bridge.cases import InboundCall
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.runtime.common.carried import EXTENSIONS, TRACE
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.routing.table import Route
     from passerelle.core.task.record import ArtifactRef, TaskRecord
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.core.wire.trace import Trace
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
+_PlanKey: TypeAlias = "tuple[str, WaitMode, int | None]"
 _KEPT: Final = 8_192
 """Plans that are remembered; then the one that has not been wanted for the longest time makes room."""
 _NO_CARD: Final = PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)
@@ -83,11 +86,17 @@ class Delegation:
     """Whether callers are shown the Task before the agent is called."""
     gated: bool = False
     """Whether anybody but the defaults has a say in what is sent."""
+    route: Route | None = None
+    """How the agent was chosen, where the caller has left that to the gateway."""
     ground: object = field(default_factory=object, compare=False)
     """The same one for all plans that differ in what follows a message: facts, references, conditions, wishes, trace.
 
     Whose message it is makes no difference to a plan.
     """
+
+    def find_agent(self, command: SubmitTurn) -> str:
+        """The agent that the message goes to."""
+        return command.agent if self.route is None else self.route.agent or ""
 
     def list_edges(self) -> list[TaskDependencyUpdated]:
         """The edges to the tasks that the new one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""
@@ -119,7 +128,9 @@ def begin_attempt(
     card, trace = plan.card, plan.trace
     return TaskAttemptStarted(
         ordinal=len(record.attempts) + 1,
-        worker=Worker("agent", command.agent, card.endpoint or None, card.sha256 or None),
+        worker=Worker(
+            "agent", plan.find_agent(command), card.endpoint or None, card.sha256 or None
+        ),
         native_protocol=card.protocol,
         delivery_mechanism=plan.mechanism,
         message_id=str(command.message["messageId"]),
@@ -176,31 +187,40 @@ class Planner:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
-    _kept: OrderedDict[tuple[str, WaitMode], Delegation] = field(
-        default_factory=OrderedDict[tuple[str, "WaitMode"], "Delegation"]
+    _kept: OrderedDict[_PlanKey, Delegation] = field(
+        default_factory=OrderedDict["_PlanKey", "Delegation"]
     )
-    """By agent and how the caller waits: the plan of a message without further wishes."""
+    """By agent, how the caller waits and the route: the plan of a message without further wishes."""
 
-    async def plan(self, command: SubmitTurn, peer: Peer) -> Delegation:
-        """What must be known before the first append.
+    async def plan(self, command: SubmitTurn, peer: Peer, route: Route | None = None) -> Delegation:
+        """What must be known before the first append; ``route``: how ``peer`` was chosen, if it was.
 
         Raises:
             ExtensionRequired: the card requires one that neither the caller has named nor the gateway speaks.
             PeerUnavailable: the agent never had a card that could be read, and nothing would follow.
         """
-        terms = self.find_terms(command.agent)
+        agent = command.agent if route is None else peer.name
+        terms = self.find_terms(agent)
         card = peer.fresh or await _describe(peer, terms.policy)
         gated = self.find_rules().judges_sends
-        key = (command.agent, command.wait)
+        # By what it is and not by what it says: routes that say the same are the same.
+        key = (agent, command.wait, None if route is None else id(route))
         known = self._kept.get(key)
         if (
             known is None
+            or known.route is not route
             or not (known.card is card or _are_alike(known.card, card))
-            or known.policy is not terms.policy
+            or (
+                known.policy is not terms.policy
+                if route is None
+                else known.policy != _hand_over(terms.policy, route)
+            )
             or known.shows_at_once is not terms.always_task
             or known.gated is not gated
         ):
-            known = self._compose(command, card, terms, gated=gated)
+            known = self._compose(agent, command.wait, card, terms, gated=gated)
+            if route is not None:
+                known = change(known, route=route, policy=_hand_over(terms.policy, route))
             if key not in self._kept and len(self._kept) >= _KEPT:
                 self._kept.popitem(last=False)
             self._kept[key] = known
@@ -213,16 +233,19 @@ class Planner:
             return known
         return replace(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
 
-    def _compose(
-        self,
-        command: SubmitTurn,
-        card: PeerCard,
-        terms: PeerTerms,
-        *,
-        gated: bool,
-    ) -> Delegation:
-        agent = command.agent
+    def refuse(self, route: Route) -> Delegation:
+        """The plan of a message that no agent gets."""
+        return Delegation(
+            card=_NO_CARD,
+            mechanism="unary",
+            policy=RetryPolicy(),
+            judge=self._make_judge(ROUTER),
+            drives=self.drives,
+            route=route,
+            trace=TRACE.get(),
+        )
 
+    def _make_judge(self, agent: str) -> Callable[[str, Ids, Shard], PermissionEvaluated]:
         def judge(who: str, ids: Ids, shard: Shard) -> PermissionEvaluated:
             evaluation = evaluate(
                 InboundCall(who, agent),
@@ -231,13 +254,24 @@ class Planner:
             )
             return evaluation.to_payload()
 
+        return judge
+
+    def _compose(
+        self,
+        agent: str,
+        wait: WaitMode,
+        card: PeerCard,
+        terms: PeerTerms,
+        *,
+        gated: bool,
+    ) -> Delegation:
         # Without a list of tasks the answer to a send is found again only by an id seen at its first frame.
-        streams = card.streaming and (command.wait != "unary" or not card.lists)
+        streams = card.streaming and (wait != "unary" or not card.lists)
         return Delegation(
             card=card,
             mechanism="streaming" if streams else "unary",
             policy=terms.policy,
-            judge=judge,
+            judge=self._make_judge(agent),
             drives=self.drives,
             shows_at_once=terms.always_task,
             gated=gated,
@@ -260,6 +294,11 @@ class Planner:
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, agent, opens=True)
+
+
+def _hand_over(policy: RetryPolicy, route: Route) -> RetryPolicy:
+    """The terms of an attempt at an agent that the gateway has chosen: those that fit as well take over from it."""
+    return replace(policy, fallback=route.others or None)
 
 
 def _are_alike(one: PeerCard, other: PeerCard) -> bool:

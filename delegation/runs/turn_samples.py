@@ -87,7 +87,7 @@ def render_sample(
     batch, standing = compose(draft.decision, held, draft.terms, op, epoch)
     call = writes.log.pack(batch).call
     asked, minted = ids.find_in(call)
-    agent, fresh = request.command.agent, next(iter(ids.contexts), "")
+    agent, fresh = request.plan.find_agent(request.command), next(iter(ids.contexts), "")
     begun = begin_known(known, draft.turn_id, agent, fresh) if known else None
     remote = begun.record.remotes[agent] if begun else fresh
     (task,) = (one for one in batch.entities if one.ref == draft.task)
@@ -140,7 +140,7 @@ def sample_thread(request: TurnRequest, place: Place, ids: Ids) -> Held:
         updated_at=at,
         last=sample_ms(ids),
         turns=1,
-        remotes={request.command.agent: sample_text(ids, _SHORT)},
+        remotes={request.plan.find_agent(request.command): sample_text(ids, _SHORT)},
     )
     return Held(Stamp(sample_ms(ids), sample_text(ids, _SHORT)), record, {})
 

@@ -138,7 +138,8 @@ class TemplatedTurns:
             return None  # whoever decides has the lease extended first
         if places:
             thread = places[0].thread
-            held = (await writes.load([thread]))[thread]
+            known = request.known
+            held = (await writes.load([thread]))[thread] if known is None else known
             if not rests(held) or (held.record is None and len(places) > 1):
                 return None
         if not knows_tools(held, plan):
@@ -161,9 +162,10 @@ class TemplatedTurns:
         stem = minted[0]
         turn_id = f"turn{stem}{ordinals.turn}"
         fresh = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
-        known = None if held is None else begin_known(held, turn_id, command.agent, fresh)
+        agent = request.plan.find_agent(command)
+        known = None if held is None else begin_known(held, turn_id, agent, fresh)
         if known is not None:
-            place, remote = locate_thread(known.record, shard), known.record.remotes[command.agent]
+            place, remote = locate_thread(known.record, shard), known.record.remotes[agent]
         else:
             name = command.context_id or f"ctx{stem}{ordinals.context}"
             place, remote = place_context(principal, name, shard), fresh
@@ -245,6 +247,7 @@ _read_plan, _NO_PLAN = _list_rest(
     "demands",
     "ground",
     "catalog",
+    "route",
 )
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.frames import make_status, task_frame
+from passerelle.a2a_mapping.frames import make_message, make_status, task_frame
 from passerelle.a2a_mapping.history import complete_history
-from passerelle.a2a_mapping.states import SUBMITTED
+from passerelle.a2a_mapping.states import REJECTED, SUBMITTED
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import (
     Conflict,
     Early,
@@ -31,20 +32,21 @@ from passerelle.core.errors import (
     WriteConflict,
 )
 from passerelle.core.events import Fact
-from passerelle.core.facts import Scope
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose, read_shard
 from passerelle.core.index_changes import make_row
-from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
+from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnCompleted
 from passerelle.core.payloads.task import TaskCreated
+from passerelle.core.routing.words import say_routing
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
 from passerelle.core.session.machine import BeginSession, SessionRecord
-from passerelle.core.session.thread import OpenThread, ResolveTools, ThreadRecord
+from passerelle.core.session.thread import EndTurn, OpenThread, ResolveTools, ThreadRecord
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import BeginTask, LinkTask, StartRun
+from passerelle.core.task.commands import BeginTask, EndInError, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
-from passerelle.core.wire.codec import from_bytes
+from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.core.wire.record import change, value
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.limits import list_limits
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
+    from passerelle.core.routing.table import Route
     from passerelle.core.task import requests as task_requests
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.plan import Delegation
@@ -91,6 +94,8 @@ class TurnRequest:
     command: SubmitTurn
     plan: Delegation
     idem: str | None = None
+    known: Held | None = None
+    """The thread of the context, where it was read before; it may have changed since."""
 
     def remember(self, place: Place, turn_id: str, task_id: str) -> IdempotencyRow | None:
         """What a repeat finds under its key; None without one."""
@@ -172,6 +177,13 @@ class Turns:
                 return outcome
             await self.writes.step_back(tries)
         raise WriteConflict("the context was changed by others again and again; try once more")
+
+    async def find_thread(self, principal: Principal, command: SubmitTurn) -> Held | None:
+        """The thread of the context that a message names, at the likelier of its places; None where it names none."""
+        if command.context_id is None:
+            return None
+        thread = list_places(principal, command.context_id)[0].thread
+        return (await self.writes.load([thread]))[thread]
 
     async def repeat(self, stored: bytes, plan: Delegation) -> OpenedTurn:
         """What a key has led to before, by its stored receipt."""
@@ -284,8 +296,15 @@ class TurnAttempt:
         if decision.state(self.place.thread) is None and self.place.session not in self.held:
             decision.introduce(self.place.session)
         self._decide(decision, task.id, turn_id, spill)
+        driver, route = self.request.plan.drives(shard), self.request.plan.route
+        if route is not None and route.agent is None:
+            shown = self._refuse(decision, task.id, turn_id, spill)
+            targets = self._attach_push(decision, task)
+            terms = AppendOptions(
+                targets=targets, idem=self.request.remember(self.place, turn_id, task.id)
+            )
+            return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
         shown = self._start(decision, task.id, run_id, spill)
-        driver = self.request.plan.drives(shard)
         decision.set_field(task, OWNER, str(driver).encode())
         terms = self._terms(decision, task, turn_id, run_id, driver)
         return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
@@ -358,6 +377,8 @@ class TurnAttempt:
                 decision.add(tasks.decide(state, LinkTask(edge)))
         if isinstance(thread, ThreadRecord):
             decision.add(threads.decide(thread, submit(self.request.command, scope, spill)))
+        if (route := self.request.plan.route) is not None:
+            decision.add(Fact(scope, payload) for payload in route.list_facts())
         decision.add(
             [Fact(scope, self.request.plan.judge(who.id, self.turns.writes.ids, place.shard))]
         )
@@ -382,13 +403,40 @@ class TurnAttempt:
             owner=who.key,
             tenant=who.tenant,
             context_id=self.place.context_id,
-            assignee=self.request.command.agent,
+            assignee=self.request.plan.find_agent(self.request.command) or None,
             visibility=Visibility.BACKGROUND
             if self.request.command.wait == "none"
             else Visibility.FOREGROUND,
             root_task_id=task_id,
+            profile=_show_profile(self.request.plan.route),
             acceptance=self.request.plan.acceptance,
         )
+
+    def _refuse(
+        self, decision: Decision, task_id: str, turn_id: str, spill: BlobOverflow
+    ) -> JsonObject | None:
+        """Ends the task before anybody was called, since no agent fits; the Task, as callers see it from here on."""
+        task = EntityRef(EntityKind.TASK, task_id)
+        record, route = decision.state(task), self.request.plan.route
+        if not isinstance(record, TaskRecord) or route is None:
+            return None
+        reason = say_routing(route.list_facts()[-1])
+        failure = ErrorDetail("no_agent", ErrorCategory.POLICY, reason, source=ROUTER)
+        facts = tasks.decide(record, EndInError(failure, rejected=True))
+        facade, context_id = expose(TaskId(task_id), 1), self.place.context_id
+        message_id = self.turns.writes.ids.mint("msg", self.place.shard)
+        message = make_message(message_id, facade, context_id, [{"text": reason}])
+        status = make_status(REJECTED, format_ms(decision.now_ms), message)
+        shown = complete_history(
+            {"id": facade, "contextId": context_id, "status": status},
+            [self.request.command.message],
+        )
+        decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
+        thread, ended = decision.state(self.place.thread), decision.state(task)
+        if isinstance(thread, ThreadRecord) and isinstance(ended, TaskRecord):
+            completed = TurnCompleted("task", ended.status)
+            decision.add(threads.decide(thread, EndTurn(turn_id, task_id, completed)))
+        return shown
 
     def _start(
         self, decision: Decision, task_id: str, run_id: str, spill: BlobOverflow
@@ -398,7 +446,8 @@ class TurnAttempt:
         record = decision.state(EntityRef(EntityKind.TASK, task_id))
         if not (isinstance(thread, ThreadRecord) and isinstance(record, TaskRecord)):
             return None
-        context = thread.remotes.get(self.request.command.agent) or self.turns.writes.ids.mint(
+        agent = self.request.plan.find_agent(self.request.command)
+        context = thread.remotes.get(agent) or self.turns.writes.ids.mint(
             REMOTE_CONTEXT, self.place.shard
         )
         started = begin_attempt(record, self.request.command, self.request.plan, context)
@@ -412,6 +461,14 @@ class TurnAttempt:
         shown = complete_history(task, [self.request.command.message])
         decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
         return shown
+
+
+def _show_profile(route: Route | None) -> JsonObject:
+    """What the caller has asked of the agent, as the record of the task has it (TR-12)."""
+    if route is None or route.profile.source != "caller":
+        return {}
+    said = to_wire(route.profile)
+    return {name: one for name, one in said.items() if name != "source"}
 
 
 def read_task(stored: bytes) -> str:

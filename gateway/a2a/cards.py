@@ -37,9 +37,11 @@ from passerelle.a2a_mapping.extensions import ACCEPTANCE, PERMISSION, RESUME
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.socket_frames import BINDING as SOCKET_BINDING
 from passerelle.a2a_mapping.v0_3.cards import lift_card
-from passerelle.core.errors import InvalidInput
+from passerelle.core.agent_name import ROUTER, find_tenant
+from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.principal import AccessScope
+from passerelle.gateway.a2a.own_card import add_profile, unite_cards
 from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.peer import Peer, PeerCard, PeerOutcome
     from passerelle.core.ports.chance import Clock
+    from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.gateway.a2a.operations import OperationCall
     from passerelle.gateway.settings.model import Settings
@@ -92,7 +95,7 @@ def make_edge(settings: Settings) -> PublicEdge:
         edge,
         links=settings.card_links == "keep",
         grpc=_find_grpc(settings),
-        grpc_default=settings.grpc.default_agent,
+        grpc_default=settings.grpc.default_agent or ROUTER,
         sockets=True,
         listed=_read_listed(settings),
     )
@@ -258,11 +261,18 @@ PRIVATE: Final = {"cache-control": "private, max-age=60", "vary": "Authorization
 """Headers of an answer that holds one: no cache that callers share may keep it."""
 _FRESH_MS: Final = 600_000
 _RETRY_MS: Final = 10_000
+_UNITE_S: Final = 3.0
+"""How long one agent may hold up the card that has what all can do."""
 _NOT_CONFIGURED: Final = ROWS[ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED].jsonrpc
 
 
 class ExtendedPeers(Protocol):
     """The agents, and what they tell to those who show credentials; ``PeerRegistry`` is one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of the configuration."""
+        ...
 
     def find(self, name: str) -> Peer:
         """Raises NotFound for a name that is not configured."""
@@ -315,15 +325,40 @@ class PeerExtendedCards:
             ExtendedCardNotConfigured: the agent announces one and has none.
             PeerUnavailable: the agent never had a card.
         """
-        card = await self._read(call.agent)
+        is_own = call.agent == ROUTER
+        card = await (self._unite(call.principal) if is_own else self._read(call.agent))
         if not call.principal.may_call(call.agent):
             # Who may only read tasks is told of nothing that it could ask for.
             card = {**card, "skills": []}
         reached = self._public_url or call.own_url or self._local_url
-        card_url = self._peers.card_url(call.agent)
+        card_url = "" if is_own else self._peers.card_url(call.agent)
         place = AgentAddress(call.agent, card_url, f"{reached}{AGENTS}/{call.agent}")
         shape: CardShape = "v0.3" if call.version == "0.3" else "v1"
-        return shape_card(self._options.compose(card, place), shape)
+        options = self._options
+        if is_own:
+            options = replace(options, edge=add_profile(options.edge))
+        return shape_card(options.compose(card, place), shape)
+
+    async def _unite(self, principal: Principal) -> JsonObject:
+        """The own card with what the agents of a caller can do; one that is away is left out."""
+        names = [
+            name
+            for name in self._peers.names
+            if principal.may_call(name) and find_tenant(name) is None
+        ]
+        cards = await asyncio.gather(*(self._find(name) for name in names))
+        return unite_cards(card for card in cards if card is not None)
+
+    async def _find(self, agent: str) -> JsonObject | None:
+        """The card of an agent as ours, in which nothing leads to it."""
+        try:
+            async with asyncio.timeout(_UNITE_S):
+                card = await self._read(agent)
+        except (RemoteError, ExtendedCardNotConfigured, TimeoutError):
+            return None
+        base_url = f"{self._public_url or self._local_url}{AGENTS}/{agent}"
+        place = AgentAddress(agent, self._peers.card_url(agent), base_url)
+        return rewrite_card(card, place, self._options.edge)
 
     async def _read(self, agent: str) -> JsonObject:
         public = await self._peers.find(agent).describe()

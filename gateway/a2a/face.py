@@ -15,7 +15,7 @@ import structlog
 from passerelle.a2a_mapping.cards import AgentAddress
 from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.a2a_mapping.version import HEADER, LEGACY
-from passerelle.core.agent_name import find_base
+from passerelle.core.agent_name import ROUTER, find_base, is_served
 from passerelle.core.errors import (
     Unauthenticated,
     UnknownMethod,
@@ -34,7 +34,8 @@ from passerelle.gateway.a2a.extensions import read_extensions
 from passerelle.gateway.a2a.heads import ParsedHead, find_offer
 from passerelle.gateway.a2a.http_request import CallerLeftError, Incoming
 from passerelle.gateway.a2a.operations import Operations
-from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
+from passerelle.gateway.a2a.own_card import add_profile, read_own_card
+from passerelle.gateway.a2a.paths import AGENTS, ROOT, Resource, find_spot, is_at_root, split_path
 from passerelle.gateway.a2a.reply import HttpReply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.unary import UnaryCalls
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
 
 BODY_LIMIT_BYTES: Final = 1_048_576
 _BELOW: Final = f"{AGENTS}/"
-_BESIDE: Final = frozenset((ROOT, AGENTS, CARD))
+_READS: Final = frozenset({"GET", "HEAD"})
 _WITHOUT_ID: Final = RpcBinding()
 
 
@@ -168,6 +169,8 @@ class Face:
             self._finish,
         )
         self._cards = ServedCards(replace(settings.cards, edge=edge), parts.clock)
+        routed = replace(settings.cards, edge=add_profile(edge))
+        self._own_card = ServedCards(routed, parts.clock)
 
     @staticmethod
     def matches(scope: Scope) -> bool:
@@ -175,7 +178,9 @@ class Face:
         if scope["type"] != "http":
             return False
         path: str = scope["path"]
-        return path.startswith(_BELOW) or path in _BESIDE
+        if path.startswith(_BELOW) or path == AGENTS:
+            return True
+        return is_at_root(path) and not (path == ROOT and scope["method"] in _READS)
 
     async def drain(self) -> None:
         """Ends streams in good order and answers everybody who waits; for a shutdown."""
@@ -217,13 +222,16 @@ class Face:
         """What the head asks for."""
         names = self.parts.agents.names
         incoming = Incoming(scope, self.parts.reader.certificate_header)
-        agent, rest = split_path(incoming.path, names) or (None, "")
+        # Whoever reads the root looks for what is here.
+        is_index = incoming.path == ROOT and incoming.verb in _READS
+        agent, rest = (not is_index and split_path(incoming.path, names)) or (None, "")
         spot = find_spot(rest)
         target = spot.verbs.get(incoming.verb)
         binding = _choose_binding(incoming, spot, target)
         shown = self.parts.reader.read(incoming.headers, read_address(scope))
+        is_here = agent is not None and is_served(agent, names)
         reading = ParsedHead(
-            incoming, names, agent, spot, target, binding, shown, is_served=agent in names
+            incoming, names, agent, spot, target, binding, shown, is_served=is_here
         )
         if offer is not None:
             offer.kept.reading = reading
@@ -288,12 +296,16 @@ class Face:
     async def _serve_card(self, visit: HttpVisit) -> None:
         visit.operation = Resource.CARD.value
         incoming, agent = visit.reading.incoming, visit.agent
-        peer = await self.parts.agents.find(agent).describe()
         base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
-        place = AgentAddress(agent, self.parts.agents.card_url(agent), base_url)
         version = incoming.headers.get(HEADER.lower()) or incoming.query.get(HEADER)
         shows_all = INTERFACES in read_extensions(incoming)
-        card = self._cards.render(peer, place, version, shows_all=shows_all)
+        if agent == ROUTER:
+            place = AgentAddress(agent, "", base_url)
+            card = self._own_card.render(read_own_card(), place, version, shows_all=shows_all)
+        else:
+            peer = await self.parts.agents.find(agent).describe()
+            place = AgentAddress(agent, self.parts.agents.card_url(agent), base_url)
+            card = self._cards.render(peer, place, version, shows_all=shows_all)
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
@@ -323,7 +335,7 @@ class Face:
         # Of a tenant only the agent is said: whether there is the tenant is not for everybody.
         here = (
             f"there is no agent {find_base(name)[:80]!r}"
-            if name
+            if name and name != ROUTER
             else "there is no agent at this address"
         )
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)

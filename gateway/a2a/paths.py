@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT, LEGACY, Version
-from passerelle.core.agent_name import name_tenant
+from passerelle.core.agent_name import ROUTER, name_tenant
 
 ROOT: Final = "/"
 AGENTS: Final = "/agents"
@@ -53,6 +53,8 @@ _FIXED: Final[Mapping[str, A2aRoute]] = {
     "/extendedAgentCard": A2aRoute({"GET": Method.GET_EXTENDED_CARD}),
     CARD: A2aRoute({"GET": Resource.CARD, "HEAD": Resource.CARD}),
 }
+_ROOT_PATHS: Final = frozenset(_FIXED) - {""}
+_ROOT_TASKS: Final = "/tasks/"
 _LEGACY_PREFIX: Final = "/v1/"
 _LEGACY_FIXED: Final[Mapping[str, A2aRoute]] = {
     "/message:send": A2aRoute({"POST": Method.SEND_MESSAGE}, version=LEGACY),
@@ -81,16 +83,23 @@ NOWHERE: Final = A2aRoute()
 def split_path(path: str, served: Collection[str] = ()) -> tuple[str, str] | None:
     """The agent that a path names and the rest behind it, or None for a path that names none.
 
+    At the root stands the gateway's own agent, but for its HTTP+JSON of 0.3: ``/v1`` is the control plane there.
+
     The first part of the rest belongs to the name where that is the name of a tenant, one of those ``served``.
     """
     if not path.startswith(f"{AGENTS}/"):
-        return None
+        return (ROUTER, path) if is_at_root(path) else None
     agent, slash, rest = path[len(AGENTS) + 1 :].partition("/")
     if rest:
         tenant, below, under = rest.partition("/")
         if (name := name_tenant(agent, tenant)) in served:
             return name, below + under
     return agent, slash + rest
+
+
+def is_at_root(path: str) -> bool:
+    """Whether something of the gateway's own agent may stand at a path that names no agent."""
+    return path in _ROOT_PATHS or path.startswith(_ROOT_TASKS)
 
 
 def find_spot(rest: str) -> A2aRoute:

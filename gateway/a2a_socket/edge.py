@@ -27,6 +27,7 @@ from passerelle.a2a_mapping.socket_frames import (
     read_frame,
 )
 from passerelle.a2a_mapping.version import CURRENT, HEADER
+from passerelle.core.agent_name import is_served
 from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
 from passerelle.core.wire.headers import REASON, find_repeated, read_fields
 from passerelle.gateway.a2a.paths import AGENTS, split_path
@@ -113,7 +114,7 @@ class SocketEdge:
         principal = await parts.authenticator.authenticate(shown)
         names = parts.agents.names
         agent, rest = split_path(websocket.scope["path"], names) or ("", "")
-        if rest != PATH or agent not in names or not principal.sees(agent):
+        if rest != PATH or not is_served(agent, names) or not principal.sees(agent):
             raise NotFound("agent", agent)
         return {
             **websocket.scope,

@@ -7,6 +7,7 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ async def open_grpc(
         most, of_address = connections.grpc, connections.grpc_of_address
         table = connections.admission.table
     kept = GrpcConnections(table, of_address)
-    handlers = GrpcFace(face.operations, face.parts, settings.grpc.default_agent, kept)
+    handlers = GrpcFace(face.operations, face.parts, settings.grpc.default_agent or ROUTER, kept)
     server = await start_grpc(
         handlers, settings.host, port, tls, settings.requests.body_bytes, most
     )

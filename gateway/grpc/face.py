@@ -21,6 +21,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.v0_3.cards import spell_card
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.channels.stream_frame import unpack
+from passerelle.core.agent_name import is_served
 from passerelle.core.errors import (
     Draining,
     InvalidInput,
@@ -197,7 +198,7 @@ class GrpcFace:
         agent = tenant or self.default_agent
         if not isinstance(agent, str):
             raise InvalidInput(TENANT, "is required: it names the agent, as its card says")
-        if not principal.sees(agent) or agent not in self.parts.agents.names:
+        if not principal.sees(agent) or not is_served(agent, self.parts.agents.names):
             raise NotFound("agent", agent)
         return agent
 

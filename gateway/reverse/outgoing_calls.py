@@ -14,7 +14,7 @@ from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.resume import ResumeWish
 from passerelle.a2a_mapping.rpc import Method, read_method
 from passerelle.a2a_mapping.version import CURRENT, HEADER, judge_version
-from passerelle.core.agent_name import find_tenant
+from passerelle.core.agent_name import find_tenant, is_served
 from passerelle.core.errors import (
     CallerError,
     InvalidInput,
@@ -71,7 +71,7 @@ class OutgoingAsking:
         self, visit: Visit, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
     ) -> JsonObject:
         principal = ask.find_principal()
-        if ask.to not in self.parts.agents.names or not principal.sees(ask.to):
+        if not is_served(ask.to, self.parts.agents.names) or not principal.sees(ask.to):
             raise NotFound("agent", ask.to)
         visit.agent = ask.to
         _judge_version(ask)

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field, field_validator
 
 from passerelle.channels.limits import ChannelLimits
+from passerelle.core.agent_name import ROUTER, is_served
 from passerelle.core.principal import EVERY_AGENT, AccessScope
 from passerelle.gateway.settings.agents import AgentSettings
 from passerelle.gateway.settings.approvals import ApprovalSettings
@@ -131,7 +132,8 @@ class GrpcSettings(Section):
         description="host:port under which callers reach it, for agent cards; absent: host and port.",
     )
     default_agent: Name | None = Field(
-        default=None, description="The agent of requests that name none as their tenant."
+        default=None,
+        description="The agent of requests that name none as their tenant; absent: the gateway's own.",
     )
 
 
@@ -275,7 +277,21 @@ def find_contradictions(
     yield from _find_repeats(("agents",), (agent.name for agent in settings.agents))
     yield from _find_repeats(("policy", "rules"), (rule.name for rule in settings.policy.rules))
     yield from _find_repeats(("clients",), (client.name for client in settings.clients))
+    yield from _find_agent_faults(settings, environ)
+    yield from _find_client_faults(settings)
+    names = {one.name for one in settings.agents}
+    if (name := settings.grpc.default_agent) and not is_served(name, names):
+        yield ("grpc", "default_agent"), f"there is no agent {name!r}"
+    yield from _find_issuer_faults(settings)
+    yield from _find_unknown_approvers(settings)
+
+
+def _find_agent_faults(
+    settings: Settings, environ: Mapping[str, str]
+) -> Iterator[tuple[KeyPath, str]]:
     for index, agent in enumerate(settings.agents):
+        if agent.name == ROUTER:
+            yield ("agents", index, "name"), f"{ROUTER} is the gateway's own agent"
         for path, reason in agent.auth.find_faults(environ) if agent.auth else ():
             yield ("agents", index, "auth", *path), reason
         if agent.timeout.idle > agent.timeout.total:
@@ -284,11 +300,6 @@ def find_contradictions(
         if own is not None:
             yield ("agents", index, "forget"), own
         yield from _find_retry_faults(settings, index, agent)
-    yield from _find_client_faults(settings)
-    if (name := settings.grpc.default_agent) and name not in {one.name for one in settings.agents}:
-        yield ("grpc", "default_agent"), f"there is no agent {name!r}"
-    yield from _find_issuer_faults(settings)
-    yield from _find_unknown_approvers(settings)
 
 
 def find_notices(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
@@ -398,7 +409,7 @@ def _find_issuer_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 def _find_grant_faults(
     settings: Settings, place: KeyPath, caller: CallerSettings
 ) -> Iterator[tuple[KeyPath, str]]:
-    agents = {agent.name for agent in settings.agents} | {EVERY_AGENT}
+    agents = {agent.name for agent in settings.agents} | {EVERY_AGENT, ROUTER}
     seen: set[str] = set()
     for position, grant in enumerate(caller.may_call):
         if grant.agent not in agents:

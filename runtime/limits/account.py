@@ -136,6 +136,14 @@ class Account:
         """Whether nothing is held here."""
         return self._flight is None and all(one.block.left == 0 for one in self.allowances)
 
+    def may_cover(self, asks: Sequence[tuple[Allowance, int]]) -> bool:
+        """Whether ``take`` might use so many; False where it is known here that it would not."""
+        now_ms = self._clock.now_ms()
+        return not any(
+            one.block.left < units and now_ms < min(one.dry_until_ms, one.till_ms)
+            for one, units in asks
+        )
+
     async def take(self, asks: Sequence[tuple[Allowance, int]]) -> Allowance | None:
         """Uses units of several allowances, all or nothing; the one that is used up, if there is one.
 

@@ -143,6 +143,15 @@ class Spending:
         """What an agent costs; None for nothing."""
         return self._prices.get(agent)
 
+    def covers(self, principal: Principal, agent: str) -> bool:
+        """Whether a run at an agent may be paid for, as far as is known here: nobody is asked, nothing is charged."""
+        account = self._find(principal.id, principal.key) if self._quotas else None
+        if account is None:
+            return True
+        price = self._prices.get(agent)
+        asks = _list_asks(account, price.say_estimate(agent) if price else None)
+        return account.may_cover(asks)
+
     async def charge(self, principal: Principal, agent: str, *, opens: bool) -> Charge:
         """Charges a message to an agent; ``opens`` says that it opens a run, which has a price.
 

@@ -210,6 +210,11 @@ class Limit:
         return self._slots.used
 
     @property
+    def is_used_up(self) -> bool:
+        """Whether the store has said so a moment ago, or this instance has all of it in use."""
+        return self._find_refusal(slot=True) is not None
+
+    @property
     def is_idle(self) -> bool:
         """Whether this instance holds nothing of it, so that nobody has to renew it."""
         rate = self._rate

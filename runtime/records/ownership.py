@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
@@ -30,8 +31,13 @@ class Owned:
 
 
 def may_see(principal: Principal, record: TaskRecord) -> bool:
-    """Whether a task is the caller's, and meant for its eyes: a hidden one takes the right to operate (TR-6)."""
-    if record.owner != principal.key:
+    """Whether a task is the caller's, and meant for its eyes: a hidden one takes the right to operate (TR-6).
+
+    What the gateway has routed is seen by whoever may have the agent that it went to.
+    """
+    if record.owner != principal.key or (
+        record.kind == ROUTER and not principal.sees(record.agent)
+    ):
         return False
     return record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes
 

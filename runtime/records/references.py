@@ -123,7 +123,7 @@ class References:
 
     async def _find(self, principal: Principal, facade: str) -> Owned:
         owned = await self.ownership.find(principal, facade, None)
-        if not principal.sees(owned.record.kind):
+        if not principal.sees(owned.record.agent):
             raise NotFound("task", facade)
         return owned
 

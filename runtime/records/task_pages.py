@@ -24,6 +24,7 @@ from passerelle.core.task.status import LISTED, TERMINAL
 from passerelle.core.wire.times import parse_ms
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.places import list_places
 
 if TYPE_CHECKING:
@@ -203,9 +204,9 @@ class Listing:
 def _fits(record: object, principal: Principal, query: ListTasks) -> bool:
     return (
         isinstance(record, TaskRecord)
-        and record.owner == principal.key
         and record.shown
         and record.visibility in LISTED
+        and may_see(principal, record)
         and record.kind == query.agent
         and (query.context_id is None or record.scope.context_id == query.context_id)
     )

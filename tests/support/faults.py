@@ -30,6 +30,8 @@ class FaultyLog:
     stored: list[Batch] = field(default_factory=list[Batch])
     refused: int = 0
     entries_read: int = 0
+    loads: int = 0
+    """How often records were read."""
 
     def shard_epoch(self, shard: Shard) -> int:
         return self.log.shard_epoch(shard)
@@ -54,6 +56,7 @@ class FaultyLog:
         return result
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
+        self.loads += 1
         return await self.log.load(refs)
 
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:

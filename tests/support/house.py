@@ -111,6 +111,8 @@ class House:
     acceptance: tuple[JsonObject, ...] = ()
     correlates: bool = False
     tags: frozenset[str] = frozenset()
+    tags_of: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """Those of one agent, in place of ``tags``."""
     doubt_s: float | None = None
     limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
     rules: Policy = DEFAULT_POLICY
@@ -152,7 +154,7 @@ class House:
             )
         )
 
-    def _find_terms(self, _agent: str) -> PeerTerms:
+    def _find_terms(self, agent: str) -> PeerTerms:
         timeouts = self.timeouts
         if self.doubt_s is not None:
             timeouts = replace(timeouts, doubt_s=self.doubt_s)
@@ -161,7 +163,7 @@ class House:
             self.policy,
             acceptance=self.acceptance,
             correlates=self.correlates,
-            tags=self.tags,
+            tags=self.tags_of.get(agent, self.tags),
             limits=self.limits,
         )
 

@@ -14,6 +14,7 @@ import orjson
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.hub import Hub, HubSettings
+from passerelle.control.catalogue import Catalogue
 from passerelle.control.service import Service
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS
@@ -237,6 +238,7 @@ async def run_rig(
                 find_rules=lambda: rules[0],
                 timeouts=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
+                catalogue=Catalogue(peers),
                 news=lambda _shard: None,
             ),
             Webhooks(sealer),

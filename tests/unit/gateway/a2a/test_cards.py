@@ -151,5 +151,7 @@ def test_options_follow_the_settings() -> None:
     signed = make_card_options(Settings.model_validate({"signing": signing}), SIGNER)
     assert (signed.shape, signed.signer) == ("v1", SIGNER)
     opened = make_card_options(Settings(auth="open", card_links="drop", card_shape="v1"), None)
-    edge = PublicEdge(extensions=OPEN_EDGE.extensions, links=False, sockets=True)
+    edge = PublicEdge(
+        extensions=OPEN_EDGE.extensions, links=False, sockets=True, grpc_default="passerelle"
+    )
     assert (opened.shape, opened.edge) == ("v1", edge)

@@ -101,8 +101,15 @@ def test_path_of_a_push_config_names_its_task_and_itself() -> None:
         ("/agents/echo/tasks/t:cancel", ("echo", "/tasks/t:cancel")),
         ("/agents/", ("", "")),
         ("/agents", None),
-        ("/", None),
+        ("/", ("passerelle", "/")),
+        ("/message:send", ("passerelle", "/message:send")),
+        ("/tasks", ("passerelle", "/tasks")),
+        ("/tasks/t:cancel", ("passerelle", "/tasks/t:cancel")),
+        (CARD, ("passerelle", CARD)),
+        ("/agents/passerelle/tasks", ("passerelle", "/tasks")),
         ("/v1/tasks", None),
+        ("/v1/message:send", None),
+        ("/healthz", None),
     ],
 )
 def test_path_names_an_agent(path: str, split: tuple[str, str] | None) -> None:
@@ -110,18 +117,23 @@ def test_path_names_an_agent(path: str, split: tuple[str, str] | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "path", "ours"),
+    ("kind", "verb", "path", "ours"),
     [
-        ("http", "/agents/echo", True),
-        ("http", "/agents", True),
-        ("http", "/", True),
-        ("http", CARD, True),
-        ("http", "/v1/tasks", False),
-        ("http", "/healthz", False),
-        ("http", "/agentsx", False),
-        ("websocket", "/agents/echo", False),
-        ("lifespan", "", False),
+        ("http", "POST", "/agents/echo", True),
+        ("http", "GET", "/agents", True),
+        ("http", "POST", "/", True),
+        ("http", "GET", "/", False),
+        ("http", "HEAD", "/", False),
+        ("http", "GET", CARD, True),
+        ("http", "POST", "/message:stream", True),
+        ("http", "GET", "/tasks/t", True),
+        ("http", "GET", "/extendedAgentCard", True),
+        ("http", "GET", "/v1/tasks", False),
+        ("http", "GET", "/healthz", False),
+        ("http", "GET", "/agentsx", False),
+        ("websocket", "GET", "/agents/echo", False),
+        ("lifespan", "", "", False),
     ],
 )
-def test_face_takes_the_requests_for_agents(kind: str, path: str, *, ours: bool) -> None:
-    assert Face.matches({"type": kind, "path": path}) is ours
+def test_face_takes_the_requests_for_agents(kind: str, verb: str, path: str, *, ours: bool) -> None:
+    assert Face.matches({"type": kind, "method": verb, "path": path}) is ours

@@ -1,0 +1,125 @@
+"""What a task asks of an agent: capability, latency, budget, fallback and continuity (TR-12), and its tier (MK-3).
+
+A caller writes a profile as an object, of which every member may be left out, or as the word of its tier alone::
+
+    {
+        "tier": "specialist",
+        "skills": ["translate"],
+        "tags": ["eu"],
+        "mediaTypes": ["text/plain"],
+        "latency": "interactive",
+        "budgetMicros": 20000,
+        "currency": "EUR",
+        "fallback": false,
+        "continuity": false,
+    }
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar, get_args
+
+from passerelle.core.errors import InvalidInput
+from passerelle.core.payloads.routing import Latency, TaskProfileResolved, TaskTier
+from passerelle.core.wire.near import find_near
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from passerelle.core.wire.json import Json, JsonObject
+
+DEFAULT: Final = TaskProfileResolved("standard", "default")
+"""Of a task whose caller says nothing."""
+MEMBERS: Final = frozenset(
+    {
+        "tier",
+        "skills",
+        "tags",
+        "mediaTypes",
+        "latency",
+        "budgetMicros",
+        "currency",
+        "fallback",
+        "continuity",
+    }
+)
+TIERS: Final[tuple[TaskTier, ...]] = get_args(TaskTier)
+LATENCIES: Final[tuple[Latency, ...]] = get_args(Latency)
+MOST_WORDS: Final = 16
+"""Skills, tags or media types in one profile."""
+_LONGEST_WORD: Final = 128
+_MOST_MICROS: Final = 2**53
+
+W = TypeVar("W", bound=str)
+
+
+def read_profile(said: Json, at: str) -> TaskProfileResolved:
+    """The profile that somebody wrote; ``at`` names where it stands.
+
+    Raises:
+        InvalidInput: a tier, latency or member that there is not, or one of another form; naming the field.
+    """
+    if isinstance(said, str):
+        return TaskProfileResolved(_choose(said, TIERS, at), "caller")
+    if not isinstance(said, dict):
+        raise InvalidInput(at, f"is an object, or one of {', '.join(TIERS)}")
+    for name in said:
+        if name not in MEMBERS:
+            near = find_near(name, MEMBERS)
+            raise InvalidInput(f"{at}.{name[:_LONGEST_WORD]}", _name_unknown(near))
+    latency, currency = said.get("latency"), said.get("currency")
+    if currency is not None and not (isinstance(currency, str) and currency):
+        raise InvalidInput(f"{at}.currency", "is a text")
+    return TaskProfileResolved(
+        tier=_choose(said.get("tier", DEFAULT.tier), TIERS, f"{at}.tier"),
+        source="caller",
+        skills=_read_words(said, "skills", at),
+        tags=_read_words(said, "tags", at),
+        media_types=_read_words(said, "mediaTypes", at),
+        latency=None if latency is None else _choose(latency, LATENCIES, f"{at}.latency"),
+        budget_micros=_read_micros(said, at),
+        currency=currency,
+        fallback=_read_switch(said, "fallback", at),
+        continuity=_read_switch(said, "continuity", at),
+    )
+
+
+def _name_unknown(near: str | None) -> str:
+    return f"is not known; did you mean {near!r}?" if near else "is not known"
+
+
+def _choose(said: Json, words: Collection[W], at: str) -> W:
+    found = next((word for word in words if word == said), None)
+    if found is None:
+        raise InvalidInput(at, f"is one of {', '.join(words)}")
+    return found
+
+
+def _read_words(said: JsonObject, name: str, at: str) -> tuple[str, ...]:
+    given = said.get(name, [])
+    words = given if isinstance(given, list) else [None]
+    known = tuple(
+        one for one in words if isinstance(one, str) and 0 < len(one.strip()) <= _LONGEST_WORD
+    )
+    if len(known) != len(words) or len(words) > MOST_WORDS:
+        raise InvalidInput(
+            f"{at}.{name}",
+            f"is a list of at most {MOST_WORDS} texts of 1 to {_LONGEST_WORD} characters",
+        )
+    return tuple(dict.fromkeys(known))
+
+
+def _read_micros(said: JsonObject, at: str) -> int | None:
+    micros = said.get("budgetMicros")
+    if micros is None:
+        return None
+    if isinstance(micros, bool) or not isinstance(micros, int) or not 0 <= micros <= _MOST_MICROS:
+        raise InvalidInput(f"{at}.budgetMicros", "is a whole number of millionths, from 0")
+    return micros
+
+
+def _read_switch(said: JsonObject, name: str, at: str) -> bool:
+    given = said.get(name, True)
+    if not isinstance(given, bool):
+        raise InvalidInput(f"{at}.{name}", "is true or false")
+    return given
