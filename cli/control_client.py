@@ -20,6 +20,7 @@ from passerelle.core.errors import (
     ClosedState,
     ConfigInvalid,
     Forbidden,
+    NotFound,
     RemoteError,
     StaleAnswer,
     Unauthenticated,
@@ -41,8 +42,18 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 TIMEOUT_S: Final = 30.0
+A2A_VERSION: Final = "1.0"
 _CLOSED: Final = frozenset(get_args(ClosedState))
 _STALE: Final = frozenset({"stale_revision", "digest_mismatch"})
+
+
+class UnknownThere(NotFound):
+    """A gateway has said that there is no such thing; the message is what it said."""
+
+    def __init__(self, detail: str) -> None:
+        CallerError.__init__(self, detail)
+        self.kind = ""
+        self.name = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,13 @@ class ControlClient:
         """The answer of a command, under an idempotency key."""
         return self._call(method, path, body=body, headers={KEY_HEADER: key} if key else {})
 
+    def call_agent(
+        self, path: str, body: JsonObject, key: str | None, timeout_s: float
+    ) -> JsonObject:
+        """The answer of an agent behind the gateway, over A2A."""
+        headers = {"A2A-Version": A2A_VERSION, **({KEY_HEADER: key} if key else {})}
+        return self._call("POST", path, body=body, headers=headers, timeout_s=timeout_s)
+
     def _call(
         self,
         method: str,
@@ -76,12 +94,13 @@ class ControlClient:
         params: Mapping[str, Json] | None = None,
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> JsonObject:
         headers = {**(headers or {})}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
         try:
-            with httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=self.tls or True) as http:
+            with httpx.Client(timeout=timeout_s, trust_env=False, verify=self.tls or True) as http:
                 answer = http.request(
                     method,
                     f"{self.url}{path}",
@@ -89,6 +108,8 @@ class ControlClient:
                     json=body,
                     headers=headers,
                 )
+        except httpx.ReadTimeout:
+            raise RemoteError(f"{self.url} has not answered within {timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise RemoteError(f"no gateway answers at {self.url}: {reason}") from None
@@ -146,11 +167,16 @@ def _read(answer: httpx.Response) -> JsonObject:
     answered = cast("JsonObject", content)
     if answer.is_success:
         return answered
-    detail = text_at(answered, "detail") or f"HTTP {answer.status_code}"
+    refused = object_at(answered, "error")
+    detail = (
+        text_at(answered, "detail") or text_at(refused, "message") or f"HTTP {answer.status_code}"
+    )
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         raise Unauthenticated(detail)
     if answer.status_code == HTTPStatus.FORBIDDEN:
         raise Forbidden(detail)
+    if answer.status_code == HTTPStatus.NOT_FOUND:
+        raise UnknownThere(detail)
     code = text_at(answered, "code")
     if code in _CLOSED:
         raise ActionClosed(cast("ClosedState", code), object_at(answered, "winner"))
