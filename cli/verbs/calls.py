@@ -79,6 +79,8 @@ def _finish(agent: str, task: JsonObject) -> None:
     state = text_at(object_at(task, "status"), "state").removeprefix("TASK_STATE_")
     word = state.lower().replace("_", " ")
     task_id = text_at(task, "id")
+    # In one terminal the answer stands before its state.
+    sys.stdout.flush()
     print(f"{escape_line(task_id)}  {escape_line(word)}", file=sys.stderr)
     if word in _ASKS:
         words = shlex.join(["passerelle", "call", agent, "--task", task_id])
