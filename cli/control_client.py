@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 import httpx
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
+from passerelle.cli.contexts import find_context
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
@@ -117,24 +118,40 @@ class ControlClient:
 
 
 def open_client(
-    settings: Settings, url: str | None = None, token_env: str | None = None
+    settings: Settings,
+    url: str | None = None,
+    token_env: str | None = None,
+    *,
+    is_local: bool = False,
 ) -> ControlClient:
     """A client for the gateway at ``url``, else for that of ``PASSERELLE_URL``, else for the one of the settings.
 
-    The token is that of the variable ``token_env``, else that of ``PASSERELLE_TOKEN``, else the owner's, where this
-    user can read it.
+    Where neither names a gateway, one that somebody has logged in to goes before the settings: the context that
+    ``PASSERELLE_CONTEXT`` names, or the current one. ``is_local`` means the settings of this machine, though.
+
+    The token is that of the variable ``token_env``, else that of ``PASSERELLE_TOKEN``, else that of the context, else
+    the owner's, where this user can read it. The token of a context goes to its own gateway alone.
 
     Raises:
-        ConfigInvalid: the variable is not set, or the owner token cannot be read.
+        ConfigInvalid: the variable is not set, the owner token cannot be read, or there is no such context.
     """
     url = url or os.environ.get(URL_VARIABLE) or None
     if token_env is None and os.environ.get(TOKEN_VARIABLE):
         token_env = TOKEN_VARIABLE
+    context = None if url or is_local else find_context()
+    if context is not None:
+        token = context.token if token_env is None else _find_token(settings, token_env)
+        return ControlClient(context.url.rstrip("/"), token)
+    own = trust_own_certificate(settings.tls) if settings.tls and url is None else None
+    target = url or find_own_url(settings)
+    return ControlClient(target.rstrip("/"), _find_token(settings, token_env), own)
+
+
+def find_own_url(settings: Settings) -> str:
+    """Where the gateway of these settings is reached from this machine."""
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  compared, never bound
     scheme = "https" if settings.tls else "http"
-    target = url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
-    own = trust_own_certificate(settings.tls) if settings.tls and url is None else None
-    return ControlClient(target.rstrip("/"), _find_token(settings, token_env), own)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _find_token(settings: Settings, token_env: str | None) -> Secret | None:

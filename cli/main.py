@@ -28,6 +28,7 @@ from passerelle.cli.verbs.answers import answers
 from passerelle.cli.verbs.approvals import approvals
 from passerelle.cli.verbs.beginning import beginning
 from passerelle.cli.verbs.calls import calls
+from passerelle.cli.verbs.contexts import contexts, login_verbs
 from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.evidence import evidence
@@ -63,6 +64,8 @@ owner_token: Final = typer.Typer(
 
 app.add_typer(beginning)
 app.add_typer(calls)
+app.add_typer(login_verbs)
+app.add_typer(contexts, name="contexts")
 tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
@@ -112,8 +115,18 @@ def main() -> NoReturn:
 def show(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--gateway",
+            metavar="CONTEXT",
+            help="Ask the gateway of this context; see contexts list.",
+        ),
+    ] = None,
 ) -> None:
     """What stands before any command."""
+    if gateway is not None:
+        os.environ["PASSERELLE_CONTEXT"] = gateway
     if version:
         print(f"passerelle {VERSION}")
         raise typer.Exit

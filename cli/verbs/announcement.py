@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from passerelle.cli.check import NO_AGENTS, reach_agents
+from passerelle.cli.contexts import find_context
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.settings.source import URL_VARIABLE
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.version import VERSION
 
@@ -69,11 +71,20 @@ def compose_call(settings: Settings, sources: Sources, agent: str, url: str) -> 
     flags = sources.flags or {}
     if sources.config is not None:
         words += ["--config", str(sources.config)]
-    if any(flags.get(name) is not None for name in ("host", "port")):
+    if _asks_elsewhere(sources) or any(flags.get(name) is not None for name in ("host", "port")):
         words += ["--url", url]
     if flags.get("data_dir") is not None:
         words += ["--data-dir", str(settings.data_dir)]
     return shlex.join(words)
+
+
+def _asks_elsewhere(sources: Sources) -> bool:
+    """Whether a command without flags would ask another gateway."""
+    try:
+        context = find_context(sources.environ)
+    except ConfigInvalid:
+        return True
+    return bool(sources.environ.get(URL_VARIABLE)) or context is not None
 
 
 def _say(line: str) -> None:

@@ -94,7 +94,8 @@ PREFIX: Final = "PASSERELLE_"
 CONFIG_VARIABLE: Final = "PASSERELLE_CONFIG"
 URL_VARIABLE: Final = "PASSERELLE_URL"
 TOKEN_VARIABLE: Final = "PASSERELLE_TOKEN"  # noqa: S105  a name, not a token
-_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE})
+CONTEXT_VARIABLE: Final = "PASSERELLE_CONTEXT"
+_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, CONTEXT_VARIABLE})
 _FORMS: Final[Mapping[str | int, str]] = {
     "name": NAME_RULE,
     "key_hash": "sha256: and 64 hex digits, as passerelle key prints them",

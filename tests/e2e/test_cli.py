@@ -21,9 +21,25 @@ from passerelle.runtime.common.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
-    *("init", "serve", "call", "demo", "check", "verify", "key", "signing-key", "token", "store"),
+    *(
+        "init",
+        "serve",
+        "call",
+        "login",
+        "logout",
+        "contexts",
+        "demo",
+        "check",
+        "verify",
+        "key",
+        "signing-key",
+        "token",
+        "store",
+    ),
     *("agents", "approvals", "deliveries", "devices", "evidence", "tasks", "sessions"),
 )
+OF_THIS_USER: Final = "contexts"
+"""Group whose verbs ask no gateway."""
 BESIDE_GATEWAYS: Final = {"token", "store"}
 """Groups whose verbs open the store themselves, as ``verify`` does."""
 ALONE: Final = {("evidence", "verify"), ("evidence", "checker")}
@@ -97,7 +113,7 @@ def test_help_of_each_verb_has_a_short_line_and_an_example_of_itself() -> None:
             assert (command.epilog or "").startswith(f"Example: passerelle {name} {verb}")
             wanted = {"--config"} if name in BESIDE_GATEWAYS else {"--json", "--url", "--config"}
             flags = {flag for one in command.params for flag in one.opts}
-            assert wanted <= flags or (name, verb) in ALONE
+            assert wanted <= flags or (name, verb) in ALONE or name == OF_THIS_USER
     assert verbs >= 20
 
 

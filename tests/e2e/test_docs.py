@@ -122,7 +122,14 @@ def find_unknown_words(command: str) -> Iterator[str]:
     """What stands in a call and does not exist: the command itself, or a flag of it."""
     _, *words = shlex.split(command)
     if not words or words[0].startswith("-"):
-        known = {"--version", "--help", "-h", "--install-completion", "--show-completion"}
+        known = {
+            "--version",
+            "--help",
+            "-h",
+            "--install-completion",
+            "--show-completion",
+            "--gateway",
+        }
         yield from (word for word in words if word.startswith("-") and word not in known)
         return
     flags = list_commands().get(words[0])
