@@ -99,6 +99,7 @@ _NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, 
 _FORMS: Final[Mapping[str | int, str]] = {
     "name": NAME_RULE,
     "key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
+    "old_key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
     "bearer_env": "the name of an environment variable",
     "address": "host:port",
 }
@@ -249,7 +250,7 @@ class _Layers:
         return self._add_agents(merged) if self.agents else merged
 
     def _add_agents(self, merged: dict[str, object]) -> dict[str, object]:
-        listed = merged.get("agents") or []
+        listed: object = merged.get("agents") or []
         if not isinstance(listed, list):
             return merged
         named = cast("list[object]", listed)
