@@ -166,14 +166,27 @@ async def _reach_issuer(
 async def _reach_agents(
     settings: Settings, sources: Sources, clock: Clock
 ) -> list[tuple[str, bool]]:
+    try:
+        reached = await reach_agents(settings, sources, clock)
+    except ConfigInvalid as error:
+        return [(error.message, False)]
+    return [*reached.values(), *_judge_dialling(settings)]
+
+
+async def reach_agents(
+    settings: Settings, sources: Sources, clock: Clock, within_s: float = CARD_S
+) -> dict[str, tuple[str, bool]]:
+    """Loads the card of each agent that is called, by connections of its own: what was found, and whether it is there.
+
+    Raises:
+        ConfigInvalid: an agent cannot be made of its section.
+    """
     registry = PeerRegistry((), clock)
     called = [agent for agent in settings.agents if not agent.dials_in]
     try:
         registry.replace(make_peer_configs(called, sources.environ))
-        reached = await asyncio.gather(*(_reach(registry, agent) for agent in called))
-        return [*reached, *_judge_dialling(settings)]
-    except ConfigInvalid as error:
-        return [(error.message, False)]
+        reached = await asyncio.gather(*(_reach(registry, agent, within_s) for agent in called))
+        return {agent.name: found for agent, found in zip(called, reached, strict=True)}
     finally:
         await registry.close()
 
@@ -197,11 +210,11 @@ def _judge_dialling(settings: Settings) -> Iterator[tuple[str, bool]]:
             yield f"notice: agents.{agent.name}: dials in; {reason}", True
 
 
-async def _reach(registry: PeerRegistry, agent: AgentSettings) -> tuple[str, bool]:
+async def _reach(registry: PeerRegistry, agent: AgentSettings, within_s: float) -> tuple[str, bool]:
     try:
-        card = await asyncio.wait_for(registry.find(agent.name).describe(), CARD_S)
+        card = await asyncio.wait_for(registry.find(agent.name).describe(), within_s)
     except TimeoutError:
-        return f"agents.{agent.name}: {agent.url} gave no card within {CARD_S:g} s", False
+        return f"agents.{agent.name}: {agent.url} gave no card within {within_s:g} s", False
     except PeerUnavailable as error:
         url, reason = error.details.get("url", agent.url), error.details.get("reason")
         return f"agents.{agent.name}: its card at {url} cannot be read: {reason}", False

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 import httpx
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
+from passerelle.cli.contexts import find_context
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
     ClosedState,
     ConfigInvalid,
     Forbidden,
+    NotFound,
     RemoteError,
     StaleAnswer,
     Unauthenticated,
@@ -41,8 +43,18 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 TIMEOUT_S: Final = 30.0
+A2A_VERSION: Final = "1.0"
 _CLOSED: Final = frozenset(get_args(ClosedState))
 _STALE: Final = frozenset({"stale_revision", "digest_mismatch"})
+
+
+class UnknownThere(NotFound):
+    """A gateway has said that there is no such thing; the message is what it said."""
+
+    def __init__(self, detail: str) -> None:
+        CallerError.__init__(self, detail)
+        self.kind = ""
+        self.name = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,13 @@ class ControlClient:
         """The answer of a command, under an idempotency key."""
         return self._call(method, path, body=body, headers={KEY_HEADER: key} if key else {})
 
+    def call_agent(
+        self, path: str, body: JsonObject, key: str | None, timeout_s: float
+    ) -> JsonObject:
+        """The answer of an agent behind the gateway, over A2A."""
+        headers = {"A2A-Version": A2A_VERSION, **({KEY_HEADER: key} if key else {})}
+        return self._call("POST", path, body=body, headers=headers, timeout_s=timeout_s)
+
     def _call(
         self,
         method: str,
@@ -76,12 +95,13 @@ class ControlClient:
         params: Mapping[str, Json] | None = None,
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> JsonObject:
         headers = {**(headers or {})}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
         try:
-            with httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=self.tls or True) as http:
+            with httpx.Client(timeout=timeout_s, trust_env=False, verify=self.tls or True) as http:
                 answer = http.request(
                     method,
                     f"{self.url}{path}",
@@ -89,6 +109,8 @@ class ControlClient:
                     json=body,
                     headers=headers,
                 )
+        except httpx.ReadTimeout:
+            raise RemoteError(f"{self.url} has not answered within {timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise RemoteError(f"no gateway answers at {self.url}: {reason}") from None
@@ -96,24 +118,40 @@ class ControlClient:
 
 
 def open_client(
-    settings: Settings, url: str | None = None, token_env: str | None = None
+    settings: Settings,
+    url: str | None = None,
+    token_env: str | None = None,
+    *,
+    is_local: bool = False,
 ) -> ControlClient:
     """A client for the gateway at ``url``, else for that of ``PASSERELLE_URL``, else for the one of the settings.
 
-    The token is that of the variable ``token_env``, else that of ``PASSERELLE_TOKEN``, else the owner's, where this
-    user can read it.
+    Where neither names a gateway, one that somebody has logged in to goes before the settings: the context that
+    ``PASSERELLE_CONTEXT`` names, or the current one. ``is_local`` means the settings of this machine, though.
+
+    The token is that of the variable ``token_env``, else that of ``PASSERELLE_TOKEN``, else that of the context, else
+    the owner's, where this user can read it. The token of a context goes to its own gateway alone.
 
     Raises:
-        ConfigInvalid: the variable is not set, or the owner token cannot be read.
+        ConfigInvalid: the variable is not set, the owner token cannot be read, or there is no such context.
     """
     url = url or os.environ.get(URL_VARIABLE) or None
     if token_env is None and os.environ.get(TOKEN_VARIABLE):
         token_env = TOKEN_VARIABLE
+    context = None if url or is_local else find_context()
+    if context is not None:
+        token = context.token if token_env is None else _find_token(settings, token_env)
+        return ControlClient(context.url.rstrip("/"), token)
+    own = trust_own_certificate(settings.tls) if settings.tls and url is None else None
+    target = url or find_own_url(settings)
+    return ControlClient(target.rstrip("/"), _find_token(settings, token_env), own)
+
+
+def find_own_url(settings: Settings) -> str:
+    """Where the gateway of these settings is reached from this machine."""
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  compared, never bound
     scheme = "https" if settings.tls else "http"
-    target = url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
-    own = trust_own_certificate(settings.tls) if settings.tls and url is None else None
-    return ControlClient(target.rstrip("/"), _find_token(settings, token_env), own)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _find_token(settings: Settings, token_env: str | None) -> Secret | None:
@@ -146,11 +184,16 @@ def _read(answer: httpx.Response) -> JsonObject:
     answered = cast("JsonObject", content)
     if answer.is_success:
         return answered
-    detail = text_at(answered, "detail") or f"HTTP {answer.status_code}"
+    refused = object_at(answered, "error")
+    detail = (
+        text_at(answered, "detail") or text_at(refused, "message") or f"HTTP {answer.status_code}"
+    )
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         raise Unauthenticated(detail)
     if answer.status_code == HTTPStatus.FORBIDDEN:
         raise Forbidden(detail)
+    if answer.status_code == HTTPStatus.NOT_FOUND:
+        raise UnknownThere(detail)
     code = text_at(answered, "code")
     if code in _CLOSED:
         raise ActionClosed(cast("ClosedState", code), object_at(answered, "winner"))

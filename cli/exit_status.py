@@ -23,6 +23,8 @@ class ExitStatus(IntEnum):
     STALE = 5
     """What was read has changed since: look again."""
     FORBIDDEN = 6
+    NOT_FOUND = 7
+    """There is no such thing, or it is another caller's."""
     FAULT = 70
     """A fault of ours."""
 
@@ -45,7 +47,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.CredentialExpired: ExitStatus.FORBIDDEN,
     errors.Forbidden: ExitStatus.FORBIDDEN,
     errors.Limited: ExitStatus.REMOTE,
-    errors.NotFound: ExitStatus.CALLER,
+    errors.NotFound: ExitStatus.NOT_FOUND,
     errors.UnsupportedOperation: ExitStatus.CALLER,
     a2a_errors.PushNotificationNotSupported: ExitStatus.CALLER,
     a2a_errors.ExtendedCardNotConfigured: ExitStatus.CALLER,

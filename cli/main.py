@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
+from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 
@@ -26,10 +26,14 @@ from passerelle.cli.store_verbs import store_verbs
 from passerelle.cli.verbs.agents import agents
 from passerelle.cli.verbs.answers import answers
 from passerelle.cli.verbs.approvals import approvals
+from passerelle.cli.verbs.beginning import beginning
+from passerelle.cli.verbs.calls import calls
+from passerelle.cli.verbs.contexts import contexts, login_verbs
 from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.evidence import evidence
 from passerelle.cli.verbs.inbox import inbox_verb
+from passerelle.cli.verbs.owner_notice import show_owner
 from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
 from passerelle.cli.verbs.sessions import sessions
@@ -38,14 +42,6 @@ from passerelle.cli.verbs.tasks import tasks
 from passerelle.cli.verbs.watch import watch_verb
 from passerelle.core.errors import ActionClosed, ConfigInvalid, PasserelleError
 from passerelle.runtime.common.version import VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from passerelle.gateway.app import Addresses
-    from passerelle.gateway.auth.owner import OwnerToken
-    from passerelle.gateway.settings.model import Settings
-    from passerelle.runtime.common.secret import Secret
 
 INTERRUPTED: Final = 130
 
@@ -66,6 +62,10 @@ owner_token: Final = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.add_typer(beginning)
+app.add_typer(calls)
+app.add_typer(login_verbs)
+app.add_typer(contexts, name="contexts")
 tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
@@ -115,97 +115,23 @@ def main() -> NoReturn:
 def show(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--gateway",
+            metavar="CONTEXT",
+            help="Ask the gateway of this context; see contexts list.",
+        ),
+    ] = None,
 ) -> None:
     """What stands before any command."""
+    if gateway is not None:
+        os.environ["PASSERELLE_CONTEXT"] = gateway
     if version:
         print(f"passerelle {VERSION}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-@app.command(epilog="Example: passerelle init --agent http://127.0.0.1:9001 --yes")
-def init(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What is written; nothing is there yet.")
-    ] = Path("passerelle.yaml"),
-    agent: Annotated[str | None, typer.Option(help="Address of an A2A agent.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What it is served as [the last word of its address].")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on [8080].")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-) -> None:
-    """Write a first configuration, with comments."""
-    from passerelle.cli.init import DEFAULT_PORT, propose_name, write_config
-
-    try:
-        if agent is None and not yes:
-            agent = typer.prompt(
-                "Address of an A2A agent (empty: none yet)", "", show_default=False
-            )
-        served = name or propose_name(agent or "")
-        if name is None and agent and not yes:
-            served = str(typer.prompt("Its name here", served))
-        listens = port
-        if listens is None:
-            listens = (
-                DEFAULT_PORT if yes else typer.prompt("Port to listen on", DEFAULT_PORT, type=int)
-            )
-    except typer.Abort:
-        raise typer.BadParameter("nobody answers; --yes asks nothing", param_hint="--yes") from None
-    write_config(file, agent or None, served, listens)
-    print(f"{file} is written. Next:")
-    if not agent:
-        print(
-            "  python -m passerelle.demo.peers.echo --port 9001   # an agent to try it with; add it"
-        )
-    print(f"  passerelle check {file}")
-    print(f"  passerelle serve --config {file}")
-
-
-@app.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
-def serve(
-    config: ConfigFlag = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any [8080].")] = None,
-    grpc_port: Annotated[
-        int | None, typer.Option(help="Port for A2A over gRPC, 0 for any; absent: no gRPC.")
-    ] = None,
-    channel_port: Annotated[
-        int | None,
-        typer.Option(help="Port for channels alone, 0 for any; absent: only beside the rest."),
-    ] = None,
-    redis_url: RedisUrlFlag = None,
-    data_dir: DataDirFlag = None,
-    auth: Annotated[
-        Literal["keys", "open"] | None,
-        typer.Option(help="keys, or open: everybody is the owner, on loopback only [keys]."),
-    ] = None,
-) -> None:
-    """Run the gateway until SIGTERM or Ctrl-C."""
-    from passerelle.runtime.common.collector import collect_nothing
-
-    sources = name_sources(
-        config,
-        host=host,
-        port=port,
-        redis_url=redis_url,
-        data_dir=data_dir,
-        auth=auth,
-        **{"grpc.port": grpc_port, "channels.port": channel_port},
-    )
-    with collect_nothing():
-        from passerelle.gateway.server import run
-        from passerelle.runtime.observability.logs import configure_logs
-
-        settings = load(sources)
-        configure_logs(settings.log_level, settings.log_format)
-        # Imported once the settings hold: it is the most that any command loads.
-        from passerelle.gateway.app import run_gateway
-
-    announce = _make_announcement(settings)
-    run(run_gateway(settings, on_ready=announce, on_owner=_introduce_owner, sources=sources))
 
 
 @app.command(epilog="Example: passerelle demo --once")
@@ -223,14 +149,20 @@ def demo(
 
 @app.command(epilog="Example: passerelle check passerelle.yaml")
 def check(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="YAML file; else passerelle.yaml here."),
+    ] = None,
+    config: ConfigFlag = None,
 ) -> None:
     """Validate a configuration and reach every agent in it."""
     from passerelle.cli.check import run_check
     from passerelle.gateway.server import run
     from passerelle.runtime.common.clock import SystemClock
 
-    report = run(run_check(name_sources(config), SystemClock()))
+    if file is not None and config is not None:
+        raise typer.BadParameter("one file is all that is checked", param_hint="--config")
+    report = run(run_check(name_sources(file or config), SystemClock()))
     for line in (*report.lines, *(f"fault: {fault}" for fault in report.faults), report.summary):
         print(line)
     raise typer.Exit(ExitStatus.CALLER if report.faults else ExitStatus.DONE)
@@ -343,7 +275,7 @@ def rotate(
     settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
     configure_logs(settings.log_level, settings.log_format)
     token, path = run(run_rotation(settings, key_lost=key_lost))
-    _show_owner(token, path)
+    show_owner(token, path)
     try:
         replace_private(path, token.get_secret_value())
     except OSError as error:
@@ -353,34 +285,6 @@ def rotate(
 @owner_token.callback()
 def _group_token() -> None:
     """The token of the owner: rotate."""
-
-
-def _introduce_owner(token: OwnerToken) -> None:
-    """Says the owner token on the start that made it, and never again."""
-    if token.minted:
-        _show_owner(token.secret, token.path)
-
-
-def _show_owner(token: Secret, path: Path) -> None:
-    print(f"owner token, shown this once and kept in {path}:", flush=True)
-    print(f"  {token.get_secret_value()}", flush=True)
-
-
-def _make_announcement(settings: Settings) -> Callable[[Addresses], None]:
-    from passerelle.cli.check import NO_AGENTS
-
-    def announce(addresses: Addresses) -> None:
-        print(f"passerelle {VERSION} at {addresses.url}", flush=True)
-        if addresses.grpc is not None:
-            print(f"  gRPC at {addresses.grpc}", flush=True)
-        if addresses.channels is not None:
-            print(f"  channels at {addresses.channels}", flush=True)
-        for agent in settings.agents:
-            print(f"  agent {agent.name}: {addresses.url}/agents/{agent.name}", flush=True)
-        if not settings.agents:
-            print(NO_AGENTS, flush=True)
-
-    return announce
 
 
 def _name_winner(error: PasserelleError) -> list[str]:

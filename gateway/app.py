@@ -51,7 +51,7 @@ class Addresses:
 async def run_gateway(
     settings: Settings,
     *,
-    on_ready: Callable[[Addresses], None] | None = None,
+    on_ready: Callable[[Addresses], Coroutine[None, None, None]] | None = None,
     on_owner: Callable[[OwnerToken], None] | None = None,
     sources: Sources | None = None,
 ) -> None:
@@ -139,9 +139,11 @@ def _warn_unencrypted(settings: Settings) -> None:
         structlog.get_logger("passerelle").warning("server.unencrypted", host=settings.host)
 
 
-async def _announce(addresses: Addresses, on_ready: Callable[[Addresses], None] | None) -> None:
+async def _announce(
+    addresses: Addresses, on_ready: Callable[[Addresses], Coroutine[None, None, None]] | None
+) -> None:
     if on_ready is not None:
-        on_ready(addresses)
+        await on_ready(addresses)
 
 
 async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ import typer
 from passerelle.a2a_mapping.members import text_at
 from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, tell_change
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
-from passerelle.core.errors import CallerError
+from passerelle.core.errors import CallerError, NotFound
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json
@@ -87,7 +87,7 @@ def cancel(
     answer = link.post(name_path("/v1/tasks", task, "cancel"), body)
     outcome = text_at(answer, "outcome")
     if outcome == "not_found":
-        raise CallerError(f"there is no task {task!r}")
+        raise NotFound("task", task)
     link.tell(answer, [f"{task}  {outcome}"])
 
 

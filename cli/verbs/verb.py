@@ -7,16 +7,19 @@ wide as they need to be, in the order that they are given in.
 from __future__ import annotations
 
 import inspect
-import json
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, cast
 from urllib.parse import quote
 
 import typer
 
+from passerelle.cli.verbs.fitting import fit_table, read_now_ms
+from passerelle.cli.verbs.output import OutputForm, render_answer
+from passerelle.cli.verbs.short_ids import expand_path
 from passerelle.core.wire.display import escape_text
 
 if TYPE_CHECKING:
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
 
 
 def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The rows below their titles; nothing where there is no row."""
+    """The rows below their titles; nothing where there is no row. In a terminal they fit on it."""
     lines = [titles, *rows]
     if len(lines) == 1:
         return
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [*fit_table(titles, lines[1:], width, read_now_ms())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -64,7 +70,9 @@ class GatewayLink:
     config: Path | None = None
     data_dir: Path | None = None
     as_json: bool = False
+    """Whether a program reads it, in whatever form."""
     key: str | None = None
+    form: OutputForm = "json"
 
     def load_settings(self) -> Settings:
         """The settings that name the gateway. Raises ConfigInvalid."""
@@ -80,34 +88,42 @@ class GatewayLink:
         """A client for the gateway. Raises ConfigInvalid: there is no token."""
         from passerelle.cli.control_client import open_client
 
-        return open_client(self.load_settings(), self.url, self.token_env)
+        is_local = self.config is not None or self.data_dir is not None
+        return open_client(self.load_settings(), self.url, self.token_env, is_local=is_local)
 
     def read(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
         """The answer of a query; parameters without a value are left out."""
-        return self.open().get(path, _leave_out(params or {}))
+        gateway = self.open()
+        return gateway.get(expand_path(gateway, path), _leave_out(params or {}))
 
     def post(
         self, path: str, body: Mapping[str, Json] | None = None, key: str | None = None
     ) -> JsonObject:
         """The answer of a command; members without a value are left out."""
-        return self.open().send("POST", path, _leave_out(body or {}), key or self.key)
+        gateway = self.open()
+        return gateway.send(
+            "POST", expand_path(gateway, path), _leave_out(body or {}), key or self.key
+        )
 
     def patch(self, path: str, body: Mapping[str, Json]) -> JsonObject:
         """The answer of a command that changes what describes something."""
-        return self.open().send("PATCH", path, _leave_out(body), self.key)
+        gateway = self.open()
+        return gateway.send("PATCH", expand_path(gateway, path), _leave_out(body), self.key)
 
     def put(self, path: str, body: Mapping[str, Json]) -> JsonObject:
         """The answer of a command that puts something in the place of what was there."""
-        return self.open().send("PUT", path, _leave_out(body), self.key)
+        gateway = self.open()
+        return gateway.send("PUT", expand_path(gateway, path), _leave_out(body), self.key)
 
     def delete(self, path: str) -> JsonObject:
         """The answer of a command that ends something."""
-        return self.open().send("DELETE", path, {}, self.key)
+        gateway = self.open()
+        return gateway.send("DELETE", expand_path(gateway, path), {}, self.key)
 
     def tell(self, answer: JsonObject, lines: Iterable[str]) -> None:
         """Prints an answer: as it is for programs, as ``lines`` for people."""
         if self.as_json:
-            print(json.dumps(answer, indent=2))
+            print(render_answer(answer, self.form))
             return
         for line in lines:
             # What agents say must not act on the terminal.
@@ -143,12 +159,20 @@ def add_verb(
     def register(
         act: Callable[Concatenate[GatewayLink, P], None],
     ) -> Callable[Concatenate[GatewayLink, P], None]:
-        shared = [*(_list_parameters(_name_key) if changes else ()), *_list_parameters(_name_flags)]
-        parameters = [*_list_parameters(act)[1:], *shared]
+        own = _list_parameters(act)[1:]
+        shared = [
+            *(_list_parameters(_name_key) if changes else ()),
+            *_list_parameters(_name_long_output if _has_short(own, "-o") else _name_output),
+            *_list_parameters(_name_flags),
+        ]
+        parameters = [*own, *shared]
 
         def run(**given: Any) -> None:  # noqa: ANN401  flags of any type
             told = {one.name: given.pop(one.name) for one in shared}
-            cast("Callable[..., None]", act)(GatewayLink(**told), **given)
+            form = cast("OutputForm | None", told.pop("output"))
+            told["as_json"] = told["as_json"] or form is not None
+            link = GatewayLink(**told, form=form or "json")
+            cast("Callable[..., None]", act)(link, **given)
 
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         # Read by inspect, and so by typer.
@@ -170,7 +194,7 @@ def _name_flags(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     url: Annotated[
         str | None,
-        typer.Option(help="The gateway; else PASSERELLE_URL, else that of the settings."),
+        typer.Option(help="The gateway; else PASSERELLE_URL, the context, the settings."),
     ] = None,
     token_env: Annotated[
         str | None,
@@ -180,6 +204,27 @@ def _name_flags(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the owner token.")] = None,
 ) -> None:
     """The flags of every verb."""
+
+
+_OUTPUT_HELP: Final = "Print it for programs; name: only the ids."
+
+
+def _name_output(
+    *,
+    output: Annotated[OutputForm | None, typer.Option("--output", "-o", help=_OUTPUT_HELP)] = None,
+) -> None:
+    """The flag of every verb that has no ``-o`` of its own."""
+
+
+def _name_long_output(
+    *, output: Annotated[OutputForm | None, typer.Option("--output", help=_OUTPUT_HELP)] = None
+) -> None:
+    """The same for one that has."""
+
+
+def _has_short(parameters: list[inspect.Parameter], flag: str) -> bool:
+    said = (one for each in parameters for one in getattr(each.annotation, "__metadata__", ()))
+    return any(flag in (getattr(one, "param_decls", None) or ()) for one in said)
 
 
 def _name_key(*, key: Annotated[str | None, typer.Option(help=KEY_HELP)] = None) -> None:

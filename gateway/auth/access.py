@@ -105,7 +105,7 @@ class Access:
         }
         issuers = [Issuer(issuer, keys) for issuer, keys in self._key_sets.items()]
         return Callers(
-            keys=KeyRing(owner, settings.clients),
+            keys=KeyRing(owner, settings.clients, self._clock),
             tokens=Tokens(issuers, self._clock) if issuers else None,
             certificates=Certificates(settings.proxy, settings.clients) if settings.proxy else None,
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from passerelle.core.commands import Authenticator
-from passerelle.core.errors import Unauthenticated
+from passerelle.core.errors import CredentialExpired, Unauthenticated
 from passerelle.core.principal import OWNER
 from passerelle.core.wire.record import change
 from passerelle.gateway.auth.keys import KeyRing
@@ -60,6 +60,8 @@ class KnownCallers:
         callers = self.callers
         if credentials.token:
             bearer, digest = credentials.bearer, credentials.digest
+            if digest is not None and callers.keys.has_ended(digest):
+                raise CredentialExpired("the API key has ended")
             if callers.tokens is not None and bearer and digest is not None:
                 found = await callers.tokens.find(bearer, digest)
             if found is None:

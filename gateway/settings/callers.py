@@ -11,7 +11,14 @@ from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -253,6 +260,18 @@ class ClientSettings(CallerSettings):
         default=None,
         pattern=r"^(sha256:)?[0-9a-f]{64}$",
         description="SHA-256 of the key in hex; `passerelle key NAME` makes both.",
+    )
+    key_until: AwareDatetime | None = Field(
+        default=None,
+        description="When the key ends, such as 2027-01-31T00:00:00Z; absent: it does not.",
+    )
+    old_key_hash: str | None = Field(
+        default=None,
+        pattern=r"^(sha256:)?[0-9a-f]{64}$",
+        description="SHA-256 of the key before, which is taken beside the new one until `old_key_until`.",
+    )
+    old_key_until: AwareDatetime | None = Field(
+        default=None, description="When the key before ends; wanted with `old_key_hash`."
     )
     certificate: str | None = Field(
         default=None,

@@ -386,12 +386,28 @@ def _find_client_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             yield place, "has neither key_hash nor certificate: nobody could be it"
         if client.certificate is not None and settings.proxy is None:
             yield (*place, "certificate"), "wants `proxy`, which says whose header is believed"
-        for key in ("key_hash", "certificate"):
+        for key in ("key_hash", "old_key_hash", "certificate"):
             value = getattr(client, key)
             known = str(value).removeprefix("sha256:")
             if value is not None and seen.setdefault(known, client.name) != client.name:
                 yield (*place, key), f"is that of {seen[known]} too"
+        yield from _find_rotation_faults(place, client)
         yield from _find_grant_faults(settings, place, client)
+
+
+def _find_rotation_faults(place: KeyPath, client: ClientSettings) -> Iterator[tuple[KeyPath, str]]:
+    if client.key_until is not None and client.key_hash is None:
+        yield (*place, "key_until"), "wants key_hash"
+    if client.old_key_until is not None and client.old_key_hash is None:
+        yield (*place, "old_key_until"), "wants old_key_hash"
+    if client.old_key_hash is None:
+        return
+    if client.key_hash is None:
+        yield (*place, "old_key_hash"), "wants key_hash, the key that takes its place"
+    elif client.old_key_hash.removeprefix("sha256:") == client.key_hash.removeprefix("sha256:"):
+        yield (*place, "old_key_hash"), "is key_hash; a new key is made by `passerelle key NAME`"
+    if client.old_key_until is None:
+        yield (*place, "old_key_until"), "is wanted with old_key_hash: a key that is replaced ends"
 
 
 def _find_issuer_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

@@ -94,10 +94,12 @@ PREFIX: Final = "PASSERELLE_"
 CONFIG_VARIABLE: Final = "PASSERELLE_CONFIG"
 URL_VARIABLE: Final = "PASSERELLE_URL"
 TOKEN_VARIABLE: Final = "PASSERELLE_TOKEN"  # noqa: S105  a name, not a token
-_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE})
+CONTEXT_VARIABLE: Final = "PASSERELLE_CONTEXT"
+_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, CONTEXT_VARIABLE})
 _FORMS: Final[Mapping[str | int, str]] = {
     "name": NAME_RULE,
     "key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
+    "old_key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
     "bearer_env": "the name of an environment variable",
     "address": "host:port",
 }
@@ -134,6 +136,8 @@ class Sources:
     folder: Path
     config: Path | None = None
     flags: Mapping[str, str | int | Path | None] | None = None
+    agents: tuple[Mapping[str, str], ...] = ()
+    """Agents that were started beside the gateway, each as its section. One of the file goes before its namesake."""
 
 
 def load_settings(sources: Sources) -> tuple[Settings, tuple[str, ...]]:
@@ -161,6 +165,7 @@ def read_settings(sources: Sources) -> LoadResult:
         SettingsFile("defaults") if config is None else read_settings_file(config),
         _Environment(sources.environ),
         {name: value for name, value in (sources.flags or {}).items() if value is not None},
+        sources.agents,
     )
     notices = layers.environment.notices
     try:
@@ -231,6 +236,7 @@ class _Layers:
     file: SettingsFile
     environment: _Environment
     flags: Mapping[str, str | int | Path]
+    agents: tuple[Mapping[str, str], ...] = ()
 
     def merge(self, data_dir: Path | None) -> dict[str, object]:
         floor: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
@@ -241,7 +247,17 @@ class _Layers:
             for section in reversed(sections):
                 branch = {section: branch}
             merged = _merge(merged, branch)
-        return merged
+        return self._add_agents(merged) if self.agents else merged
+
+    def _add_agents(self, merged: dict[str, object]) -> dict[str, object]:
+        listed: object = merged.get("agents") or []
+        if not isinstance(listed, list):
+            return merged
+        named = cast("list[object]", listed)
+        taken = {
+            cast("dict[str, object]", one).get("name") for one in named if isinstance(one, dict)
+        }
+        return {**merged, "agents": [*named, *(a for a in self.agents if a["name"] not in taken)]}
 
     def explain(self, path: KeyPath, reason: str) -> SettingFault:
         """Says where the value at ``path`` came from: the highest layer that has it, or a part of it."""

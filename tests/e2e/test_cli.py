@@ -21,9 +21,25 @@ from passerelle.runtime.common.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
-    *("init", "serve", "demo", "check", "verify", "key", "signing-key", "token", "store"),
+    *(
+        "init",
+        "serve",
+        "call",
+        "login",
+        "logout",
+        "contexts",
+        "demo",
+        "check",
+        "verify",
+        "key",
+        "signing-key",
+        "token",
+        "store",
+    ),
     *("agents", "approvals", "deliveries", "devices", "evidence", "tasks", "sessions"),
 )
+OF_THIS_USER: Final = "contexts"
+"""Group whose verbs ask no gateway."""
 BESIDE_GATEWAYS: Final = {"token", "store"}
 """Groups whose verbs open the store themselves, as ``verify`` does."""
 ALONE: Final = {("evidence", "verify"), ("evidence", "checker")}
@@ -97,7 +113,7 @@ def test_help_of_each_verb_has_a_short_line_and_an_example_of_itself() -> None:
             assert (command.epilog or "").startswith(f"Example: passerelle {name} {verb}")
             wanted = {"--config"} if name in BESIDE_GATEWAYS else {"--json", "--url", "--config"}
             flags = {flag for one in command.params for flag in one.opts}
-            assert wanted <= flags or (name, verb) in ALONE
+            assert wanted <= flags or (name, verb) in ALONE or name == OF_THIS_USER
     assert verbs >= 20
 
 
@@ -133,7 +149,11 @@ def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
         (("serve", "--prot", "1"), "No such option: --prot"),
         (("serve", "--port", "many"), "Invalid value for '--port'"),
         (("serve", "--auth", "none"), "Invalid value for '--auth': 'none' is not one of"),
-        (("check",), "Missing argument 'CONFIG'."),
+        (("signing-key",), "Missing argument '"),
+        (
+            ("check", "a.yaml", "--config", "b.yaml"),
+            "Invalid value for --config: one file is all that is checked",
+        ),
         (("key", "Not A Name"), "Invalid value for 'name': should be 1 to 63 of a-z"),
     ],
 )
@@ -177,6 +197,15 @@ def test_check_of_a_file_that_is_no_configuration(
     done = run(tmp_path, "check", "config.yaml")
     assert done.returncode == 2
     assert done.stderr.startswith(message)
+
+
+def test_check_takes_its_file_as_an_argument_or_a_flag_or_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "passerelle.yaml").write_text("prot: 1\n", "utf-8")
+    calls = (("passerelle.yaml",), ("--config", "passerelle.yaml"), ("-c", "passerelle.yaml"), ())
+    told = [run(tmp_path, "check", *words) for words in calls]
+    for done in told:
+        assert done.returncode == 2
+        assert "passerelle.yaml:1: prot: is no setting; did you mean port?" in done.stdout
 
 
 def test_check_names_the_agent_that_cannot_be_reached(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ DOCUMENTS: Final = (
     *sorted((ROOT / "docs" / "protocol").glob("*.md")),
 )
 CHANNELS: Final = ROOT / "docs" / "protocol" / "channels.md"
-FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELLS: Final = ("sh", "bash", "console")
 COMMAND: Final = re.compile(r"^(?:\$ )?passerelle\b.*$", re.MULTILINE)
 INLINE: Final = re.compile(r"`(passerelle [^`]*)`")
 METRIC: Final = re.compile(r"^\| `(passerelle_[a-z_]+)` \|", re.MULTILINE)
@@ -64,7 +65,10 @@ def read_blocks(language: str) -> list[Block]:
 def read_commands() -> list[str]:
     """Every call of the command, in blocks and in sentences."""
     texts = [path.read_text("utf-8") for path in DOCUMENTS]
-    shown = [found[0] for block in read_blocks("sh") for found in COMMAND.finditer(block.text)]
+    blocks = [block for language in SHELLS for block in read_blocks(language)]
+    shown = [
+        found[0].removeprefix("$ ") for block in blocks for found in COMMAND.finditer(block.text)
+    ]
     named = [found[1] for text in texts for found in INLINE.finditer(text)]
     return sorted({command.split("#", 1)[0].strip() for command in (*shown, *named)})
 
@@ -118,7 +122,14 @@ def find_unknown_words(command: str) -> Iterator[str]:
     """What stands in a call and does not exist: the command itself, or a flag of it."""
     _, *words = shlex.split(command)
     if not words or words[0].startswith("-"):
-        known = {"--version", "--help", "-h", "--install-completion", "--show-completion"}
+        known = {
+            "--version",
+            "--help",
+            "-h",
+            "--install-completion",
+            "--show-completion",
+            "--gateway",
+        }
         yield from (word for word in words if word.startswith("-") and word not in known)
         return
     flags = list_commands().get(words[0])

@@ -25,7 +25,7 @@ from tests.support.waiting import block_until, wait_until
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 GUIDE: Final = ROOT / "docs" / "guide"
-FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN_ADDRESS: Final = "http://127.0.0.1:8080"
 SHOWN_DIGEST: Final = "sha256:…"
 
@@ -39,8 +39,10 @@ def read_blocks(path: Path, language: str) -> list[str]:
 
 def read_requests(path: Path) -> list[list[str]]:
     """The words of each curl call in a document."""
-    shown = (text for text in read_blocks(path, "sh") if "curl " in text)
-    return [shlex.split(text[text.index("curl ") :]) for text in shown]
+    blocks = [text for language in ("sh", "bash") for text in read_blocks(path, language)]
+    shown = (text for text in blocks if "curl " in text)
+    calls = (shlex.split(text[text.index("curl ") :]) for text in shown)
+    return [[word for word in words if word != "--fail-with-body"] for words in calls]
 
 
 async def play(gateway: GatewayProcess, words: list[str], **values: str) -> Answer:

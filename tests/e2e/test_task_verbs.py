@@ -204,9 +204,9 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
     del peer
     task_id = await create(gateway, "be careful")
     for words, status, said in (
-        (("tasks", "show", ABSENT), ExitStatus.CALLER, f"there is no task '{ABSENT}'"),
-        (("tasks", "cancel", ABSENT), ExitStatus.CALLER, f"there is no task '{ABSENT}'"),
-        (("tasks", "show", "agents?x"), ExitStatus.CALLER, "there is no task 'agents?x'"),
+        (("tasks", "show", ABSENT), ExitStatus.NOT_FOUND, f"there is no task '{ABSENT}'"),
+        (("tasks", "cancel", ABSENT), ExitStatus.NOT_FOUND, f"there is no task '{ABSENT}'"),
+        (("tasks", "show", "agents?x"), ExitStatus.NOT_FOUND, "there is no task 'agents?x'"),
         (("tasks", "list", "--status", "busy"), ExitStatus.CALLER, "status.0: input should be "),
         (("tasks", "list", "--since", "noon"), ExitStatus.CALLER, "since: is no RFC 3339 time"),
         (("tasks", "update", task_id, "--priority", "500"), ExitStatus.CALLER, "priority: input"),
@@ -214,7 +214,11 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
         (("tasks", "pause", task_id, "--version", "9"), ExitStatus.STALE, "version 9 was read"),
         (("tasks", "give", task_id, "nobody"), ExitStatus.CALLER, "owner: is not known here"),
         (("tasks", "give", task_id, "owner", "--version", "9"), ExitStatus.STALE, "version 9"),
-        (("tasks", "create", "nobody", "hello"), ExitStatus.CALLER, "there is no agent 'nobody'"),
+        (
+            ("tasks", "create", "nobody", "hello"),
+            ExitStatus.NOT_FOUND,
+            "there is no agent 'nobody'",
+        ),
         (("tasks", "complete", task_id), ExitStatus.CALLER, ""),
         (("sessions", "rename", "se_1"), ExitStatus.CALLER, "Invalid value for 'TITLE': give a"),
         (("sessions", "open", "x", "--label", "a"), ExitStatus.CALLER, "Invalid value for '--lab"),

@@ -1,0 +1,140 @@
+"""Gateways by name: where each is and which token opens it, in one private file of this user.
+
+``current`` is the one that commands ask where nothing else names a gateway. A token is sent to the gateway of its own
+context and to no other.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.core.wire.near import find_near
+from passerelle.gateway.settings.source import CONTEXT_VARIABLE
+from passerelle.runtime.common.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FILE: Final = "contexts.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayContext:
+    """A gateway that somebody has logged in to. ``token`` is None at one that asks for none."""
+
+    name: str
+    url: str
+    token: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFile:
+    """What the file holds; it need not be there."""
+
+    path: Path
+    contexts: Mapping[str, GatewayContext]
+    current: str | None = None
+
+    def find(self, name: str) -> GatewayContext:
+        """The context of that name.
+
+        Raises:
+            ConfigInvalid: there is none.
+        """
+        found = self.contexts.get(name)
+        if found is None:
+            near = find_near(name, tuple(self.contexts))
+            hint = f"; did you mean {near}?" if near else "; passerelle contexts list shows all"
+            raise ConfigInvalid(str(self.path), f"has no context {name!r}{hint}")
+        return found
+
+    def put(self, context: GatewayContext) -> ContextFile:
+        """With this context, which is the current one from then on."""
+        return ContextFile(self.path, {**self.contexts, context.name: context}, context.name)
+
+    def use(self, name: str) -> ContextFile:
+        """With another current one; raises ConfigInvalid."""
+        return ContextFile(self.path, self.contexts, self.find(name).name)
+
+    def remove(self, name: str) -> ContextFile:
+        """Without a context; raises ConfigInvalid."""
+        self.find(name)
+        left = {one: context for one, context in self.contexts.items() if one != name}
+        return ContextFile(self.path, left, None if self.current == name else self.current)
+
+    def write(self) -> None:
+        """Replaces the file, whole or not at all; it is private.
+
+        Raises:
+            ConfigInvalid: it cannot be written.
+        """
+        import yaml  # noqa: PLC0415  --help loads no YAML
+
+        from passerelle.runtime.common.private_file import replace_private  # noqa: PLC0415
+
+        listed = {
+            one.name: {
+                "url": one.url,
+                **({"token": one.token.get_secret_value()} if one.token else {}),
+            }
+            for one in self.contexts.values()
+        }
+        text = yaml.safe_dump({"current": self.current, "contexts": listed}, sort_keys=False)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_private(self.path, text)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigInvalid(str(self.path), f"cannot be written: {reason}") from None
+
+
+def read_contexts(environ: Mapping[str, str] = os.environ) -> ContextFile:
+    """The contexts of this user.
+
+    Raises:
+        ConfigInvalid: the file is there and cannot be read, or is none of ours.
+    """
+    import yaml  # noqa: PLC0415  --help loads no YAML
+
+    path = find_context_file(environ)
+    try:
+        loaded: object = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return ContextFile(path, {})
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigInvalid(str(path), f"cannot be read: {str(error).splitlines()[0]}") from None
+    tree = cast("dict[str, object]", loaded) if isinstance(loaded, dict) else {}
+    listed = tree.get("contexts")
+    current = tree.get("current")
+    if not isinstance(listed, dict):
+        raise ConfigInvalid(str(path), "has no mapping `contexts`")
+    found = {
+        name: _read_context(path, name, one)
+        for name, one in cast("dict[str, object]", listed).items()
+    }
+    return ContextFile(path, found, current if isinstance(current, str) else None)
+
+
+def find_context_file(environ: Mapping[str, str]) -> Path:
+    """``$XDG_CONFIG_HOME/passerelle/contexts.yaml``; a relative path there is to be ignored, as the XDG rules say."""
+    base = Path(environ.get("XDG_CONFIG_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".config") / "passerelle" / _FILE
+
+
+def find_context(environ: Mapping[str, str] = os.environ) -> GatewayContext | None:
+    """The context that the environment names, else the current one, else none; raises ConfigInvalid."""
+    contexts = read_contexts(environ)
+    name = environ.get(CONTEXT_VARIABLE) or contexts.current
+    return contexts.find(name) if name else None
+
+
+def _read_context(path: Path, name: str, said: object) -> GatewayContext:
+    members = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+    url, token = members.get("url"), members.get("token")
+    if not isinstance(url, str) or not isinstance(token, str | None):
+        raise ConfigInvalid(str(path), f"contexts.{name}: has no url, or a token that is no text")
+    return GatewayContext(name, url, Secret(token) if token else None)

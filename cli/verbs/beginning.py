@@ -1,0 +1,145 @@
+"""Verbs to begin with: ``passerelle init`` writes a configuration, ``passerelle serve`` runs the gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from passerelle.cli.settings_flags import (
+    ConfigFlag,
+    DataDirFlag,
+    RedisUrlFlag,
+    load,
+    name_sources,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from passerelle.gateway.auth.owner import OwnerToken
+    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.source import Sources
+
+beginning: Final = typer.Typer()
+
+
+@beginning.command(epilog="Example: passerelle init --agent http://127.0.0.1:9001 --yes")
+def init(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What is written; nothing is there yet.")
+    ] = Path("passerelle.yaml"),
+    agent: Annotated[str | None, typer.Option(help="Address of an A2A agent.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What it is served as [the last word of its address].")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on [8080].")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+) -> None:
+    """Write a first configuration, with comments."""
+    from passerelle.cli.init import DEFAULT_PORT, propose_name, write_config
+
+    try:
+        if agent is None and not yes:
+            agent = typer.prompt(
+                "Address of an A2A agent (empty: none yet)", "", show_default=False
+            )
+        served = name or propose_name(agent or "")
+        if name is None and agent and not yes:
+            served = str(typer.prompt("Its name here", served))
+        listens = port
+        if listens is None:
+            listens = (
+                DEFAULT_PORT if yes else typer.prompt("Port to listen on", DEFAULT_PORT, type=int)
+            )
+    except typer.Abort:
+        raise typer.BadParameter("nobody answers; --yes asks nothing", param_hint="--yes") from None
+    write_config(file, agent or None, served, listens)
+    print(f"{file} is written. Next:")
+    if not agent:
+        print(f"  passerelle serve --config {file} --demo-agents   # with sample agents to call")
+        return
+    print(f"  passerelle check {file}")
+    print(f"  passerelle serve --config {file}")
+
+
+@beginning.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
+def serve(
+    config: ConfigFlag = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any [8080].")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port for A2A over gRPC, 0 for any; absent: no gRPC.")
+    ] = None,
+    channel_port: Annotated[
+        int | None,
+        typer.Option(help="Port for channels alone, 0 for any; absent: only beside the rest."),
+    ] = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    auth: Annotated[
+        Literal["keys", "open"] | None,
+        typer.Option(help="keys, or open: everybody is the owner, on loopback only [keys]."),
+    ] = None,
+    *,
+    demo_agents: Annotated[
+        bool,
+        typer.Option("--demo-agents", help="Run sample agents beside it: echo, report, payments."),
+    ] = False,
+) -> None:
+    """Run the gateway until SIGTERM or Ctrl-C."""
+    from passerelle.runtime.common.collector import collect_nothing
+
+    sources = name_sources(
+        config,
+        host=host,
+        port=port,
+        redis_url=redis_url,
+        data_dir=data_dir,
+        auth=auth,
+        **{"grpc.port": grpc_port, "channels.port": channel_port},
+    )
+    with collect_nothing():
+        from passerelle.gateway.server import run
+
+        # What is wrong is said before an agent is started.
+        settings = load(sources)
+        serving = _serve_with_demo_agents if demo_agents else _compose_service
+        served = serving(sources, settings)
+    run(served)
+
+
+async def _serve_with_demo_agents(sources: Sources, settings: Settings) -> None:
+    """Agents of the configuration that have one of their names stay what they are."""
+    from dataclasses import replace
+    from tempfile import TemporaryDirectory
+
+    from passerelle.demo.processes import run_peers
+    from passerelle.demo.stage import PEERS
+    from passerelle.gateway.settings.source import load_settings
+
+    taken = {agent.name for agent in settings.agents}
+    names = [name for name in PEERS if name not in taken]
+    with TemporaryDirectory(prefix="passerelle-agents-") as folder:
+        async with run_peers(names, Path(folder)) as peers:
+            listed = tuple({"name": name, "url": peer.url} for name, peer in peers.items())
+            beside = replace(sources, agents=listed)
+            await _compose_service(beside, load_settings(beside)[0])
+
+
+def _compose_service(sources: Sources, settings: Settings) -> Coroutine[None, None, None]:
+    from passerelle.cli.verbs.announcement import Announcement
+    from passerelle.cli.verbs.owner_notice import show_owner
+    from passerelle.runtime.observability.logs import configure_logs
+
+    configure_logs(settings.log_level, settings.log_format)
+    # Imported once the settings hold: it is the most that any command loads.
+    from passerelle.gateway.app import run_gateway
+
+    def introduce(token: OwnerToken) -> None:
+        if token.minted:
+            show_owner(token.secret, token.path)
+
+    announcement = Announcement(settings, sources)
+    return run_gateway(settings, on_ready=announcement.tell, on_owner=introduce, sources=sources)

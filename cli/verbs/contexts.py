@@ -1,0 +1,120 @@
+"""``passerelle login`` and ``passerelle contexts``: gateways elsewhere, by name."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from passerelle.cli.verbs.verb import format_table
+
+login_verbs: Final = typer.Typer()
+contexts: Final = typer.Typer(
+    help="Gateways that one has logged in to: list, use, show.",
+    epilog="Example: passerelle contexts use team",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+
+
+@login_verbs.command(epilog="Example: passerelle login https://agents.example.com --name team")
+def login(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the gateway.")],
+    name: Annotated[str | None, typer.Option(help="What it is called here [its host].")] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(help="Variable with the token; else it is asked for, or read from a pipe."),
+    ] = None,
+) -> None:
+    """Remember a gateway and its token, and use it from now on.
+
+    The token is an API key or the owner token. It is tried first, and kept in a file that only this user can read.
+    """
+    from passerelle.cli.contexts import GatewayContext, read_contexts
+    from passerelle.cli.control_client import ControlClient
+    from passerelle.runtime.common.secret import Secret
+
+    address = urlsplit(url)
+    if address.scheme not in {"http", "https"} or not address.hostname:
+        raise typer.BadParameter("should begin with https:// or http://", param_hint="'URL'")
+    called = name or re.sub(r"[^a-z0-9.-]", "-", address.hostname.lower())
+    text = _read_token(token_env)
+    if not text:
+        raise typer.BadParameter("holds no token", param_hint="--token-env")
+    context = GatewayContext(called, url.rstrip("/"), Secret(text))
+    found = ControlClient(context.url, context.token).get("/v1/agents")
+    read_contexts().put(context).write()
+    listed = found.get("agents")
+    count = len(listed) if isinstance(listed, list) else 0
+    print(f"logged in to {context.url} as context {called}; agents: {count}")
+
+
+@login_verbs.command(epilog="Example: passerelle logout team")
+def logout(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Context; else the current one.")
+    ] = None,
+) -> None:
+    """Forget a gateway and its token."""
+    from passerelle.cli.contexts import read_contexts
+
+    known = read_contexts()
+    gone = name or known.current
+    if gone is None:
+        raise typer.BadParameter("there is no current context", param_hint="'NAME'")
+    known.remove(gone).write()
+    print(f"logged out of {gone}")
+
+
+@contexts.command("list", epilog="Example: passerelle contexts list")
+def list_all() -> None:
+    """List the gateways that one has logged in to."""
+    from passerelle.cli.contexts import find_context, read_contexts
+
+    used = find_context()
+    rows = [
+        ("*" if used and one.name == used.name else "", one.name, one.url)
+        for one in read_contexts().contexts.values()
+    ]
+    for line in format_table(("", "CONTEXT", "URL"), rows):
+        print(line)
+    print(f"contexts: {len(rows)}")
+
+
+@contexts.command(epilog="Example: passerelle contexts use team")
+def use(name: NameArgument) -> None:
+    """Ask this gateway from now on."""
+    from passerelle.cli.contexts import read_contexts
+
+    chosen = read_contexts().use(name)
+    chosen.write()
+    print(f"context {name}: {chosen.find(name).url}")
+
+
+@contexts.command(epilog="Example: passerelle contexts show")
+def show() -> None:
+    """Say which gateway commands ask, and what says so."""
+    from passerelle.cli.contexts import find_context
+    from passerelle.gateway.settings.source import CONTEXT_VARIABLE, URL_VARIABLE
+
+    if url := os.environ.get(URL_VARIABLE):
+        print(f"{url}  ({URL_VARIABLE})")
+    elif context := find_context():
+        said = CONTEXT_VARIABLE if os.environ.get(CONTEXT_VARIABLE) else "current"
+        print(f"{context.url}  (context {context.name}, {said})")
+    else:
+        print("the gateway of the settings on this machine")
+
+
+def _read_token(token_env: str | None) -> str:
+    if token_env is not None:
+        return os.environ.get(token_env, "").strip()
+    if sys.stdin.isatty():
+        return str(typer.prompt("Token", hide_input=True)).strip()
+    return sys.stdin.read().strip()

@@ -1,0 +1,87 @@
+"""Tables for a terminal: times are ages, and where there is no room ids are as short as they can be told apart.
+
+What goes into a pipe is whole. A short id is the end of the id; commands take it in place of the whole one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from passerelle.core.wire.times import parse_ms
+
+SHORTEST: Final = 8
+GAP: Final = 2
+_ID: Final = re.compile(r"[a-z]+_[0-9a-z]{20,40}")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_NARROWEST: Final = 8
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
+Row = Sequence[str]
+
+
+def fit_table(titles: Row, rows: Sequence[Row], width: int, now_ms: int) -> list[list[str]]:
+    """The rows as they fit on a screen of ``width`` characters; titles are the first row."""
+    columns = [[title, *cells] for title, *cells in zip(titles, *rows, strict=True)]
+    columns = [[_say_age(cell, now_ms) for cell in column] for column in columns]
+    if _measure(columns) > width:
+        columns = [_shorten_column(column) for column in columns]
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        # The widest gives way: ids, ages and words of a status are not it for long.
+        widest = max(range(len(widths)), key=lambda place: widths[place])
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    return [
+        [cut(cell, most) for cell, most in zip(row, widths, strict=True)]
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def cut(text: str, most: int) -> str:
+    """A text of at most so many characters; an ellipsis stands for what is missing."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shorten_ids(ids: Sequence[str]) -> dict[str, str]:
+    """For each id the shortest end of at least eight characters that no other of them has."""
+    different = set(ids)
+    for length in range(SHORTEST, 40):
+        short = {one: one[-length:] for one in different}
+        if len(set(short.values())) == len(different):
+            return short
+    return {one: one for one in different}
+
+
+def format_age(at: str, now_ms: int) -> str:
+    """How long ago a time was, in one unit, as ``2m``; ``in 2m`` for one to come; the text itself where it is none."""
+    try:
+        passed_s = (now_ms - parse_ms(at)) // 1000
+    except ValueError:
+        return at
+    size = abs(passed_s)
+    worth, unit = next(((worth, unit) for worth, unit in _UNITS if size >= worth), (1, "s"))
+    age = f"{size // worth}{unit}"
+    return age if passed_s >= 0 else f"in {age}"
+
+
+def read_now_ms() -> int:
+    """The clock of this machine."""
+    return time.time_ns() // 1_000_000  # noqa: TID251  ages are for whoever sits before it
+
+
+def _measure(columns: Sequence[Row]) -> int:
+    return sum(max(map(len, column)) for column in columns) + GAP * (len(columns) - 1)
+
+
+def _say_age(cell: str, now_ms: int) -> str:
+    return format_age(cell, now_ms) if _TIME.fullmatch(cell) else cell
+
+
+def _shorten_column(cells: Row) -> list[str]:
+    ids = [cell for cell in cells if _ID.fullmatch(cell)]
+    short = shorten_ids(ids) if ids else {}
+    return [short.get(cell, cell) for cell in cells]

@@ -1,0 +1,57 @@
+"""What ``-o`` chooses: an answer as JSON, as YAML, or the ids of what it lists."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, Literal, assert_never
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.wire.json import JsonObject
+
+OutputForm = Literal["json", "yaml", "name"]
+_LISTS: Final = {
+    "tasks": "taskId",
+    "sessions": "sessionId",
+    "threads": "threadId",
+    "actions": "actionId",
+    "pending": "actionId",
+    "grants": "grantId",
+    "devices": "deviceId",
+    "agents": "name",
+    "mutes": "peer",
+}
+"""The member by which an item of a list is named."""
+_ONE: Final = ("task", "action", "session", "grant", "device")
+_IDS: Final = ("actionId", "taskId", "grantId", "deviceId", "threadId", "sessionId", "name")
+"""What names an answer that is one thing; the first of them that it has."""
+
+
+def render_answer(answer: JsonObject, form: OutputForm) -> str:
+    """The text of an answer, without a newline at its end."""
+    match form:
+        case "json":
+            return json.dumps(answer, indent=2)
+        case "yaml":
+            import yaml  # --help loads no YAML
+
+            return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True).rstrip()
+        case "name":
+            return "\n".join(list_names(answer))
+        case _:
+            assert_never(form)
+
+
+def list_names(answer: JsonObject) -> Iterator[str]:
+    """The ids of what an answer lists, or of what it is."""
+    for listed, name in _LISTS.items():
+        if isinstance(answer.get(listed), list):
+            yield from (text_at(one, name) for one in objects_at(answer, listed))
+            return
+    one = next((object_at(answer, name) for name in _ONE if object_at(answer, name)), answer)
+    found = next((text_at(one, name) for name in _IDS if text_at(one, name)), "")
+    if found:
+        yield found

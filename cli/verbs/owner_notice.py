@@ -1,0 +1,16 @@
+"""What is said of the owner token, when it was made and never again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from passerelle.runtime.common.secret import Secret
+
+
+def show_owner(token: Secret, path: Path) -> None:
+    """Prints the token and the file that keeps it."""
+    print(f"owner token, shown this once and kept in {path}:", flush=True)
+    print(f"  {token.get_secret_value()}", flush=True)

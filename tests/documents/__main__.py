@@ -1,0 +1,110 @@
+"""``python -m tests.documents [PAGE …]``: runs README and the first tutorial, or other pages, as they are written.
+
+Each page has a clean copy of the tree and an empty HOME, and no variable but those of the network. What is installed is
+what the page installs, in the versions of the lock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.documents.pages import PageFault, read_page
+from tests.documents.shell import PageShell
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+PAGES: Final = ("README.md", "docs/guide/first-steps.md")
+_PASSED_ON: Final = re.compile(r"PIP_\w+|UV_\w+|\w+_proxy|\w+_PROXY|SSL_CERT_\w+|REQUESTS_\w+|LANG")
+_PORTS: Final = (8080, 9001)
+"""Ports of the pages."""
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.documents")
+    parser.add_argument("pages", nargs="*", default=PAGES, metavar="PAGE")
+    pages = [str(page) for page in parser.parse_args().pages]
+    steps = 0
+    begun = time.monotonic()
+    try:
+        # A block that cannot be tested is said before anything is installed.
+        read = {page: read_page(ROOT, page) for page in pages}
+        _refuse_taken_ports()
+        for page, found in read.items():
+            _play(page)
+            steps += len(found)
+    except PageFault as fault:
+        print(f"docs-test: failed: {fault}", file=sys.stderr)
+        return 1
+    print(f"docs-test: {steps} steps of {len(pages)} pages in {time.monotonic() - begun:.0f} s")
+    return 0
+
+
+def _play(page: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="passerelle-docs-") as made:
+        folder = Path(made)
+        for name in ("tree", "home", "notes"):
+            (folder / name).mkdir()
+        _copy_tree(folder / "tree")
+        with PageShell(folder / "tree", folder / "notes", _make_environ(folder)) as shell:
+            for step in read_page(ROOT, page):
+                begun = time.monotonic()
+                shell.run(step)
+                first = step.commands.strip().splitlines()[0]
+                print(f"{step.where}: {time.monotonic() - begun:.1f} s  {first}", flush=True)
+
+
+def _copy_tree(target: Path) -> None:
+    """What git knows of the tree, as it is now; without ``.venv``, caches and what was built."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_symlink() or (ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+
+
+def _make_environ(folder: Path) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
+    versions = folder / "versions"
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    versions.write_text("\n".join(re.findall(r"^\S+==[^\\\n]*", lock, re.MULTILINE)), "utf-8")
+    cache = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+    own = Path.home() / ".config" / "pip" / "pip.conf"
+    if own.is_file():
+        environ.setdefault("PIP_CONFIG_FILE", str(own))
+    return {
+        **environ,
+        "HOME": str(folder / "home"),
+        "PATH": f"{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "PIP_CACHE_DIR": cache,
+        "PIP_CONSTRAINT": str(versions),
+        "COLUMNS": "80",
+    }
+
+
+def _refuse_taken_ports() -> None:
+    for port in _PORTS:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                raise PageFault(f"port {port}, which the pages use, is taken") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

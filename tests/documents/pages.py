@@ -1,0 +1,117 @@
+"""What a page shows, as steps that can be run.
+
+The language of a fence says whether a block is run; what stands behind it is for everybody to see in the source:
+
+- ``bash`` is run as it is. With ``terminal=NAME`` it is run in a terminal of that name, where it goes on until the
+  page has another block for the same terminal, and ``until=TEXT`` is what it prints once one may go on;
+- ``console`` has commands behind ``$`` and what they print; an ellipsis stands for anything;
+- ``sh`` is not run, and ``because=REASON`` says why;
+- any other language is no command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FENCE: Final = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NO_COMMANDS: Final = frozenset(
+    {"", "text", "yaml", "json", "jsonc", "mermaid", "python", "js", "ts", "html", "nginx", "sql"}
+)
+_PROMPT: Final = "$ "
+ANYTHING: Final = "…"
+
+
+class PageFault(Exception):
+    """A page that cannot be tested, or does not say what is the case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Commands that are run together. ``shown`` is what they have to print, None where the page does not say."""
+
+    where: str
+    commands: str
+    shown: str | None = None
+    terminal: str | None = None
+    until: str | None = None
+
+
+def read_steps(name: str, text: str) -> list[Step]:
+    """The steps of a page in order.
+
+    Raises:
+        PageFault: a block is of no language that is known, has other words behind it than it may have, or is left
+            out without a reason.
+    """
+    steps: list[Step] = []
+    for found in FENCE.finditer(text):
+        where = f"{name}:{text.count(chr(10), 0, found.start()) + 1}"
+        language, words = _read_info(where, found[1])
+        match language:
+            case "bash":
+                _admit(where, words, {"terminal", "until"})
+                if ("terminal" in words) != ("until" in words):
+                    raise PageFault(f"{where}: `terminal` and `until` are given together")
+                terminal, until = words.get("terminal"), words.get("until")
+                steps.append(Step(where, found[2], None, terminal, until))
+            case "console":
+                _admit(where, words, set())
+                steps += _read_console(where, found[2])
+            case "sh":
+                _admit(where, words, {"because"})
+                if not words.get("because"):
+                    raise PageFault(f"{where}: is not run, and does not say why (because=…)")
+            case _ if language in _NO_COMMANDS:
+                _admit(where, words, set())
+            case _:
+                raise PageFault(f"{where}: {language} is no language of a block here")
+    return steps
+
+
+def read_page(root: Path, page: str) -> list[Step]:
+    """The steps of a file below ``root``; raises PageFault."""
+    return read_steps(page, (root / page).read_text("utf-8"))
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether it was printed as shown, line by line; a line that is only an ellipsis stands for any lines."""
+    pattern = "".join(_make_pattern(line) for line in shown.strip().splitlines())
+    return re.fullmatch(pattern, f"{printed.strip()}\n") is not None
+
+
+def _make_pattern(line: str) -> str:
+    if line.strip() == ANYTHING:
+        return r"(?:[^\n]*\n)*?"
+    pieces = [re.escape(piece) for piece in line.rstrip().split(ANYTHING)]
+    # How wide a column is depends on what stands in it.
+    return re.sub(r"(\\ )+", "[ ]+", r"[^\n]*".join(pieces)) + r"[ ]*\n"
+
+
+def _read_info(where: str, info: str) -> tuple[str, dict[str, str]]:
+    language, *words = shlex.split(info) or [""]
+    named = [word.partition("=") for word in words]
+    if any(not value for _, _, value in named):
+        raise PageFault(f"{where}: what stands behind the language is name=value")
+    return language, {name: value for name, _, value in named}
+
+
+def _admit(where: str, words: dict[str, str], known: set[str]) -> None:
+    if unknown := words.keys() - known:
+        raise PageFault(f"{where}: {', '.join(sorted(unknown))} cannot stand behind this language")
+
+
+def _read_console(where: str, text: str) -> Iterator[Step]:
+    """One step for each command; one that shows nothing may print anything."""
+    blocks = re.split(r"^\$ ", text, flags=re.MULTILINE)
+    if blocks[0].strip() or len(blocks) == 1:
+        raise PageFault(f"{where}: a console block begins with `{_PROMPT}` and a command")
+    for block in blocks[1:]:
+        lines = block.splitlines()
+        count = next(n for n, line in enumerate(lines, 1) if not line.endswith("\\"))
+        shown = "\n".join(lines[count:])
+        yield Step(where, "\n".join(lines[:count]), shown if shown.strip() else None)

@@ -1,0 +1,121 @@
+"""The first hour: a gateway with sample agents, what it says of itself, and a call that is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from passerelle.cli.exit_status import ExitStatus
+from passerelle.demo.processes import Child, GatewayProcess, read_port, start
+from tests.support.command import run_command
+from tests.support.ports import find_free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@contextlib.asynccontextmanager
+async def serve(folder: Path, *flags: str) -> AsyncGenerator[tuple[Child, GatewayProcess]]:
+    """``passerelle serve`` with flags, and what commands need to reach it."""
+    words = ("passerelle", "serve", "--port", "0", "--data-dir", str(folder / "data"), *flags)
+    child = start("served", words, folder)
+    try:
+        port = read_port(await child.read_line("passerelle "))
+        yield child, GatewayProcess(folder, port=port)
+    finally:
+        await child.stop()
+
+
+async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
+    tmp_path: Path,
+) -> None:
+    async with serve(tmp_path, "--demo-agents") as (child, gateway):
+        line = await child.read_line("try: ")
+        said = child.said.read_text("utf-8")
+        for name in ("echo", "report", "payments"):
+            assert f"  agent {name}: {gateway.url}/agents/{name}\n" in said
+        assert f"  metrics: {gateway.url}/metrics\n" in said
+        assert f"  OpenAPI: {gateway.url}/v1/openapi.json\n" in said
+        assert "away" not in said
+        program, *words = shlex.split(line.removeprefix("try: "))
+        assert program == "passerelle"
+        done = await run_command(gateway, *words)
+        assert (done.status, done.out) == (0, "hello\n")
+        assert done.err.startswith("task_")
+        assert done.err.endswith("  completed\n")
+        streamed = await run_command(gateway, "call", "report", "go")
+        assert streamed.out.splitlines()[:2] == ["line 1 of 12", "line 2 of 12"]
+        as_json = await run_command(gateway, "call", "echo", "-", "--json", stdin="from a pipe")
+        assert as_json.out.startswith("{\n")
+        assert "from a pipe" in as_json.out
+
+
+async def test_agent_that_asks_is_shown_with_the_command_that_answers_it(tmp_path: Path) -> None:
+    async with serve(tmp_path, "--demo-agents") as (child, gateway):
+        await child.read_line("try: ")
+        asked = await run_command(gateway, "call", "payments", "pay 5")
+        assert asked.status == 0
+        assert "May I pay this?" in asked.out
+        assert "input required" in asked.err
+        task = asked.err.split()[0]
+        assert f"passerelle call payments --task {task} TEXT" in asked.err
+
+
+async def test_what_is_not_there_has_a_status_of_its_own(tmp_path: Path) -> None:
+    async with serve(tmp_path, "--demo-agents") as (_, gateway):
+        for words in (
+            ("call", "nobody", "hello"),
+            ("call", "echo", "hello", "--task", "task_nope"),
+            ("tasks", "show", "task_nope"),
+            ("sessions", "show", "se_nope"),
+            ("approvals", "show", "act_nope"),
+        ):
+            done = await run_command(gateway, *words)
+            assert done.status == ExitStatus.NOT_FOUND, (words, done)
+            assert "there is no " in done.err, words
+
+
+async def test_agents_that_are_away_are_named_with_the_reason(tmp_path: Path) -> None:
+    port = find_free_port()
+    config = tmp_path / "passerelle.yaml"
+    agents = [{"name": "builder", "url": f"http://127.0.0.1:{port}"}]
+    public = "https://agents.example.com"
+    config.write_text(yaml.safe_dump({"agents": agents, "public_url": public}), "utf-8")
+    async with serve(tmp_path, "--config", str(config)) as (child, _):
+        line = await child.read_line("away: ")
+        assert line.startswith("away: agent builder: its card at ")
+        assert "refused" in line
+        said = child.said.read_text("utf-8")
+        assert f"  from outside: {public}\n" in said
+
+        def is_logged() -> bool:
+            return '"event":"agent.away"' in child.complained.read_text("utf-8")
+
+        await wait_until(is_logged, 10, "the log names it as well")
+        assert "try: " not in said
+
+
+async def test_agents_of_the_configuration_go_before_sample_agents_of_their_names(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "passerelle.yaml"
+    agents = [{"name": "echo", "url": f"http://127.0.0.1:{find_free_port()}"}]
+    config.write_text(yaml.safe_dump({"agents": agents}), "utf-8")
+    async with serve(tmp_path, "--demo-agents", "--config", str(config)) as (child, gateway):
+        line = await child.read_line("try: ")
+        assert line.startswith(f"try: passerelle call report hello --config {config}")
+        assert "away: agent echo: " in child.said.read_text("utf-8")
+        # A reload reads the file again; agents that were started beside it stay.
+        config.write_text(yaml.safe_dump({"agents": [], "log_level": "warning"}), "utf-8")
+
+        async def is_taken() -> bool:
+            listed = await run_command(gateway, "agents")
+            names = [one.split()[0] for one in listed.lines if not one.startswith((" ", "agents:"))]
+            return names == ["report", "payments"]
+
+        await wait_until(is_taken, 20, "the file is read again")

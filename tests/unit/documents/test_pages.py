@@ -1,0 +1,76 @@
+"""What a page shows as steps, and that a page which cannot be tested says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.documents.__main__ import PAGES, ROOT
+from tests.documents.pages import PageFault, Step, matches, read_page, read_steps
+
+
+def fence(info: str, text: str) -> str:
+    return f"# A page\n\n```{info}\n{text}\n```\n"
+
+
+def test_blocks_are_steps_in_order_with_their_lines() -> None:
+    page = (
+        fence("bash", "true\nfalse")
+        + fence("yaml", "port: 1")
+        + fence('bash terminal=a until="^try: "', "passerelle serve")
+        + fence("console", "$ echo a \\\n  b\na b\n$ true")
+    )
+    assert read_steps("p.md", page) == [
+        Step("p.md:3", "true\nfalse\n"),
+        Step("p.md:14", "passerelle serve\n", None, "a", "^try: "),
+        Step("p.md:19", "echo a \\\n  b", "a b"),
+        Step("p.md:19", "true", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("info", "text", "says"),
+    [
+        ("sh", "true", "is not run, and does not say why"),
+        ("shell", "true", "shell is no language"),
+        ("zsh because=x", "true", "zsh is no language"),
+        ("bash terminal=a", "true", "given together"),
+        ("bash skip=yes", "true", "skip cannot stand"),
+        ("bash skip", "true", "is name=value"),
+        ("bash because=slow", "true", "because cannot stand"),
+        ("yaml because=x", "a: 1", "because cannot stand"),
+        ("console", "echo a", "begins with"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused(info: str, text: str, says: str) -> None:
+    with pytest.raises(PageFault, match=says):
+        read_steps("p.md", fence(info, text))
+
+
+def test_a_block_may_be_left_out_with_a_reason() -> None:
+    assert read_steps("p.md", fence('sh because="needs two machines"', "false")) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("hello", "hello\n", True),
+        ("hello", "hello\nand more\n", False),
+        ("task_… completed", "task_2f  completed\n", True),
+        ("task_… completed", "task_2f  failed\n", False),
+        ("A\n…\nB", "A\nB\n", True),
+        ("A\n…\nB", "A\n1\n2\nB\n", True),
+        ("A\n…\nB", "A\n1\n2\n", False),
+        ("TASK  …  STATUS", "TASK      X   STATUS", True),
+        ("a.c", "abc", False),
+    ],
+)
+def test_what_is_printed_is_compared_with_what_is_shown(
+    shown: str, printed: str, *, same: bool
+) -> None:
+    assert matches(shown, printed) is same
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_that_are_run_leave_no_command_out(page: str) -> None:
+    assert "because=" not in (ROOT / page).read_text("utf-8")
+    assert len(read_page(ROOT, page)) >= 8

@@ -1,0 +1,69 @@
+"""The shell of a page: what holds from block to block, what fails it, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.documents.pages import PageFault, Step
+from tests.documents.shell import PageShell
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[PageShell]:
+    folders = tmp_path / "folder", tmp_path / "notes"
+    for folder in folders:
+        folder.mkdir()
+    with PageShell(*folders, {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, 20) as opened:
+        yield opened
+
+
+def test_what_a_block_sets_holds_in_the_next(shell: PageShell) -> None:
+    shell.run(Step("p:1", "WORD=hello; mkdir sub; cd sub"))
+    assert shell.run(Step("p:2", "echo $WORD", "hello")) == "hello\n"
+    assert shell.run(Step("p:3", "basename $PWD", "sub")) == "sub\n"
+
+
+@pytest.mark.parametrize("commands", ["false\ntrue", "false | true", "exit 0", "nothing-like-it"])
+def test_a_command_that_fails_fails_the_page(shell: PageShell, commands: str) -> None:
+    with pytest.raises(PageFault, match="p:1: a command failed"):
+        shell.run(Step("p:1", commands))
+
+
+def test_what_is_not_printed_as_shown_fails_the_page(shell: PageShell) -> None:
+    with pytest.raises(PageFault, match="shown is"):
+        shell.run(Step("p:1", "echo a", "b"))
+
+
+def test_what_does_not_end_fails_the_page(tmp_path: Path) -> None:
+    with (
+        PageShell(tmp_path, tmp_path, {"PATH": os.environ["PATH"]}, 0.2) as shell,
+        pytest.raises(PageFault, match="is not done after"),
+    ):
+        shell.run(Step("p:1", "cat <(sleep 60)"))
+
+
+def test_a_terminal_stays_open_until_it_is_used_again(shell: PageShell, tmp_path: Path) -> None:
+    stays = "trap exit INT\necho $$ >../pid\necho ready\nwhile :; do read -t 1 <> <(:) || :; done"
+    shell.run(Step("p:1", stays, None, "one", "^ready"))
+    first = int((tmp_path / "pid").read_text())
+    os.kill(first, 0)
+    shell.run(Step("p:2", stays, None, "one", "^ready"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_a_terminal_that_never_says_so_fails_the_page(shell: PageShell) -> None:
+    with pytest.raises(PageFault, match="never printed ready"):
+        shell.run(Step("p:1", "echo no", None, "one", "ready"))
+
+
+def test_variables_of_whoever_tests_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PASSERELLE_PORT", "1")
+    with PageShell(tmp_path, tmp_path, {"PATH": os.environ["PATH"]}, 20) as shell:
+        shell.run(Step("p:1", "echo ${PASSERELLE_PORT:-none}", "none"))
