@@ -19,6 +19,7 @@ from passerelle.control.handlers import Handlers
 from passerelle.control.interruption import Interrupting
 from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
+from passerelle.control.oversight import Oversight
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
 from passerelle.control.rollback import RollingBack
@@ -134,9 +135,11 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     telling, tools = _make_telling(services, webhooks), _make_tools(services)
     working = _make_working(services, telling.push_configs)
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
-    grants, snapshots = StreamGrants(writes, services.arrivals), StreamSnapshots(writes, questions)
+    oversight = Oversight(writes, Home(writes))
+    grants = StreamGrants(writes, services.arrivals, oversight)
+    snapshots = StreamSnapshots(writes, questions)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, telling, working, models, tools)
+    tasks = _make_task_handlers(services, telling, working, models, tools, oversight)
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     handlers = Handlers()
@@ -276,6 +279,7 @@ def _make_task_handlers(
     working: _Working,
     models: Models,
     tools: ToolInventories,
+    oversight: Oversight,
 ) -> TaskHandlers:
     deps, store, writes, dispatch = (
         services.deps,
@@ -328,6 +332,7 @@ def _make_task_handlers(
             store.blobs,
             deps.evidence_signer,
         ),
+        oversight=oversight,
     )
 
 
@@ -369,7 +374,7 @@ def _make_link_handlers(
     store, writes, (grants, snapshots) = services.store, services.writes, served
     recoveries = Recoveries(writes, store.log, store.projections)
     return LinkHandlers(
-        access=grants,
+        access=StreamGrants(writes, services.arrivals),
         streams=DeviceStreams(
             grants,
             snapshots,
