@@ -32,6 +32,7 @@ from passerelle.store.coalescer import Coalescer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from passerelle.control.oversight import Oversight
     from passerelle.core.principal import Principal
     from passerelle.core.vocabulary import WithdrawalReason
     from passerelle.core.wire.json import Json, JsonObject
@@ -49,10 +50,14 @@ _DECIDE: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 
 @dataclass(frozen=True, slots=True)
 class StreamGrants:
-    """``channels.services.StreamAccess``: a principal follows its own streams and no others."""
+    """``channels.services.StreamAccess``: a principal follows its own streams, and what it may oversee.
+
+    Without ``oversight`` it follows no others.
+    """
 
     writes: Writes
     arrivals: InboxArrivals
+    oversight: Oversight | None = None
     _sessions: Coalescer[str, None, SessionRecord | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,9 +73,9 @@ class StreamGrants:
         """
         match name.word:
             case "session":
-                require_scope(principal, _FOLLOW)
+                require_scope(principal, self._follow)
                 session = await self._find_session(principal, name.id or "")
-                if session.given:
+                if session.given and session.owner == principal.key:
                     raise Forbidden(
                         "a task of this session is somebody else's by now; follow the others one by one",
                         why="task_given",
@@ -80,7 +85,7 @@ class StreamGrants:
                     _session(session.session_id), FullView() if full else PlainView()
                 )
             case "task":
-                require_scope(principal, _FOLLOW)
+                require_scope(principal, self._follow)
                 record = await self._find_task(principal, name.id or "")
                 require_operation(principal, record.kind, Method.SUBSCRIBE_TO_TASK)
                 return StreamGrant(_session(record.session_id), TaskView(record.task_id))
@@ -99,7 +104,10 @@ class StreamGrants:
     async def _find_session(self, principal: Principal, session_id: str) -> SessionRecord:
         if read_shard(session_id) is not None:
             record = await self._sessions.call(session_id, None)
-            if record is not None and record.owner == principal.key:
+            if record is not None and (
+                record.owner == principal.key
+                or (self.oversight and await self.oversight.find_session(principal, session_id))
+            ):
                 return record
         raise NotFound("stream", f"session:{session_id}")
 
@@ -117,7 +125,7 @@ class StreamGrants:
         tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
         held = await self.writes.load([EntityRef(EntityKind.TASK, task) for task in sorted(tasks)])
         records = [one.record for one in held.values()]
-        for agent in {one.kind for one in records if isinstance(one, TaskRecord)}:
+        for agent in {one.agent for one in records if isinstance(one, TaskRecord)}:
             if not principal.may_use(agent, Method.SUBSCRIBE_TO_TASK):
                 raise Forbidden(
                     "a task of this session may not be followed; follow the others one by one",
@@ -129,9 +137,20 @@ class StreamGrants:
         if parsed is not None:
             ref = EntityRef(EntityKind.TASK, parsed[0])
             record = (await self.writes.load([ref]))[ref].record
-            if isinstance(record, TaskRecord) and _may_follow(principal, record):
+            if isinstance(record, TaskRecord) and await self._may_follow(principal, record):
                 return record
         raise NotFound("stream", f"task:{facade}")
+
+    async def _may_follow(self, principal: Principal, record: TaskRecord) -> bool:
+        if record.visibility is Visibility.HIDDEN or not principal.sees(record.agent):
+            return False
+        if record.owner == principal.key:
+            return True
+        return bool(self.oversight and await self.oversight.find_task(principal, record.task_id))
+
+    @property
+    def _follow(self) -> tuple[AccessScope, ...]:
+        return _FOLLOW if self.oversight is None else (*_FOLLOW, AccessScope.OVERSEE_TASKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +228,6 @@ class StreamSnapshots:
     ) -> Sequence[tuple[str, WithdrawalReason]]:
         """Open questions that a principal could see or answer ``before`` and cannot ``now``."""
         return await self.questions.find_withdrawn(before, now)
-
-
-def _may_follow(principal: Principal, record: TaskRecord) -> bool:
-    return (
-        record.owner == principal.key
-        and record.visibility is not Visibility.HIDDEN
-        and principal.sees(record.agent)
-    )
 
 
 def _session(session_id: str) -> StreamRef:

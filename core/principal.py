@@ -35,6 +35,7 @@ class AccessScope(StrEnum):
     ASK = "approvals:ask"
     OPERATE = "runtime:operate"
     WRITE_POLICY = "policy:write"
+    OVERSEE_TASKS = "tasks:oversee"
 
 
 @value

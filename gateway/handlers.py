@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from passerelle.control.evidence import Exporting
     from passerelle.control.interruption import Interrupting
     from passerelle.control.outputs import Outputs
+    from passerelle.control.oversight import Oversight
     from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
     from passerelle.control.rerun import Rerunning
     from passerelle.control.rollback import RollingBack
@@ -177,6 +178,7 @@ class TaskHandlers:
     compacting: Compacting
     thread_contexts: ThreadContexts
     exporting: Exporting
+    oversight: Oversight
 
     def register(self, handlers: Handlers) -> None:
         """Adds them."""
@@ -202,16 +204,17 @@ class TaskHandlers:
         handlers.on_repeatable(ExportBundle, self.exporting.export)
         handlers.on_query(GetBundle, self.exporting.read)
         handlers.on_query(GetTask, self.reads.read)
-        handlers.on_query(GetRecord, self.reads.read_record)
+        over = self.oversight.over
+        handlers.on_query(GetRecord, over(self.reads.read_record))
         handlers.on_query(ListTasks, self.listing.list_tasks)
-        handlers.on_query(ListRecords, self.records.list_tasks)
-        handlers.on_query(GetOutput, self.outputs.read)
-        handlers.on_query(GetTaskModel, self.models.read_task)
-        handlers.on_query(GetThread, self.models.read_thread)
-        handlers.on_query(GetThreadContext, self.thread_contexts.read)
-        handlers.on_query(GetSession, self.models.read_session)
-        handlers.on_query(GetSessionTasks, self.models.read_tasks)
-        handlers.on_query(GetArchived, ArchivedSessions(self.models).read)
+        handlers.on_query(ListRecords, over(self.records.list_tasks))
+        handlers.on_query(GetOutput, over(self.outputs.read))
+        handlers.on_query(GetTaskModel, over(self.models.read_task))
+        handlers.on_query(GetThread, over(self.models.read_thread))
+        handlers.on_query(GetThreadContext, over(self.thread_contexts.read))
+        handlers.on_query(GetSession, over(self.models.read_session))
+        handlers.on_query(GetSessionTasks, over(self.models.read_tasks))
+        handlers.on_query(GetArchived, over(ArchivedSessions(self.models).read))
         handlers.on_query(ListSessions, self.sessions.list_sessions)
 
 

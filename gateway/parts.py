@@ -19,6 +19,7 @@ from passerelle.control.handlers import Handlers
 from passerelle.control.interruption import Interrupting
 from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
+from passerelle.control.oversight import Oversight
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
 from passerelle.control.rollback import RollingBack
@@ -135,9 +136,11 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     telling, tools = _make_telling(services, webhooks), _make_tools(services)
     working = _make_working(services, telling.push_configs)
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
-    grants, snapshots = StreamGrants(writes, services.arrivals), StreamSnapshots(writes, questions)
+    oversight = Oversight(writes, Home(writes))
+    grants = StreamGrants(writes, services.arrivals, oversight)
+    snapshots = StreamSnapshots(writes, questions)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, telling, working, models, tools)
+    tasks = _make_task_handlers(services, telling, working, models, tools, oversight)
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     handlers = Handlers()
@@ -285,6 +288,7 @@ def _make_task_handlers(
     working: _Working,
     models: Models,
     tools: ToolInventories,
+    oversight: Oversight,
 ) -> TaskHandlers:
     deps, store, writes, dispatch = (
         services.deps,
@@ -337,6 +341,7 @@ def _make_task_handlers(
             store.blobs,
             deps.evidence_signer,
         ),
+        oversight=oversight,
     )
 
 
@@ -378,7 +383,7 @@ def _make_link_handlers(
     store, writes, (grants, snapshots) = services.store, services.writes, served
     recoveries = Recoveries(writes, store.log, store.projections)
     return LinkHandlers(
-        access=grants,
+        access=StreamGrants(writes, services.arrivals),
         streams=DeviceStreams(
             grants,
             snapshots,

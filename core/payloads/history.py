@@ -47,13 +47,19 @@ class EvidenceChanged:
 
 @record
 class HistoryWindowLoaded:
-    """A page of an old session was read (EXT-11, CMD-16)."""
+    """A page of an old session was read (EXT-11, CMD-16).
+
+    With ``of`` it is the audit of whoever read what is somebody else's: ``of`` is the task or the session, ``owner``
+    the key of its owner then, and ``first`` to ``last`` are the sequences that it had.
+    """
 
     type: ClassVar = EventType.HISTORY_WINDOW_LOADED
     first: int
     last: int
     source: Literal["stream", "archive", "both"]
     next_cursor: str | None = None
+    of: str | None = None
+    owner: str | None = None
 
 
 @record

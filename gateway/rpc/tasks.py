@@ -97,7 +97,8 @@ from passerelle.gateway.rpc.forms import (
 from passerelle.gateway.rpc.turns import compose_message
 from passerelle.runtime.common.calls import Caller, MethodRow
 
-_READ: Final = (AccessScope.READ_TASKS,)
+_READ: Final = (AccessScope.READ_TASKS, AccessScope.OVERSEE_TASKS)
+"""Who may oversee reads what is its own as well."""
 _WRITE: Final = (AccessScope.WRITE_TASKS,)
 
 
@@ -186,6 +187,7 @@ _FOLLOW: Final = (
     AccessScope.CALL,
     AccessScope.READ_APPROVALS,
     AccessScope.DECIDE,
+    AccessScope.OVERSEE_TASKS,
 )
 """Which of them a stream takes is looked at with the stream."""
 
@@ -253,7 +255,7 @@ def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> M
     return MethodRow(
         name,
         summary,
-        (AccessScope.READ_TASKS,),
+        _READ,
         TaskParams,
         lambda params, _: GetTaskModel(params.task_id, model),
         model=kind,
@@ -264,7 +266,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_session",
         "A session with its threads and a window of its history",
-        (AccessScope.READ_TASKS,),
+        _READ,
         SessionWindowParams,
         lambda params, _: GetSession(params.session_id, params.limit, params.before, params.after),
         model=SessionSnapshot,
@@ -272,7 +274,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_archived",
         "What a ref of the archive names: a session that has left memory, whole",
-        (AccessScope.READ_TASKS,),
+        _READ,
         ArchivedParams,
         lambda params, _: GetArchived(params.ref, params.after, params.limit),
         model=ArchiveContent,
@@ -280,7 +282,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_session_tasks",
         "The tasks of a session: sets, counts, graph, attempts, blockers, delivery",
-        (AccessScope.READ_TASKS,),
+        _READ,
         SessionParams,
         lambda params, _: GetSessionTasks(params.session_id),
         model=TaskSnapshot,
@@ -288,7 +290,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_channels",
         "Who is linked to a session: devices, agents, and questions on their way",
-        (AccessScope.READ_TASKS,),
+        _READ,
         GetChannels,
         lambda params, _: params,
         model=ChannelSummary,
@@ -296,7 +298,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_thread",
         "A thread with its tasks, what is asked in it, and what went wrong",
-        (AccessScope.READ_TASKS,),
+        _READ,
         ThreadParams,
         lambda params, _: GetThread(params.thread_id),
         model=ThreadModel,
@@ -304,7 +306,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_thread_context",
         "A thread from its last boundary on: messages, summaries, warnings, what is missing",
-        (AccessScope.READ_TASKS,),
+        _READ,
         ThreadParams,
         lambda params, _: GetThreadContext(params.thread_id),
         model=ThreadContext,
@@ -317,7 +319,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_output",
         "Content that stands elsewhere: an artifact, a large frame, the copy of a file",
-        (AccessScope.READ_TASKS,),
+        _READ,
         OutputParams,
         lambda params, _: GetOutput(params.task_id, params.sha256, params.offset, params.limit),
         model=OutputContent,

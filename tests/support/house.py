@@ -67,8 +67,10 @@ from tests.support.proof import prove_session, read_stream
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
 
-ADA: Final = Principal("ada", kind="person", scopes=frozenset(AccessScope))
-BOB: Final = Principal("bob", kind="person", scopes=frozenset(AccessScope))
+OVERSIGHT: Final = frozenset({AccessScope.OVERSEE_TASKS})
+"""Rights over what others own, which no caller has that is to be kept apart from others."""
+ADA: Final = Principal("ada", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
+BOB: Final = Principal("bob", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
 QUICK: Final = Timeouts(
     poll_s=0.02,
     poll_max_s=0.05,

@@ -59,11 +59,12 @@ from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
+from tests.support.house import OVERSIGHT
 from tests.support.spelt_ids import compose_id
 from tests.support.waiting import wait_until
 
-ADA = Principal("ada", kind="person", scopes=frozenset(AccessScope))
-BOB = Principal("bob", kind="person", scopes=frozenset(AccessScope))
+ADA = Principal("ada", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
+BOB = Principal("bob", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
 MUTE = Principal("mute", kind="service", scopes=frozenset())
 TOKENS = {"ada-token": ADA, "bob-token": BOB, "mute-token": MUTE}
 

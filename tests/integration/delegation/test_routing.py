@@ -19,7 +19,8 @@ from passerelle.core.payloads.routing import FallbackApplied, RoutingNotPossible
 from passerelle.core.principal import Principal
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.delegation.runs.turn_templates import TemplatedTurns, make_template, render_sample
+from passerelle.delegation.runs.turn_samples import render_sample
+from passerelle.delegation.runs.turn_templates import TemplatedTurns, make_template
 from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
@@ -375,6 +376,7 @@ async def test_message_under_a_key_is_routed_once(street: House) -> None:
 
 async def count(house: House, agent: str, context: str | None) -> tuple[int, int]:
     """Loads and appends of one message and its answer, of a kind that was seen before."""
+    loads, stored = 0, 0
     for _ in range(3):
         loads, stored = house.log.loads, len(house.log.stored)
         accepted = await house.send("go", agent=agent, context_id=context)

@@ -1,0 +1,187 @@
+"""Reads what others of one's tenant own, for whoever has the right, and says so (A.1 of the oversight of a tenant).
+
+Whoever oversees reads through the eyes of the owner: the same handlers answer, within the reader's own agents and
+operations. Nothing is answered or changed so. Each read is a fact in the reader's home session before anything is
+shown, one for each person, task or session, and hour; where the fact cannot be stored, nothing is read.
+
+A name of another tenant, one that is unknown and one that the reader may not see are answered as they are to everybody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
+
+from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.commands import (
+    GetArchived,
+    GetOutput,
+    GetRecord,
+    GetSession,
+    GetSessionTasks,
+    GetTaskModel,
+    GetThread,
+    GetThreadContext,
+)
+from passerelle.core.errors import NotFound
+from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.payloads.history import HistoryWindowLoaded
+from passerelle.core.principal import AccessScope, Principal
+from passerelle.core.session.archived import ArchiveRef
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.requests import ListRecords
+from passerelle.core.wire.record import change
+from passerelle.runtime.records.places import hash_key
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.decision import Held
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.runtime.records.places import Home
+    from passerelle.runtime.records.writes import Writes
+
+OverseenQuery: TypeAlias = (
+    GetArchived
+    | GetOutput
+    | GetRecord
+    | GetSession
+    | GetSessionTasks
+    | GetTaskModel
+    | GetThread
+    | GetThreadContext
+    | ListRecords
+)
+Q = TypeVar("Q", bound=OverseenQuery)
+
+HOUR_MS: Final = 3_600_000
+_MOST_TOLD: Final = 4_096
+
+
+@dataclass(slots=True)
+class Oversight:
+    """Finds whose eyes to read through."""
+
+    writes: Writes
+    home: Home
+    _told: OrderedDict[tuple[str, str, int], None] = field(
+        default_factory=OrderedDict["tuple[str, str, int]", None]
+    )
+    """What this process has seen stored, so that a page that is read again and again costs no append."""
+
+    def over(
+        self, read: Callable[[Principal, Q], Awaitable[JsonObject]]
+    ) -> Callable[[Principal, Q], Awaitable[JsonObject]]:
+        """A handler that answers its owner, and whoever oversees the owner's tenant."""
+
+        async def overseen(principal: Principal, query: Q) -> JsonObject:
+            try:
+                return await read(principal, query)
+            except NotFound:
+                owner = await self._find_owner(principal, query)
+                if owner is None:
+                    raise
+            return await read(owner, query)
+
+        return overseen
+
+    async def find_task(self, principal: Principal, task_id: str) -> Principal | None:
+        """The owner of a task of the tenant, with the reader's rights; None where the reader may not oversee it."""
+        if AccessScope.OVERSEE_TASKS not in principal.scopes:
+            return None
+        parsed = parse_facade(task_id)
+        return None if parsed is None else await self._find(principal, EntityKind.TASK, parsed[0])
+
+    async def find_session(self, principal: Principal, session_id: str) -> Principal | None:
+        """The same of a session. What belongs to a person and to no conversation is nobody else's to read."""
+        if AccessScope.OVERSEE_TASKS not in principal.scopes:
+            return None
+        return await self._find(principal, EntityKind.SESSION, session_id)
+
+    async def _find_owner(self, principal: Principal, query: OverseenQuery) -> Principal | None:
+        if AccessScope.OVERSEE_TASKS not in principal.scopes:
+            return None
+        match query:
+            case GetRecord() | GetTaskModel() | GetOutput():
+                return await self.find_task(principal, query.task)
+            case GetSession() | GetSessionTasks():
+                return await self.find_session(principal, query.session_id)
+            case ListRecords():
+                return await self.find_session(principal, query.session_id or "")
+            case GetArchived():
+                ref = ArchiveRef.read(query.ref)
+                return await self.find_session(principal, ref.session_id)
+            case GetThread() | GetThreadContext():
+                thread = await self._load(EntityKind.THREAD, query.thread_id)
+                known = thread.record if thread else None
+                session = known.session_id if isinstance(known, ThreadRecord) else ""
+                return await self.find_session(principal, session)
+            case _:
+                assert_never(query)
+
+    async def _find(self, principal: Principal, kind: EntityKind, name: str) -> Principal | None:
+        held = await self._load(kind, name)
+        record = held.record if held else None
+        match record:
+            case TaskRecord() if principal.sees(record.agent):
+                owner = _stand_in(principal, record.scope.principal, record.scope.tenant)
+                first, last = record.first, record.last
+            case SessionRecord():
+                owner = _stand_in(principal, record.principal, record.tenant)
+                first, last = 1, record.last
+                if owner is None or not await self._sees_all(principal, owner, name):
+                    return None
+            case _:
+                return None
+        if held is None or owner is None or owner.key != record.owner:
+            return None
+        said = HistoryWindowLoaded(
+            first,
+            last,
+            "stream" if held.archive is None else "archive",
+            of=name,
+            owner=owner.key,
+        )
+        await self._tell(principal, name, said)
+        return owner
+
+    async def _sees_all(self, principal: Principal, owner: Principal, session: str) -> bool:
+        """A session says everything of each task in it, so every one has to be of an agent that the reader sees."""
+        if session == owner.home_session:
+            return False
+        if principal.agents is None:
+            return True
+        log = self.writes.log
+        listed = [facade for facade, _ in await log.read_session_tasks(session)]
+        names = (parse_facade(name) for name in (*listed, *await log.read_open(session)))
+        refs = {EntityRef(EntityKind.TASK, one[0]) for one in names if one}
+        held = await self.writes.load(sorted(refs, key=lambda ref: ref.id)) if refs else {}
+        records = (one.record for one in held.values())
+        return all(principal.sees(one.agent) for one in records if isinstance(one, TaskRecord))
+
+    async def _load(self, kind: EntityKind, name: str) -> Held | None:
+        if read_shard(name) is None:
+            return None
+        ref = EntityRef(kind, name)
+        return (await self.writes.load([ref]))[ref]
+
+    async def _tell(self, principal: Principal, name: str, said: HistoryWindowLoaded) -> None:
+        hour = self.writes.clock.now_ms() // HOUR_MS
+        told = (principal.key, name, hour)
+        if told in self._told:
+            return
+        key = hash_key(principal, f"oversee {name} {hour}")
+        await self.home.record(principal, said, row=IdempotencyRow(key, key, b"", 2 * HOUR_MS))
+        self._told[told] = None
+        if len(self._told) > _MOST_TOLD:
+            self._told.popitem(last=False)
+
+
+def _stand_in(principal: Principal, owner: str | None, tenant: str) -> Principal | None:
+    """The owner, who may here what the reader may; None where the reader is the owner, or of another tenant."""
+    if owner is None or tenant != principal.tenant or owner == principal.id:
+        return None
+    return change(principal, id=owner)

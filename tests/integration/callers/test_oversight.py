@@ -1,0 +1,186 @@
+"""Whoever oversees a tenant reads what others in it own, is written down for it, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from passerelle.channels.services import StreamName
+from passerelle.core.errors import NotFound
+from passerelle.core.event_type import EventType
+from passerelle.core.principal import AccessScope, Principal
+from passerelle.delegation.verification.walk import verify_store
+from passerelle.gateway.http.v1 import make_v1_routes
+from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.records.places import name_home
+from tests.integration.channels.test_connection import HELLO
+from tests.support.raw_channel import open_channel
+
+if TYPE_CHECKING:
+    from passerelle.core.credentials import Credentials
+    from passerelle.core.wire.json import JsonObject
+    from tests.integration.callers.rig import Answer, Instance, Rig
+
+pytestmark = pytest.mark.anyio
+MEMBER: Final = ["a2a:call", "tasks:read", "tasks:write"]
+CLIENTS: Final[list[dict[str, object]]] = [
+    {"name": "ada", "scopes": MEMBER},
+    {"name": "bob", "scopes": MEMBER},
+    {"name": "eve", "scopes": ["tasks:oversee", "channels:connect"]},
+    {"name": "far", "scopes": ["tasks:oversee"], "may_call": ["another"]},
+]
+UNKNOWN: Final = tuple(f"{word}_{'0' * 28}" for word in ("task", "se", "th"))
+MODELS: Final = (
+    "",
+    "/summary",
+    "/attempts",
+    "/artifacts",
+    "/graph",
+    "/delivery",
+    "/routing",
+    "/subagents",
+    "/context",
+    "/objects",
+    "/explain",
+)
+
+
+async def get(one: Instance, who: str, path: str) -> httpx.Response:
+    return await one.http.get(path, headers={"Authorization": f"Bearer {who}-key"})
+
+
+async def send_whole(one: Instance) -> tuple[str, str, str]:
+    """A task of Ada's, its session and its thread."""
+    task = str(
+        (await one.send("ada-key", "silent", returnImmediately=True)).json()["result"]["task"]["id"]
+    )
+    record = (await get(one, "ada", f"/v1/tasks/{task}")).json()
+    return task, str(record["sessionId"]), str(record["threadId"])
+
+
+def list_paths(task: str, session: str, thread: str) -> list[str]:
+    return [
+        *(f"/v1/tasks/{task}{model}" for model in MODELS),
+        f"/v1/tasks?sessionId={session}",
+        f"/v1/sessions/{session}",
+        f"/v1/sessions/{session}/tasks",
+        f"/v1/threads/{thread}",
+        f"/v1/threads/{thread}/context",
+        f"/v1/archive/{session}@1",
+        f"/v1/streams/task:{task}/snapshot",
+        f"/v1/streams/session:{session}/snapshot",
+    ]
+
+
+async def list_reads(one: Instance, who: str, tenant: str = "default") -> list[Answer]:
+    """What the home session of a reader says that it read of others."""
+    events = await one.read_session(name_home(Principal(who, tenant)))
+    return [event for event in events if event["type"] == EventType.HISTORY_WINDOW_LOADED]
+
+
+async def test_whoever_oversees_reads_all_that_its_owner_reads(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    names = await send_whole(one)
+    for path in list_paths(*names):
+        mine, seen = await get(one, "ada", path), await get(one, "eve", path)
+        assert mine.status_code == httpx.codes.OK, (path, mine.text)
+        assert seen.status_code == httpx.codes.OK, (path, seen.text)
+        assert seen.json().keys() == mine.json().keys(), path
+        refused = await get(one, "bob", path)
+        assert refused.status_code == httpx.codes.NOT_FOUND, path
+    reads = await list_reads(one, "eve")
+    assert [read["payload"]["of"] for read in reads] == [names[0], names[1]]
+    assert {read["payload"]["owner"] for read in reads} == {Principal("ada").key}
+    assert await list_reads(one, "ada") == await list_reads(one, "bob") == []
+    assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
+
+
+async def test_a_read_is_told_once_by_all_instances_of_one_hour(rig: Rig) -> None:
+    one, two = await rig.start(clients=CLIENTS), await rig.start(clients=CLIENTS)
+    task, _, _ = await send_whole(one)
+    for instance in (one, two, one, two):
+        assert (await get(instance, "eve", f"/v1/tasks/{task}")).is_success
+    assert len(await list_reads(one, "eve")) == 1
+
+
+class Doorkeeper:
+    """Lets everybody in as one principal: of clients every one is of the tenant ``default``."""
+
+    def __init__(self, principal: Principal) -> None:
+        self.principal = principal
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        del credentials
+        return self.principal
+
+
+OUT: Final = Principal("owner", "globex", "person", frozenset(AccessScope), serves=None)
+"""The owner of another tenant."""
+
+
+async def test_what_is_of_another_tenant_is_bytewise_not_there(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    named = await send_whole(one)
+    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        for real, unreal in zip(list_paths(*named), list_paths(*UNKNOWN), strict=True):
+            if not real.startswith("/v1/streams"):
+                compare(await http.get(real), await http.get(unreal), named)
+    for name in (StreamName("task", named[0]), StreamName("session", named[1])):
+        with pytest.raises(NotFound):
+            await one.gateway.parts.grants.grant(OUT, name, full=True)
+    assert await list_reads(one, OUT.id, OUT.tenant) == []
+
+
+async def test_what_is_of_an_agent_that_may_not_be_seen_is_bytewise_not_there(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    named = await send_whole(one)
+    for real, unreal in zip(list_paths(*named), list_paths(*UNKNOWN), strict=True):
+        compare(await get(one, "far", real), await get(one, "far", unreal), named)
+    assert await list_reads(one, "far") == []
+
+
+def compare(found: httpx.Response, missed: httpx.Response, named: tuple[str, str, str]) -> None:
+    told = found.text
+    for name, other in zip(named, UNKNOWN, strict=True):
+        told = told.replace(name, other)
+    assert (found.status_code, told) == (missed.status_code, missed.text), found.url
+    assert found.status_code == httpx.codes.NOT_FOUND, found.url
+
+
+async def test_who_oversees_changes_nothing_and_reads_no_personal_session(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    task, session, _ = await send_whole(one)
+    headers = {"Authorization": "Bearer eve-key"}
+    for verb in ("cancel", "pause", "resume", "start", "retry", "complete"):
+        refused = await one.http.post(f"/v1/tasks/{task}/{verb}", json={}, headers=headers)
+        assert refused.status_code == httpx.codes.FORBIDDEN, verb
+    hook = await one.http.put(
+        f"/v1/streams/session:{session}/webhooks/mine",
+        json={"url": "https://example.org/"},
+        headers=headers,
+    )
+    assert hook.status_code in {httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}, hook.text
+    await get(one, "eve", f"/v1/tasks/{task}")
+    whole = [*CLIENTS, {"name": "zoe", "scopes": ["tasks:oversee"]}]
+    two = await rig.start(clients=whole)
+    assert await list_reads(two, "eve")
+    personal = await get(two, "zoe", f"/v1/sessions/{name_home(Principal('eve'))}")
+    assert personal.status_code == httpx.codes.NOT_FOUND
+
+
+async def test_the_stream_of_a_task_of_somebody_else_is_followed(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    task, session, _ = await send_whole(one)
+    url = str(one.http.base_url).rstrip("/")
+    async with open_channel(url) as channel:
+        names = (f"session:{session}", f"task:{task}")
+        subs: list[JsonObject] = [{"s": name, "from": "start"} for name in names]
+        await channel.send({**HELLO, "token": "eve-key", "caps": [], "subs": [*subs]})
+        for name in names:
+            await channel.expect("live", s=name)
+    assert {read["payload"]["of"] for read in await list_reads(one, "eve")} == {session, task}
