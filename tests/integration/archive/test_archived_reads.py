@@ -83,7 +83,7 @@ async def await_lost(at: Instance) -> None:
                 return False
         return True
 
-    await wait_until(is_settled, 30, "runs of agents that are away are lost, and polled")
+    await wait_until(is_settled, 60, "runs of agents that are away are lost, and polled")
 
 
 async def settle_reads(at: Instance) -> dict[str, dict[str, str]]:
