@@ -92,7 +92,7 @@ class Archiver:
     segments: Blobs
     cleanup: SegmentCleanup
     owner_keys: OwnerKeys
-    on_left: Callable[[str, int, str, bytes], None] = lambda *_: None
+    on_left: Callable[[str, int, str, bytes], None]
     """Told of each session that has left: its last event and the chain behind that, and what its row says."""
 
     async def archive(

@@ -80,7 +80,7 @@ async def read_leaving(
     streams = await _read_streams(nodes, sessions)
     refs = [_list_entities(stream) for stream in streams]
     # An object with what the commit refuses would be written in vain, and once more at each look.
-    live = [(one.shard, name) for one in streams for name in _list_live(one.targets)]
+    live = [(one.shard, name) for one in streams if one.targets for name in _list_live(one.targets)]
     asked = [
         (shard, pack_words(("ZSCORE", keys.due(shard), f"target:{name}"))) for shard, name in live
     ]
@@ -97,7 +97,7 @@ async def read_leaving(
         hashes = answers[first : first + len(named)]
         first += len(named)
         one = _read_one(stream, named, own, hashes, before_ms)
-        if one is not None and not _owes(stream.targets, owed):
+        if one is not None and not (stream.targets and _owes(stream.targets, owed)):
             found.append(one)
     return found
 
@@ -155,7 +155,7 @@ def _read_one(
         places.append(name)
         buckets.append(bucket)
         stamps += (fields.get(b"v", b"0"), fields.get(b"op", b""), field)
-    at, sequence = head.get(b"at"), head.get(b"seq")
+    at, sequence = head.get(b"at"), head.get(b"seq", b"")
     if at is None or sequence != stream.entries[-1][0].partition(b"-")[0]:
         return None
     at_ms, owner = parse_ms(at.decode()), find_owner(head.get(b"s", b""))
