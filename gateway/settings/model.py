@@ -28,7 +28,7 @@ from passerelle.gateway.settings.callers import (
 )
 from passerelle.gateway.settings.file import KeyPath
 from passerelle.gateway.settings.policy import DeciderSettings, PolicySettings
-from passerelle.gateway.settings.retention import OutcomeAges, RetentionSettings
+from passerelle.gateway.settings.retention import RetentionSettings
 from passerelle.gateway.settings.section import (
     MemorySettings,
     Name,
@@ -270,7 +270,7 @@ def find_contradictions(
     if settings.secret_key and settings.secret_key_file:
         yield ("secret_key_file",), "is given beside secret_key; one of them is enough"
     yield from _find_signing_faults(settings)
-    if (reason := settings.retention.find_fault(settings.retention.forget)) is not None:
+    if (reason := settings.retention.find_fault()) is not None:
         yield ("retention", "forget"), reason
     yield from _find_repeats(("agents",), (agent.name for agent in settings.agents))
     yield from _find_repeats(("policy", "rules"), (rule.name for rule in settings.policy.rules))
@@ -280,9 +280,8 @@ def find_contradictions(
             yield ("agents", index, "auth", *path), reason
         if agent.timeout.idle > agent.timeout.total:
             yield ("agents", index, "timeout", "idle"), "is longer than timeout.total"
-        own = settings.retention.find_fault(agent.forget or OutcomeAges())
-        if own is not None:
-            yield ("agents", index, "forget"), own
+        for name, fault in settings.retention.find_faults(agent.forget, agent.memory):
+            yield ("agents", index, name), fault
         yield from _find_retry_faults(settings, index, agent)
     yield from _find_client_faults(settings)
     if (name := settings.grpc.default_agent) and name not in {one.name for one in settings.agents}:
