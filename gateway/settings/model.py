@@ -280,8 +280,8 @@ def find_contradictions(
             yield ("agents", index, "auth", *path), reason
         if agent.timeout.idle > agent.timeout.total:
             yield ("agents", index, "timeout", "idle"), "is longer than timeout.total"
-        for name, fault in settings.retention.find_faults(agent.forget, agent.memory):
-            yield ("agents", index, name), fault
+        for setting, fault in settings.retention.find_faults(agent.forget, agent.memory):
+            yield ("agents", index, setting), fault
         yield from _find_retry_faults(settings, index, agent)
     yield from _find_client_faults(settings)
     if (name := settings.grpc.default_agent) and name not in {one.name for one in settings.agents}:
