@@ -20,6 +20,7 @@ from tests.contract.test_retention_sweep import DAY_MS, EndedStory, tell
 from tests.support.batches import make_place
 
 if TYPE_CHECKING:
+    from passerelle.store.connection import RespValue
     from passerelle.store.store import Store
     from tests.contract.test_archive import Story
     from tests.support.engine import Server
@@ -83,18 +84,19 @@ async def test_agents_are_read_once_after_each_end(
 ) -> None:
     agents, read = SessionAgents(store.nodes, most=2), Counter[str]()
     stories = [await tell(store, agent="weekly") for _ in range(2)]
-    reading = SessionAgents._read
+    names = [story.at.session for story in stories]
+    query = store.nodes.query_in_background
 
-    async def count(self: SessionAgents, shard: Shard, sessions: list[str]) -> object:
-        read.update(sessions)
-        return await reading(self, shard, sessions)
+    async def count(shard: Shard, *commands: bytes) -> list[RespValue]:
+        entries = [one for one in commands if b"XRANGE" in one]
+        read.update(name for name in names for one in entries if name.encode() in one)
+        return await query(shard, *commands)
 
-    monkeypatch.setattr(SessionAgents, "_read", count)
+    monkeypatch.setattr(store.nodes, "query_in_background", count)
 
     async def find() -> dict[str, frozenset[str]]:
         return await agents.find(await store.ended_sessions.find([HOME], AT_MS + 10_000))
 
-    names = [story.at.session for story in stories]
     for _ in range(3):
         assert await find() == {name: {"weekly"} for name in names}
     assert read == dict.fromkeys(names, 1)
