@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import Shard, shard_of
 from passerelle.delegation.verification.repair import repair_session
+from passerelle.gateway.settings.values import read_memory_terms
 from passerelle.gateway.store_setup import find_archive_obstacle, reach_store
 from passerelle.store.archive.archiver import MOST_AT_ONCE, join_parts, split_into_segments
 from passerelle.store.archive.ended_sessions import EndedSession
+from passerelle.store.archive.ended_tasks import list_tasks
 from passerelle.store.exports.checked_export import (
     check_export,
     list_parts,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.settings.model import Settings
     from passerelle.store.archive.frame import SessionFrame
+    from passerelle.store.archive.memory_terms import MemoryTerms
     from passerelle.store.exports.form import ExportPart
     from passerelle.store.exports.importer import ImportOutcome
     from passerelle.store.exports.member_file import ExportMember
@@ -86,14 +89,18 @@ class _Import:
     settings: Settings
     members: MemberFile
     report: ImportReport = field(default_factory=ImportReport)
+    terms: MemoryTerms = field(init=False)
     _owners: set[str] = field(default_factory=set[str])
     _shards: set[Shard] = field(default_factory=set["Shard"])
     _leaving: dict[Shard, list[EndedSession]] = field(default_factory=lambda: defaultdict(list))
 
+    def __post_init__(self) -> None:
+        self.terms = read_memory_terms(self.settings)
+
     async def run(self) -> ImportReport:
         began_ms = self.store.clock.now_ms()
         may_archive = (
-            self.settings.retention.memory is not None
+            self.terms.shortest_ms is not None
             and await find_archive_obstacle(self.settings, self.store) is None
         )
         for part, member in list_parts(self.members):
@@ -133,7 +140,8 @@ class _Import:
                 await repair_session(self.store, frame.session, has_lost=True)
                 size = int(read_field(frame, "bytes") or 0)
                 one = EndedSession(frame.session, read_time(frame), size)
-                self._leaving[shard_of(frame.session)].append(one)
+                if self._is_over(frame, one):
+                    self._leaving[shard_of(frame.session)].append(one)
                 self._owners.add(owner)
             case "there":
                 # One who imported it and was killed may not have come to its lists.
@@ -146,18 +154,19 @@ class _Import:
             case _:
                 assert_never(outcome)
 
+    def _is_over(self, frame: SessionFrame, one: EndedSession) -> bool:
+        agents = [agent for task in list_tasks(frame) for agent in task.agents or ("",)]
+        keep_ms = self.terms.find_keep_ms(agents)
+        return keep_ms is not None and one.at_ms < self.store.clock.now_ms() - keep_ms
+
     async def _archive(self) -> None:
         """What is older than the sessions that stay in memory here leaves it at once: it may be more than fits."""
-        keep = self.settings.retention.memory
         leaving, self._leaving = self._leaving, defaultdict(list)
-        if keep is None:
-            return
-        before_ms = self.store.clock.now_ms() - keep.ms
         parts = [
             (shard, part)
             for shard, sessions in leaving.items()
-            for part in split_into_segments([one for one in sessions if one.at_ms < before_ms])
+            for part in split_into_segments(sessions)
         ]
         for together in join_parts(parts):
-            left = await self.store.archiver.archive_together(together, before_ms)
+            left = await self.store.archiver.archive_together(together)
             self.report.archived += len(left.sessions)

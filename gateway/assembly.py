@@ -42,6 +42,7 @@ from passerelle.gateway.settings.values import (
     load_webhooks,
     make_peer_configs,
     read_forget_terms,
+    read_memory_terms,
 )
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_setup import find_archive_obstacle, fit_engine, open_store
@@ -410,7 +411,7 @@ def _make_forwarding(
 
 async def _set_retention(duties: Duties, settings: Settings, store: Store) -> None:
     """How long what is over stays where. Raises StoreUnavailable."""
-    duties.sweep.keep_ms = settings.retention.memory_ms
+    duties.sweep.terms = read_memory_terms(settings)
     duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
     await duties.sweep.may_archive()
     duties.inbox_sweep.keep_ms = settings.retention.inbox_ms

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter
 
 from passerelle.core.read_models.capabilities import Capability, show_capabilities
+from passerelle.gateway.settings.values import read_memory_terms
 from passerelle.runtime.common.version import VERSION
 
 if TYPE_CHECKING:
@@ -47,6 +48,6 @@ def _find_switched_off(settings: Settings) -> Iterator[tuple[str, str]]:
     if not (has_price or has_quota):
         reason = "no agent has a price, and no client a quota (agents.price, clients.quotas)"
         yield "routing_and_limits.cost_and_quota", reason
-    if settings.retention.memory is None:
+    if read_memory_terms(settings).shortest_ms is None:
         reason = "sessions stay in the memory of the store for good (retention.memory)"
         yield "tasks.archive", reason

@@ -28,6 +28,7 @@ from passerelle.gateway.settings.values import (
     list_quotas,
     make_peer_configs,
     read_forget_terms,
+    read_memory_terms,
 )
 from passerelle.runtime.common.beat import sleep_until_beat
 from passerelle.runtime.observability.logs import configure_logs
@@ -61,6 +62,7 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))
     gateway.spending.reload(list_quotas(new), list_prices(new))
+    gateway.duties.sweep.terms = read_memory_terms(new)
     gateway.duties.retention_sweep.terms = read_forget_terms(new)
     gateway.parts.links.push_configs.rules.reload(new.webhooks.allow)
     gateway.parts.dispatch.outputs.reload(read_output_terms(new.outputs))

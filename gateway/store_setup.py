@@ -67,13 +67,11 @@ async def fit_engine(engine: EmbeddedEngine, settings: Settings, log: FilteringB
 
 
 async def find_archive_obstacle(settings: Settings, store: Store) -> str | None:
-    """Why no session may leave memory here, though ``retention.memory`` says so; None: nothing is in the way.
+    """Why no session may leave memory here, whatever ``retention.memory`` says; None: nothing is in the way.
 
     Raises:
         StoreUnavailable: the store or the place of the archive does not answer.
     """
-    if settings.retention.memory is None:
-        return None
     if settings.redis_url is not None and settings.blobs is None:
         return "sessions stay in memory: redis_url is set, and blobs names no place that all instances share"
     if not await store.shares_archive():

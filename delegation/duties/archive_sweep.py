@@ -1,5 +1,7 @@
 """The duty that has sessions leave the engine once they have been over for ``retention.memory``.
 
+One with tasks of several agents stays as long as the agent that has it stay longest.
+
 Whoever has the duties of a shard looks through it now and then. A look ahead of its time comes where the memory of the
 store gets low: the nearer it is to the point from which new tasks are refused, the sooner after its end a session goes.
 """
@@ -7,6 +9,7 @@ store gets low: the nearer it is to the point from which new tasks are refused, 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.delegation.duties.look_failures import outlive
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.store.archive.archiver import join_parts, split_into_segments
+from passerelle.store.archive.memory_terms import MemoryTerms
 from passerelle.store.fullness import Fullness
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.store.archive.archiver import Archiver, ArchiveResult
     from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
+    from passerelle.store.archive.session_agents import SessionAgents
     from passerelle.store.fullness import StoreMemory
 
 _LOOKS: Final = 5
@@ -46,17 +51,17 @@ _BEGINS, _ENDS = 0.80, 0.90
 
 @dataclass(slots=True)
 class ArchiveSweep:
-    """``count(outcome, sessions)`` counts for the metrics."""
+    """``count(outcome, sessions)`` counts for the metrics. ``terms`` may be set anew while it runs."""
 
     ended: EndedSessions
+    agents: SessionAgents
     archiver: Archiver
     memory: StoreMemory
     duties: Callable[[], frozenset[Shard]]
     read_ms: Callable[[Shard], int]
     log: FilteringBoundLogger
     count: Callable[[str, int], None]
-    keep_ms: int | None = None
-    """For how long sessions stay in the engine after their end; None: for good."""
+    terms: MemoryTerms = field(default_factory=MemoryTerms)
     find_obstacle: Callable[[], Awaitable[str | None]] | None = None
     """Says why they stay there all the same; asked before each look, since another instance may change it."""
     obstacle: str | None = None
@@ -66,11 +71,11 @@ class ArchiveSweep:
 
     async def run(self) -> None:
         """Looks until cancelled."""
-        if self.keep_ms is None:
-            return
-        every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
         looked_s = monotonic()
         while True:
+            shortest_ms = self.terms.shortest_ms
+            every_s = _LATEST_S if shortest_ms is None else shortest_ms / 1000 / _LOOKS
+            every_s = min(max(every_s, _SOONEST_S), _LATEST_S)
             await asyncio.sleep(max(min(every_s, _PRESSED_S), self._finding_s * _FINDING_SHARE))
             if monotonic() - looked_s >= every_s or self._is_pressed:
                 looked_s = monotonic()
@@ -84,7 +89,9 @@ class ArchiveSweep:
         Raises:
             StoreUnavailable: nobody can tell.
         """
-        found = None if self.find_obstacle is None else await self.find_obstacle()
+        found = None
+        if self.find_obstacle is not None and self.terms.shortest_ms is not None:
+            found = await self.find_obstacle()
         before, self.obstacle = self.obstacle, found
         if found is not None and found != before:
             self.log.warning("archive.off", reason=found)
@@ -96,18 +103,20 @@ class ArchiveSweep:
         Raises:
             StoreUnavailable: the engine or the place of the archive does not answer; what has left has left.
         """
-        shards, keep_ms = self.duties(), self.find_keep_ms()
-        if not shards or keep_ms is None:
+        shards, terms = self.duties(), self.find_terms()
+        if not shards or (shortest_ms := terms.shortest_ms) is None:
             return 0
         # The clocks of shards differ by milliseconds.
-        before_ms = min(map(self.read_ms, shards)) - keep_ms
+        now_ms = min(map(self.read_ms, shards))
+        before_ms = now_ms - shortest_ms
         began_s = monotonic()
         ended = await self.ended.find(shards, before_ms)
+        due_ms = await self._find_due(ended, terms, now_ms)
         self._finding_s = monotonic() - began_s
         segments = join_parts(
             (shard, part)
             for shard, sessions in ended.items()
-            for part in self._choose(sessions, before_ms)
+            for part in self._choose(sessions, due_ms, now_ms)
         )
         left = size = 0
         for first in range(0, len(segments), _SEGMENTS_AT_ONCE):
@@ -119,6 +128,30 @@ class ArchiveSweep:
             self.log.info("archive.swept", sessions=left, bytes=size)
         return left
 
+    async def _find_due(
+        self, ended: Mapping[Shard, Sequence[EndedSession]], terms: MemoryTerms, now_ms: int
+    ) -> dict[str, int]:
+        """When each of them may leave; those that stay for good are left out.
+
+        Agents are looked for where they make a difference.
+        """
+        longest_ms = terms.longest_ms
+        kept_ms = dict[str, int | None]()
+        asked = defaultdict["Shard", list["EndedSession"]](list)
+        for shard, one in ((shard, one) for shard, part in ended.items() for one in part):
+            if longest_ms is not None and one.at_ms + longest_ms < now_ms:
+                kept_ms[one.session] = longest_ms
+            else:
+                asked[shard].append(one)
+        for session, agents in (await self.agents.find(asked)).items():
+            kept_ms[session] = terms.find_keep_ms(agents)
+        every = (one for part in ended.values() for one in part)
+        return {
+            one.session: one.at_ms + keep_ms
+            for one in every
+            if (keep_ms := kept_ms[one.session]) is not None
+        }
+
     async def _archive(
         self, sessions: Mapping[Shard, Sequence[str]], before_ms: int
     ) -> ArchiveResult:
@@ -127,23 +160,29 @@ class ArchiveSweep:
         self.count("archived", len(archived.sessions))
         return archived
 
-    def find_keep_ms(self) -> int | None:
-        """For how long sessions stay, as things are now; None: for good."""
-        keep_ms = self.keep_ms
-        if keep_ms is None or not self._is_pressed:
-            return keep_ms
+    def find_terms(self) -> MemoryTerms:
+        """For how long sessions stay, as things are now."""
+        if not self._is_pressed:
+            return self.terms
         room = (_ENDS - self.memory.fullest.share) / (_ENDS - _BEGINS)
-        return min(keep_ms, max(round(keep_ms * min(room, 1.0)), _PRESSED_MS))
+        return self.terms.shorten(min(room, 1.0), _PRESSED_MS)
 
     @property
     def _is_pressed(self) -> bool:
         return self.memory.fullness is not Fullness.NORMAL
 
-    def _choose(self, sessions: Sequence[EndedSession], before_ms: int) -> list[list[EndedSession]]:
-        """Segments of them, oldest first; a small one waits a while for more."""
-        parts = split_into_segments(sessions)
-        patient = self.keep_ms is not None and not self._is_pressed
-        wait_ms = min(self.keep_ms or 0, _LONGEST_WAIT_MS)
-        if patient and len(parts[-1]) < _FEW and parts[-1][0].at_ms > before_ms - wait_ms:
-            return parts[:-1]
-        return parts
+    def _choose(
+        self, sessions: Sequence[EndedSession], due_ms: Mapping[str, int], now_ms: int
+    ) -> list[list[EndedSession]]:
+        """Segments of those that are due, oldest first; a small one waits a while for more."""
+        parts = split_into_segments([one for one in sessions if _is_due(one, due_ms, now_ms)])
+        if not parts or self._is_pressed or len(parts[-1]) >= _FEW:
+            return parts
+        wait_ms = min(self.terms.shortest_ms or 0, _LONGEST_WAIT_MS)
+        longest_ago_ms = now_ms - min(due_ms[one.session] for one in parts[-1])
+        return parts[:-1] if longest_ago_ms < wait_ms else parts
+
+
+def _is_due(one: EndedSession, due_ms: Mapping[str, int], now_ms: int) -> bool:
+    at_ms = due_ms.get(one.session)
+    return at_ms is not None and at_ms < now_ms

@@ -26,6 +26,7 @@ from passerelle.delegation.duties.takeover import ADOPT, Adopt, LoseLink, TakeOv
 from passerelle.delegation.duties.verification_sweep import VerificationSweep
 from passerelle.delegation.duties.view_rebuild import REBUILD, ViewRebuild
 from passerelle.runtime.records.task_fields import LEASE
+from passerelle.store.archive.session_agents import SessionAgents
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -243,6 +244,7 @@ def make_duties(
     )
     sweep = ArchiveSweep(
         store.ended_sessions,
+        SessionAgents(store.nodes),
         store.archiver,
         store.memory,
         lambda: keeper.duties,

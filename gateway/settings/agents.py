@@ -14,7 +14,7 @@ from passerelle.core.agent_name import name_tenant
 from passerelle.core.task.retry import RETRIED, Retryable
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.settings.callers import LimitSettings, PriceSettings
-from passerelle.gateway.settings.retention import Ages
+from passerelle.gateway.settings.retention import Ages, Stay
 from passerelle.gateway.settings.section import AcceptanceCondition, Name, Section, WebUrl
 from passerelle.peers.interface import PREFERENCE, Choice, Security
 from passerelle.peers.signatures import (
@@ -412,6 +412,10 @@ class AgentSettings(Section):
     forget: Ages | None = Field(
         default=None,
         description="Its own `retention.forget`, in place of that: `never`, a time, or one by outcome.",
+    )
+    memory: Stay | None = Field(
+        default=None,
+        description="Its own `retention.memory`, in place of that: a time, or `never`.",
     )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
 

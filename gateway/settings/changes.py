@@ -24,7 +24,7 @@ HOT: Final = frozenset(
 """Settings that a running gateway takes over."""
 _COLD_PARTS: Final = {
     "proxy": frozenset({"address_header", "certificate_header"}),
-    "retention": frozenset({"memory", "inbox"}),
+    "retention": frozenset({"inbox"}),
     "webhooks": frozenset({"deliver_final", "sign"}),
 }
 """Parts of them that it does not."""

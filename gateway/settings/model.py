@@ -29,7 +29,7 @@ from passerelle.gateway.settings.callers import (
 )
 from passerelle.gateway.settings.file import KeyPath
 from passerelle.gateway.settings.policy import DeciderSettings, PolicySettings
-from passerelle.gateway.settings.retention import OutcomeAges, RetentionSettings
+from passerelle.gateway.settings.retention import RetentionSettings
 from passerelle.gateway.settings.section import (
     MemorySettings,
     Name,
@@ -272,7 +272,7 @@ def find_contradictions(
     if settings.secret_key and settings.secret_key_file:
         yield ("secret_key_file",), "is given beside secret_key; one of them is enough"
     yield from _find_signing_faults(settings)
-    if (reason := settings.retention.find_fault(settings.retention.forget)) is not None:
+    if (reason := settings.retention.find_fault()) is not None:
         yield ("retention", "forget"), reason
     yield from _find_repeats(("agents",), (agent.name for agent in settings.agents))
     yield from _find_repeats(("policy", "rules"), (rule.name for rule in settings.policy.rules))
@@ -296,9 +296,8 @@ def _find_agent_faults(
             yield ("agents", index, "auth", *path), reason
         if agent.timeout.idle > agent.timeout.total:
             yield ("agents", index, "timeout", "idle"), "is longer than timeout.total"
-        own = settings.retention.find_fault(agent.forget or OutcomeAges())
-        if own is not None:
-            yield ("agents", index, "forget"), own
+        for setting, fault in settings.retention.find_faults(agent.forget, agent.memory):
+            yield ("agents", index, setting), fault
         yield from _find_retry_faults(settings, index, agent)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 LONGEST_YEARS: Final = 100
 _LONGEST_MS: Final = LONGEST_YEARS * 366 * 86_400_000
 _NEVER: Final = "never"
+_SOONER: Final = "what is to be forgotten sooner has to leave memory sooner"
 _AGE_SCHEMA: Final = {"type": "string", "pattern": PATTERN}
+_STAY_SCHEMA: Final = {"anyOf": [{"const": _NEVER}, _AGE_SCHEMA]}
 
 
 def _read_age(given: object) -> object:
@@ -24,6 +26,21 @@ def _read_age(given: object) -> object:
 
 Age: TypeAlias = Annotated[Duration, BeforeValidator(_read_age), WithJsonSchema(_AGE_SCHEMA)]
 """A duration of up to ``LONGEST_YEARS``."""
+
+
+def _read_stay(given: object) -> object:
+    if isinstance(given, Duration) or given == _NEVER:
+        return given
+    if isinstance(given, str):
+        return parse_duration(given)
+    message = f"is {_NEVER} or a duration, such as 24h"
+    raise ValueError(message)
+
+
+Stay: TypeAlias = Annotated[
+    Duration | Literal["never"], BeforeValidator(_read_stay), WithJsonSchema(_STAY_SCHEMA)
+]
+"""A duration, or ``never``."""
 
 
 class OutcomeAges(Section):
@@ -81,7 +98,8 @@ class RetentionSettings(Section):
         json_schema_extra={"default": "24h"},
         description="How long a session stays in the memory of the store after its last event, once nothing is open "
         "in it. Then it moves to `archive` in the place of the blobs, is read from there, and comes back where "
-        "somebody goes on with it. Sooner from 80 % of the memory on. null: never.",
+        "somebody goes on with it. Sooner from 80 % of the memory on. An agent may have its own; a session with tasks "
+        "of several agents stays as long as the one that has it stay longest. null: never.",
     )
 
     inbox: Duration | None = Field(
@@ -111,12 +129,30 @@ class RetentionSettings(Section):
         """The same in milliseconds."""
         return None if self.inbox is None else self.inbox.ms
 
-    def find_fault(self, ages: OutcomeAges) -> str | None:
-        """Why these times to forget cannot be beside ``memory``; None: they can."""
-        for outcome, age_ms in ages.list_ages():
-            if self.memory is not None and age_ms < self.memory.ms:
-                return (
-                    f"{Duration(age_ms)} for {outcome} is shorter than retention.memory, {self.memory}: "
-                    "what is to be forgotten sooner has to leave memory sooner"
+    def find_faults(
+        self, forget: OutcomeAges | None, memory: Stay | None
+    ) -> Iterator[tuple[str, str]]:
+        """Why an agent cannot have these times of its own, beside each other and what it does not have here.
+
+        The first fault alone, with the name of the setting; of both where both are its own that of ``forget``.
+        """
+        stays = self.memory if memory is None else None if memory == _NEVER else memory
+        named = f"retention.memory, {stays}" if memory is None else f"its memory, {stays}"
+        for outcome, age_ms in (self.forget if forget is None else forget).list_ages():
+            if stays is None or age_ms >= stays.ms:
+                continue
+            if forget is None and memory is not None:
+                yield (
+                    "memory",
+                    f"{stays} is longer than retention.forget, {Duration(age_ms)} for {outcome}: {_SOONER}",
                 )
-        return None
+            elif forget is not None:
+                yield (
+                    "forget",
+                    f"{Duration(age_ms)} for {outcome} is shorter than {named}: {_SOONER}",
+                )
+            return
+
+    def find_fault(self) -> str | None:
+        """Why these times to forget cannot be beside ``memory``; None: they can."""
+        return next((reason for _, reason in self.find_faults(self.forget, None)), None)

@@ -42,6 +42,7 @@ from passerelle.runtime.common.signatures import (
 )
 from passerelle.runtime.limits.bounds import Bounds
 from passerelle.store.archive.forget_terms import ForgetTerms
+from passerelle.store.archive.memory_terms import MemoryTerms
 from passerelle.webhooks.addresses import WebhookRules
 from passerelle.webhooks.push import Authority
 from passerelle.webhooks.webhooks import Webhooks
@@ -311,6 +312,19 @@ def load_webhooks(
         WebhookRules(section.allow),
         section.deliver_final,
         authority,
+    )
+
+
+def read_memory_terms(settings: Settings) -> MemoryTerms:
+    """For how long what is over stays in memory; a tenant of an agent has the time of its agent."""
+    return MemoryTerms(
+        settings.retention.memory_ms,
+        {
+            name: None if agent.memory == "never" else agent.memory.ms
+            for agent in settings.agents
+            if agent.memory is not None
+            for name in agent.served_names
+        },
     )
 
 

@@ -27,7 +27,7 @@ def list_tasks(frame: SessionFrame) -> Iterator[EndedTask]:
     for ref, flat in frame.hashes.items():
         if ref.kind is EntityKind.TASK:
             words = as_list(flat)
-            yield _read(dict(zip(words[::2], words[1::2], strict=False)).get(b"s", b""))
+            yield read_task(dict(zip(words[::2], words[1::2], strict=False)).get(b"s", b""))
 
 
 def find_outcomes(frame: SessionFrame) -> set[str]:
@@ -35,7 +35,8 @@ def find_outcomes(frame: SessionFrame) -> set[str]:
     return {one.status for one in list_tasks(frame)}
 
 
-def _read(snapshot: bytes) -> EndedTask:
+def read_task(snapshot: bytes) -> EndedTask:
+    """What the record of a task says; nothing of one that is damaged."""
     try:
         said = cast("dict[str, Any]", orjson.loads(snapshot))
         agents = [run["worker"]["peer"] for run in said.get("attempts", ())]

@@ -35,7 +35,7 @@ async def test_a_shared_server_takes_a_place_that_is_shared(rig: Rig) -> None:
     at = await rig.start(clients=[ADA], retention=AT_ONCE)
     assert "blobs names no place that all instances share" in str(await read_notice(at))
     assert await read_notice(await rig.start(retention={"memory": None})) is None
-    assert at.gateway.duties.sweep.keep_ms == 1_000
+    assert at.gateway.duties.sweep.terms.keep_ms == 1_000
     assert (await at.send("ada-key")).status_code == 200
     assert not await at.gateway.duties.sweep.may_archive()
     assert len(rig.list_sessions()) == 1

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
 
 from passerelle.core.batch import Batch, EntityKind, EntityRef
+from passerelle.core.decision import Decision
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
+from passerelle.core.task.commands import ArchiveTask
+from passerelle.core.task.machine import decide
+from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
+from passerelle.runtime.records.writes import AppendOptions
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_bytes
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 
@@ -93,3 +102,51 @@ async def test_child_that_fails_hands_nothing_over(desk: Desk) -> None:
     await desk.until(child, Status.FAILED)
     (edge,) = (await desk.record(parent)).relationships
     assert edge.status == "open"
+
+
+@pytest.mark.requirement("PO-6")
+async def test_child_of_a_parent_that_was_archived_ends_and_says_that_it_is_missing(
+    desk: Desk,
+) -> None:
+    parent = await desk.create("fail at it")
+    child = await desk.create("find a boat", parentTaskId=parent)
+    await desk.do("start_task", "p", taskId=parent)
+    failed = await desk.until(parent, Status.FAILED)
+    ref = EntityRef(EntityKind.TASK, parent)
+
+    def archive(decision: Decision) -> AppendOptions:
+        now = decision.state(ref)
+        assert isinstance(now, TaskRecord)
+        decision.add(decide(now, ArchiveTask(f"archive/{now.session_id}")))
+        return AppendOptions()
+
+    await desk.house.parts.writes.decide(failed.session_id, [ref], archive)
+    assert await word_for_parent(desk, child) == "parent_missing"
+    await desk.do("start_task", "c", taskId=child)
+    record = await desk.until(child, Status.COMPLETED)
+    assert record.delivery["parent"] == "parent_missing"
+    assert await word_for_parent(desk, child) == "parent_missing"
+    (edge,) = (await desk.record(parent)).relationships
+    assert edge.status == "open", "nothing was handed over"
+
+
+@pytest.mark.requirement("PO-6")
+async def test_child_whose_parent_is_lost_while_it_runs_ends_and_says_that_it_is_missing(
+    desk: Desk,
+) -> None:
+    parent, child = await make_child(desk)
+    ref = EntityRef(EntityKind.TASK, parent)
+    desk.hold_card()
+    starting = asyncio.create_task(desk.do("start_task", "s", taskId=child))
+    await desk.until(child, Status.PREPARING)
+    assert await word_for_parent(desk, child) == "pending"
+    nodes, kept = desk.house.store.nodes, keys.entity(ref)
+    record = await nodes.query(ref.shard, pack("DUMP", kept), as_bytes)
+    await nodes.update(ref.shard, pack("DEL", kept))
+    desk.house.peer.card_open.set()
+    await starting
+    ended = await desk.until(child, Status.COMPLETED)
+    assert ended.delivery["parent"] == "parent_missing"
+    assert await word_for_parent(desk, child) == "parent_missing"
+    # What is proved of the session afterwards is what was written meanwhile.
+    await nodes.update(ref.shard, pack("RESTORE", kept, 0, record or b""))

@@ -15,6 +15,8 @@ from passerelle.delegation.duties import archive_sweep
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.store.archive.archiver import Archiver, ArchiveResult
 from passerelle.store.archive.ended_sessions import EndedSession, EndedSessions
+from passerelle.store.archive.memory_terms import MemoryTerms
+from passerelle.store.archive.session_agents import SessionAgents
 from passerelle.store.fullness import Fullness, MemoryReport, StoreMemory
 from tests.support.waiting import wait_until
 
@@ -48,6 +50,10 @@ class Sessions:
     looks: int = 0
     writing_s: float = 0.0
     fails: bool = False
+    agents: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+    """By the age of a session; the others have none."""
+    read: list[str] = field(default_factory=list[str])
+    """Sessions whose agents were asked for."""
 
     async def find(
         self, shards: frozenset[Shard], before_ms: int
@@ -62,6 +68,13 @@ class Sessions:
             if NOW_MS - age < before_ms
         ]
         return {home: ended for home in self.homes if ended and home in shards}
+
+    async def find_agents(
+        self, sessions: dict[Shard, list[EndedSession]]
+    ) -> dict[str, frozenset[str]]:
+        asked = [one for part in sessions.values() for one in part]
+        self.read += [one.session for one in asked]
+        return {one.session: self.agents.get(NOW_MS - one.at_ms, frozenset()) for one in asked}
 
     def forget(self, sessions: list[str]) -> None:
         self.forgotten += sessions
@@ -78,19 +91,32 @@ class Sessions:
         return ArchiveResult(gone, 100 * len(gone), [one for one in sessions if one in self.stays])
 
 
+@dataclass
+class Agents:
+    sessions: Sessions
+
+    async def find(self, sessions: dict[Shard, list[EndedSession]]) -> dict[str, frozenset[str]]:
+        return await self.sessions.find_agents(sessions)
+
+
 def make(
-    sessions: Sessions, *, keep_ms: int | None = 24 * HOUR_MS, memory: Memory | None = None
+    sessions: Sessions,
+    *,
+    keep_ms: int | None = 24 * HOUR_MS,
+    memory: Memory | None = None,
+    agents: dict[str, int | None] | None = None,
 ) -> tuple[ArchiveSweep, list[tuple[str, int]]]:
     counted = list[tuple[str, int]]()
     sweep = ArchiveSweep(
         cast("EndedSessions", sessions),
+        cast("SessionAgents", Agents(sessions)),
         cast("Archiver", sessions),
         cast("StoreMemory", memory or Memory(10)),
         lambda: frozenset(sessions.homes),
         lambda _shard: NOW_MS,
         structlog.get_logger("passerelle"),
         lambda outcome, count: counted.append((outcome, count)),
-        keep_ms,
+        MemoryTerms(keep_ms, agents or {}),
     )
     return sweep, counted
 
@@ -109,16 +135,53 @@ def test_sessions_stay_the_shorter_the_fuller_memory_is(
     percent: int, fullness: Fullness, hours: float
 ) -> None:
     sweep, _ = make(Sessions(), memory=Memory(percent, fullness))
-    assert sweep.find_keep_ms() == pytest.approx(hours * HOUR_MS, abs=1)
+    assert sweep.find_terms().keep_ms == pytest.approx(hours * HOUR_MS, abs=1)
     short, _ = make(Sessions(), keep_ms=5_000, memory=Memory(percent, fullness))
-    assert short.find_keep_ms() == 5_000
+    assert short.find_terms().keep_ms == 5_000
 
 
 async def test_what_never_leaves_is_not_looked_for() -> None:
     sessions = Sessions([48 * HOUR_MS], fails=True)
     sweep, _ = make(sessions, keep_ms=None)
     assert await sweep.sweep() == 0
-    await sweep.run()
+
+
+async def test_each_agent_has_sessions_leave_at_its_own_time() -> None:
+    hours = {2: "hourly", 3: "other", 26: "weekly", 27: "hourly", 28: "never"}
+    sessions = Sessions(
+        [hour * HOUR_MS for hour in hours],
+        agents={hour * HOUR_MS: frozenset({agent}) for hour, agent in hours.items()},
+    )
+    sessions.ages_ms.append(29 * HOUR_MS)
+    sessions.agents[29 * HOUR_MS] = frozenset({"hourly", "weekly"})
+    own: dict[str, int | None] = {"hourly": HOUR_MS, "weekly": 168 * HOUR_MS, "never": None}
+    sweep, _ = make(sessions, agents=own)
+    assert await sweep.sweep() == 2
+    assert sessions.asked == [[f"se_{27 * HOUR_MS}", f"se_{2 * HOUR_MS}"]]
+    sweep.terms = MemoryTerms(24 * HOUR_MS, {**own, "never": HOUR_MS, "weekly": HOUR_MS})
+    sessions.ages_ms, sessions.read = [3 * HOUR_MS, *sessions.ages_ms[2:]], []
+    assert await sweep.sweep() == 4
+    assert sessions.read == [f"se_{3 * HOUR_MS}"], "the others may leave whatever they have"
+
+
+async def test_agents_are_not_asked_for_where_all_have_one_time() -> None:
+    sessions = Sessions([26 * HOUR_MS])
+    sweep, _ = make(sessions)
+    assert (await sweep.sweep(), sessions.read) == (1, [])
+
+
+async def test_a_store_that_keeps_all_but_one_agent_looks_for_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archive_sweep, "_SOONEST_S", 0.01)
+    monkeypatch.setattr(archive_sweep, "_PRESSED_S", 0.01)
+    sessions = Sessions([48 * HOUR_MS], agents={48 * HOUR_MS: frozenset({"hourly"})})
+    sweep, _ = make(sessions, keep_ms=None)
+    async with asyncio.TaskGroup() as group:
+        looking = group.create_task(sweep.run())
+        sweep.terms = MemoryTerms(None, {"hourly": 1})
+        await wait_until(lambda: bool(sessions.asked), 3, "terms that are set anew hold at once")
+        looking.cancel()
 
 
 async def test_a_look_follows_soon_on_one_that_had_much_to_write(

@@ -8,9 +8,10 @@ import pytest
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.settings.model import Settings
 from passerelle.gateway.settings.source import Sources, load_settings, read_settings
-from passerelle.gateway.settings.values import read_forget_terms
+from passerelle.gateway.settings.values import read_forget_terms, read_memory_terms
 from passerelle.runtime.common.durations import Duration
 from passerelle.store.archive.forget_terms import ForgetTerms
+from passerelle.store.archive.memory_terms import MemoryTerms
 
 HASH = "0" * 64
 
@@ -270,6 +271,22 @@ def test_what_is_over_is_kept_for_good_unless_something_says_otherwise(tmp_path:
         assert read_forget_terms(load(tmp_path)) == ForgetTerms()
 
 
+def test_each_agent_may_have_its_own_time_in_memory(tmp_path: Path) -> None:
+    day_ms = 86_400_000
+    assert read_memory_terms(load(tmp_path)) == MemoryTerms(day_ms)
+    write(
+        tmp_path,
+        "retention: {memory: null, forget: 9d}\n"
+        "agents:\n"
+        "  - {name: echo, url: 'http://e.example', tenants: [one], memory: 2h, forget: 3h}\n"
+        "  - {name: bank, url: 'http://b.example', memory: never}\n"
+        "  - {name: news, url: 'http://n.example'}\n",
+    )
+    assert read_memory_terms(load(tmp_path)) == MemoryTerms(
+        None, {"echo": 7_200_000, "echo/one": 7_200_000, "bank": None}
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -282,6 +299,22 @@ def test_what_is_over_is_kept_for_good_unless_something_says_otherwise(tmp_path:
         (
             "agents: [{name: echo, url: 'http://e.example', forget: {completed: 1h}}]",
             "agents.0.forget: 1h for completed is shorter than retention.memory",
+        ),
+        (
+            "retention: {memory: null}\nagents: [{name: a, url: 'http://e', memory: 2d, forget: 1d}]",
+            "agents.0.forget: 1d for completed is shorter than its memory, 2d",
+        ),
+        (
+            "retention: {forget: 2d}\nagents: [{name: echo, url: 'http://e.example', memory: 3d}]",
+            "agents.0.memory: 3d is longer than retention.forget, 2d for completed: what is",
+        ),
+        (
+            "agents: [{name: echo, url: 'http://e.example', memory: soon}]",
+            "agents.0.memory: is a duration",
+        ),
+        (
+            "agents: [{name: echo, url: 'http://e.example', memory: 7}]",
+            "agents.0.memory: is never or a d",
         ),
         ("retention: {forget: 40000d}", "retention.forget: is at most 36600d"),
         ("retention: {forget: soon}", "retention.forget: is a duration"),

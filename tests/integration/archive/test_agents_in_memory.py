@@ -1,0 +1,64 @@
+"""Sessions of one agent leave memory while those of another stay, until the configuration says otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from passerelle.gateway.reload import take_over
+from passerelle.gateway.settings.model import Settings
+from tests.integration.callers.rig import run_rig
+from tests.support.engine import Server, engine_server, started_legs
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from tests.integration.callers.rig import Instance, Rig
+
+__all__ = ["engine_server", "started_legs"]
+pytestmark = pytest.mark.anyio
+_WITHIN_S = 30
+
+
+@pytest.fixture
+async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
+    async with run_rig(engine_server.url, tmp_path) as opened:
+        yield opened
+
+
+async def find_session(at: Instance, agent: str) -> str:
+    """The session of a task that an agent has ended."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": at.message("hello")}
+    headers = {"Authorization": "Bearer ada-key"}
+    said = (await at.http.post(f"/agents/{agent}", json=body, headers=headers)).json()
+    task = said["result"]["task"]["id"]
+    record = await at.http.get(f"/v1/tasks/{task}", headers=headers)
+    assert record.json()["status"] == "completed"
+    return str(record.json()["sessionId"])
+
+
+@pytest.mark.requirement("ST-18")
+async def test_one_agent_has_its_sessions_leave_and_the_other_keeps_them(
+    rig: Rig, tmp_path: Path
+) -> None:
+    url = rig.peer.url
+    ada = {"name": "ada", "scopes": ["a2a:call", "tasks:read"]}
+    at = await rig.start(
+        clients=[ada],
+        blobs=tmp_path / "blobs",
+        retention={"memory": "2s"},
+        agents=[{"name": "echo", "url": url}, {"name": "bank", "url": url, "memory": "never"}],
+    )
+    leaves, stays = [await find_session(at, agent) for agent in ("echo", "bank")]
+    assert {leaves, stays} <= {*rig.list_sessions()}
+    await wait_until(lambda: leaves not in rig.list_sessions(), _WITHIN_S, "one has left")
+    assert at.gateway.duties.sweep.terms.agents == {"bank": None}
+    assert await at.gateway.duties.sweep.sweep() == 0
+    assert stays in rig.list_sessions()
+    stored = at.settings.model_dump(exclude_unset=True)
+    stored["agents"] = [{"name": "bank", "url": url, "memory": "1s"}]
+    await take_over(at.gateway, at.access, at.settings, Settings.model_validate(stored))
+    await wait_until(lambda: stays not in rig.list_sessions(), _WITHIN_S, "the other has left")
