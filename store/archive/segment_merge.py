@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a merged segment: it is read whole where something in it is forgotten."""
-_FEW: Final = 8
+FEW: Final = 8
 """Fewer small ones wait for more, unless they are half of the most together: a byte is copied a few times at most."""
 _LATE_MS: Final = 24 * 3_600_000
 """What was begun so long ago is not gone on with: it is deleted a week after that."""
@@ -65,7 +65,9 @@ class _Begun(NamedTuple):
     parts: list[JoinedPart]
 
 
-def choose_segments(small: Collection[SegmentName], most: int = MOST_BYTES) -> list[SegmentName]:
+def choose_segments(
+    small: Collection[SegmentName], few: int = FEW, most: int = MOST_BYTES
+) -> list[SegmentName]:
     """Those to be merged next, the smallest first; none where it does not pay yet."""
     group, total = list[SegmentName](), 0
     for one in sorted((one for one in small if one.bytes < most // 2), key=_order):
@@ -76,7 +78,7 @@ def choose_segments(small: Collection[SegmentName], most: int = MOST_BYTES) -> l
     # One that is as large as all others together would be copied anew each time that these few have come.
     while group and 2 * (group[-1].bytes + NOTE_BYTES) > total and total < most // 2:
         total -= group.pop().bytes + NOTE_BYTES
-    is_worth_it = len(group) >= _FEW or (len(group) > 1 and total >= most // 2)
+    is_worth_it = len(group) >= few or (len(group) > 1 and total >= most // 2)
     return group if is_worth_it else []
 
 
@@ -92,6 +94,7 @@ class SegmentMerge:
     segments: BlobStore
     owner_keys: OwnerKeys
     erasure: SegmentErasure
+    few: int = FEW
 
     @classmethod
     def over(cls, nodes: Nodes, segments: BlobStore, owner_keys: OwnerKeys) -> Self:
@@ -114,7 +117,7 @@ class SegmentMerge:
         left_out = set[SegmentName]()
         while done.made < most:
             small = await self._list_small(home)
-            group = choose_segments([one for one in small if one not in left_out])
+            group = choose_segments([one for one in small if one not in left_out], self.few)
             if not group:
                 break
             contents, damaged = await self._read_group(home, group)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random  # noqa: TID251  seeded
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from passerelle.core.ids import ALL_SHARDS
+from passerelle.store.archive.segment_merge import MergedSegments
 from passerelle.store.archive.session_survey import SessionChoice
 from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import Story, begin
@@ -21,8 +22,8 @@ from tests.contract.test_segment_merge import (
     Killed,
     clean,
     leave_together,
-    merge,
     read_each,
+    read_ms,
 )
 from tests.contract.test_segment_merge import kill_at as kill_merge_at
 from tests.contract.test_session_forgetting import Killed as ForgettingKilled
@@ -40,11 +41,6 @@ pytestmark = pytest.mark.anyio
 COUNT = 3
 
 
-@pytest.fixture(autouse=True)
-def _merges_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("passerelle.store.archive.segment_merge._FEW", COUNT)
-
-
 @dataclass
 class Told:
     """``COUNT`` segments of three sessions: one to be forgotten, of either shard, and two of others that stay."""
@@ -54,6 +50,11 @@ class Told:
     sealed: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """What the frames are that are forgotten, by their sessions."""
     kept: list[list[object]] = field(default_factory=list[list[object]])
+
+
+async def merge(store: Store, days: float = 0) -> MergedSegments:
+    """Merges where there are a few segments only."""
+    return await replace(store.segment_merge, few=COUNT).merge(HOME, read_ms(store, days))
 
 
 async def tell(store: Store) -> Told:
@@ -106,22 +107,16 @@ def do_at(
     patch: pytest.MonkeyPatch,
     step: int,
     act: Callable[[], Awaitable[object]],
-    *,
-    is_behind: bool,
 ) -> list[int]:
-    """Has something be done before the ``step``-th thing that a store does, or behind it; how many there were."""
+    """Has something be done before the ``step``-th thing that a store does; how many there were."""
     count = [0]
 
     def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
         async def change_and_act(*arguments: object) -> object:
             count[0] += 1
-            is_now = count[0] == step
-            if is_now and not is_behind:
+            if count[0] == step:
                 await act()
-            done = await change(*arguments)
-            if is_now and is_behind:
-                await act()
-            return done
+            return await change(*arguments)
 
         return change_and_act
 
@@ -136,14 +131,8 @@ def do_at(
     return count
 
 
-@pytest.mark.parametrize("is_behind", [True, False])
 async def test_what_is_forgotten_at_any_step_of_a_merge_does_not_come_back_by_it(
-    store: Store,
-    server: Server,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_behind: bool,
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, step = StoreSettings(server.url, tmp_path / "blobs"), 0
     async with await Store.open(settings) as other:
@@ -153,7 +142,7 @@ async def test_what_is_forgotten_at_any_step_of_a_merge_does_not_come_back_by_it
             with monkeypatch.context() as patch:
                 gone = told.mine[:2]
                 act = partial(forget, other, *gone)
-                count = do_at(store, patch, step, act, is_behind=is_behind)
+                count = do_at(store, patch, step, act)
                 assert (await merge(store)).made == 1
             if count[0] < step:
                 break
@@ -161,14 +150,8 @@ async def test_what_is_forgotten_at_any_step_of_a_merge_does_not_come_back_by_it
     assert step > COUNT + 5
 
 
-@pytest.mark.parametrize("is_behind", [True, False])
 async def test_what_is_merged_at_any_step_of_forgetting_is_forgotten_too(
-    store: Store,
-    server: Server,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_behind: bool,
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, step = StoreSettings(server.url, tmp_path / "blobs"), 0
     async with await Store.open(settings) as other:
@@ -176,7 +159,7 @@ async def test_what_is_merged_at_any_step_of_forgetting_is_forgotten_too(
             step += 1
             told = await tell(store)
             with monkeypatch.context() as patch:
-                count = do_at(store, patch, step, lambda: merge(other), is_behind=is_behind)
+                count = do_at(store, patch, step, lambda: merge(other))
                 assert (await forget(store, *told.mine[:2])).count == 2
             if count[0] < step:
                 break
@@ -184,16 +167,15 @@ async def test_what_is_merged_at_any_step_of_forgetting_is_forgotten_too(
     assert step > 10
 
 
-@pytest.mark.parametrize("is_done", [True, False])
 async def test_a_merge_that_is_killed_at_any_step_before_something_is_forgotten_goes_on_without_it(
-    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = 0
     while True:
         step += 1
         told = await tell(store)
         with monkeypatch.context() as patch:
-            kill_merge_at(store, patch, step, is_done=is_done)
+            kill_merge_at(store, patch, step, is_done=True)
             try:
                 await merge(store)
                 break
@@ -206,16 +188,15 @@ async def test_a_merge_that_is_killed_at_any_step_before_something_is_forgotten_
     assert step > 4
 
 
-@pytest.mark.parametrize("is_done", [True, False])
 async def test_forgetting_that_is_killed_at_any_step_before_a_merge_ends_in_every_object(
-    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, step = StoreSettings(server.url, tmp_path / "blobs"), 0
     while True:
         step += 1
         told = await tell(store)
         with monkeypatch.context() as patch:
-            kill_forgetting_at(store, patch, step, is_done=is_done)
+            kill_forgetting_at(store, patch, step, is_done=True)
             try:
                 await forget(store, *told.mine[:2])
                 break
@@ -287,7 +268,7 @@ async def test_an_owner_is_forgotten_while_its_segments_are_merged(
             step += 3
             told = await tell(store)
             with monkeypatch.context() as patch:
-                count = do_at(store, patch, step, lambda: merge(other), is_behind=False)
+                count = do_at(store, patch, step, lambda: merge(other))
                 await store.forgetting.forget(ADA, "operator", NOW_MS)
             assert await read_each(store, told.stay) == told.kept
             for story in told.mine:
