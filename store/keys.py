@@ -245,11 +245,14 @@ MARK: Final = "mark:"
 
 
 def meta(shard: Shard) -> str:
-    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments; of shard 0 also runtime, schema, place.
+    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments, merge.
+
+    Of shard 0 also runtime, schema, place.
 
     ``dropped`` is the feed id below which the feed has no rows any more; ``taken:<shard>`` the mark that another shard
     had for the rows of this one when the relay saw it last, and the epoch of that shard, ``<mark> <epoch>``.
-    ``segments`` is the highest number of a segment of the archive; ``place`` the SHA-256 of a file that stands in it.
+    ``segments`` is the highest number of a segment of the archive, ``merge`` one that is being made of several;
+    ``place`` the SHA-256 of a file that stands in it.
     """
     return _key(shard, "meta")
 
@@ -276,6 +279,16 @@ def segments(shard: Shard) -> str:
 def segment_notes(shard: Shard) -> str:
     """ZSET the same of a segment that nothing names, or nothing yet -> since when (ms)."""
     return _key(shard, "sgold")
+
+
+def merged_numbers(shard: Shard) -> str:
+    """HASH number of a segment that was merged -> ``<number of the one that has its frames> <shift>``."""
+    return _key(shard, "sgm")
+
+
+def segment_copies(shard: Shard) -> str:
+    """HASH SHA-256 of a segment that stands here -> where its frames stand too, ``<SHA-256> <bytes> <shift>,…``."""
+    return _key(shard, "sgc")
 
 
 def owner_keys(shard: Shard) -> str:
@@ -414,7 +427,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "threads": ("th",),
     "tasks": ("t",),
     "approvals": ("a",),
-    "archive": ("al", "sg", "sgold", "dk", "fg", "lh", "fs", "er", "gone"),
+    "archive": ("al", "sg", "sgm", "sgc", "sgold", "dk", "fg", "lh", "fs", "er", "gone"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
     "lists of tasks": ("idx",),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
@@ -445,7 +458,7 @@ PERMANENT: Final = re.compile(
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
-    r"|due|les|stuck|feed|meta|hw|sg|sgold|dk|fg|lh|fs|inst|runtime|vapid|owner)"
+    r"|due|les|stuck|feed|meta|hw|sg|sgm|sgc|sgold|dk|fg|lh|fs|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

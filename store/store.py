@@ -27,7 +27,7 @@ from passerelle.store.archive.participation import ParticipationFinder
 from passerelle.store.archive.place import is_shared_place
 from passerelle.store.archive.reader import Archive
 from passerelle.store.archive.segment_cleanup import SegmentCleanup
-from passerelle.store.archive.segment_erasure import SegmentErasure
+from passerelle.store.archive.segment_merge import SegmentMerge
 from passerelle.store.archive.session_forgetting import SessionForgetting
 from passerelle.store.archive.session_survey import SessionSurvey
 from passerelle.store.archive.session_tombstones import SessionTombstones
@@ -128,6 +128,7 @@ class Store:
         self.archive = Archive(nodes.query_all, segments, self.owner_keys)
         self.log = RedisEventLog(nodes, self.archive)
         self.segment_cleanup = SegmentCleanup(nodes, segments)
+        self.segment_merge = SegmentMerge.over(nodes, segments, self.owner_keys)
         self.ended_sessions = EndedSessions(nodes)
         self.archiver = Archiver(
             nodes, segments, self.segment_cleanup, self.owner_keys, self.log.note_left
@@ -151,7 +152,7 @@ class Store:
             SessionTombstones(nodes, self.owner_keys, tombstones),
             self.tombstones,
             removal,
-            SegmentErasure(nodes, segments),
+            self.segment_merge.erasure,
             rewrite,
         )
         self.exporter, self.importer = self._open_exports(finder, blobs, copies)
@@ -190,8 +191,7 @@ class Store:
         self.inspection = RedisInspection(nodes)
         self.inventory = RedisInventory(nodes)
         self.views = RedisViews(nodes)
-        self.blobs = blobs
-        self.copies = copies
+        self.blobs, self.copies = blobs, copies
         self.uploads = RedisUploads(nodes, uploads)
 
     def _open_exports(

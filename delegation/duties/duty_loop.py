@@ -17,6 +17,7 @@ from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.delegation.duties.forget_sweep import ForgetSweep
 from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
+from passerelle.delegation.duties.merge_sweep import MergeSweep
 from passerelle.delegation.duties.relay import Relay
 from passerelle.delegation.duties.retention_sweep import RetentionSweep
 from passerelle.delegation.duties.segment_sweep import SegmentSweep
@@ -55,6 +56,7 @@ class Duties:
     sweep: ArchiveSweep
     inbox_sweep: InboxSweep
     segment_sweep: SegmentSweep
+    merge_sweep: MergeSweep
     verification_sweep: VerificationSweep
     forget_sweep: ForgetSweep
     retention_sweep: RetentionSweep
@@ -126,6 +128,7 @@ class Duties:
             group.create_task(self.sweep.run(), name="archive")
             group.create_task(self.inbox_sweep.run(), name="inboxes")
             group.create_task(self.segment_sweep.run(), name="segments")
+            group.create_task(self.merge_sweep.run(), name="merges")
             group.create_task(self.verification_sweep.run(), name="verification")
             group.create_task(self.forget_sweep.run(), name="forgetting")
             group.create_task(self.retention_sweep.run(), name="retention")
@@ -256,6 +259,9 @@ def make_duties(
     segment_sweep = SegmentSweep(
         store.segment_cleanup, sweep.may_archive, lambda: keeper.duties, writes.read_ms, log
     )
+    merge_sweep = MergeSweep(
+        store.segment_merge, sweep.may_archive, lambda: keeper.duties, writes.read_ms, log
+    )
     verification_sweep = VerificationSweep(
         store, lambda: keeper.duties, writes.ids.draw, log, settings.count_verified
     )
@@ -286,6 +292,7 @@ def make_duties(
         sweep,
         inbox_sweep,
         segment_sweep,
+        merge_sweep,
         verification_sweep,
         forget_sweep,
         retention_sweep,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
-from passerelle.store.archive.segment import MAGIC, TRAILER, read_footer_size
+from passerelle.store.archive.segment import HEADER, split_segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,8 @@ def erase_frames(content: bytes, tombstones: Mapping[int, str]) -> bytes:
     Raises:
         ValueError: it is no segment, has no frame there, or one that stays is damaged: that must not be written again.
     """
-    footer_at, footer = _split(content)
+    body, footer = split_segment(content)
+    footer_at = len(HEADER) + len(body)
     said = cast("dict[str, Any]", orjson.loads(footer))
     erased, left = bytearray(content), dict(tombstones)
     for place, frame in enumerate(said["frames"]):
@@ -69,14 +70,6 @@ def erase_frames(content: bytes, tombstones: Mapping[int, str]) -> bytes:
     # Spaces behind JSON say nothing, and the end of an object stands in its name.
     erased[footer_at : footer_at + len(footer)] = written.ljust(len(footer))
     return bytes(erased)
-
-
-def _split(content: bytes) -> tuple[int, bytes]:
-    """Where the footer of a segment begins, and the footer."""
-    end = len(content) - TRAILER
-    start = end - read_footer_size(content[-TRAILER:])
-    _require(content.startswith(MAGIC) and start > 0, "its beginning")
-    return start, content[start:end]
 
 
 def _write_erased(stored: bytes, tombstone: str) -> bytes:

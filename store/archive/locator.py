@@ -42,6 +42,10 @@ class Locator(NamedTuple):
         """A frame that stands here in a segment that has no number yet."""
         return cls(0, offset, len(stored), _check(stored))
 
+    def move(self, shift: int) -> Self:
+        """The same frame in a segment where it stands so much further on."""
+        return self._replace(offset=self.offset + shift)
+
     def fits(self, stored: bytes) -> bool:
         """Whether these are the bytes of the frame, as far as the row can tell."""
         return len(stored) == self.length and _check(stored) == self.check

@@ -267,10 +267,8 @@ class SessionFinder:
         """The row that leads to a frame; None where the session came back, or left once more."""
         asked = (self.archive.ask_row(shard, name) for name in note.names)
         for row in map(as_bytes, await self.nodes.query_in_background(shard, *asked)):
-            if row is not None:
-                at = _read_row(shard, row)
-                if (at.number, at.offset) == (segment.number, note.offset):
-                    return row
+            if row is not None and segment.has(_read_row(shard, row), note.offset):
+                return row
         return None
 
 

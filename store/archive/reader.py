@@ -10,6 +10,7 @@ import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.errors import ArchiveDamaged
@@ -18,6 +19,7 @@ from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
 from passerelle.store.archive.frame import SessionFrame, read_frame
 from passerelle.store.archive.locator import Locator, place_row
+from passerelle.store.archive.merged_numbers import MergedNumber, follow_numbers
 from passerelle.store.archive.owner_keys import FRESH_S
 from passerelle.store.archive.sealed_frame import FramePlace, KeyName, open_frame, read_key_name
 from passerelle.store.archive.segment import (
@@ -30,7 +32,7 @@ from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_scores
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from passerelle.core.ports.blobs import Blobs
     from passerelle.store.archive.owner_keys import OwnerKeys
@@ -45,10 +47,24 @@ _CHANCE_BITS: Final = 64
 
 
 class SegmentRef(NamedTuple):
-    """A segment as a shard numbers it."""
+    """A segment as a shard numbers it.
+
+    ``shifts``: numbers of segments that were merged into it, which rows have still, and how much further on each frame
+    of them stands. A merge changes no row, so what was read once stays true of what stood in the segment then.
+    """
 
     number: int
     name: SegmentName
+    shifts: Mapping[int, int] = MappingProxyType({})
+
+    def has(self, at: Locator, offset: int) -> bool:
+        """Whether a row leads to the frame that stands here."""
+        shift = 0 if at.number == self.number else self.shifts.get(at.number)
+        return shift is not None and at.offset + shift == offset
+
+
+class _SegmentGone(ArchiveDamaged):
+    """An object is not there: it was deleted behind a merge, or is lost."""
 
 
 class _KeptFrame(NamedTuple):
@@ -86,7 +102,7 @@ class Archive:
         self._ask = ask
         self._segments = segments
         self._owner_keys = owner_keys
-        self._names: dict[tuple[Shard, int], SegmentName] = {}
+        self._places: dict[tuple[Shard, int], tuple[SegmentName, int]] = {}
         self._kept: OrderedDict[_FramePlace, _KeptFrame] = OrderedDict()
         self._kept_bytes = 0
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
@@ -138,18 +154,23 @@ class Archive:
         reason = ""
         for _ in range(_TRIES):
             at = _read_row(shard, stored)
-            segment = await self._find_segment(shard, at.number)
-            if segment is None:
+            found = await self._find_segment(shard, at.number)
+            if found is None:
                 reason = f"the archive of shard {shard.tag} has no segment {at.number}"
             else:
-                frame = await self._read_frame(shard, segment, at)
+                segment, shift = found
+                try:
+                    frame = await self._read_frame(shard, segment, at.move(shift))
+                except _SegmentGone as error:
+                    frame, reason = None, error.reason
+                else:
+                    reason = _tell(shard, segment, "is damaged")
                 if frame == "forgotten":
                     return _Forgotten(stored)
                 if frame is not None and frame.names(name):
                     return frame, stored
-                reason = _tell(shard, segment, "is damaged")
             # The segment was merged, or a failover has taken its row and another has its number.
-            self._names.pop((shard, at.number), None)
+            self._places.pop((shard, at.number), None)
             [row] = await self._ask(shard, self.ask_row(shard, name))
             if (stored := as_bytes(row)) is None:
                 return None
@@ -172,28 +193,52 @@ class Archive:
 
     async def list_segments(self, shard: Shard) -> list[SegmentRef]:
         """The segments of a shard, the oldest first."""
-        command = pack("ZRANGE", keys.segments(shard), 0, -1, "WITHSCORES")
-        [reply] = await self._ask(shard, command)
-        return [SegmentRef(number, SegmentName.read(member)) for member, number in as_scores(reply)]
+        # Numbers that were merged come behind the segments: what a merge takes meanwhile is there at its old place.
+        named, merged = await self._ask(
+            shard,
+            pack("ZRANGE", keys.segments(shard), 0, -1, "WITHSCORES"),
+            pack("HGETALL", keys.merged_numbers(shard)),
+        )
+        scores = as_scores(named)
+        shifts = dict[int, dict[int, int]]()
+        for number, found in follow_numbers({number for _, number in scores}, merged).items():
+            shifts.setdefault(found.number, {})[number] = found.shift
+        return [
+            SegmentRef(number, SegmentName.read(member), shifts.get(number, {}))
+            for member, number in scores
+        ]
 
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
         """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
-        names = [frame.session for frame in await self.list_frames(shard, segment)]
-        rows = await self._ask(shard, *(self.ask_row(shard, name) for name in names))
-        stored = zip(names, map(as_bytes, rows), strict=True)
+        frames = await self.list_frames(shard, segment)
+        rows = await self._ask(shard, *(self.ask_row(shard, one.session) for one in frames))
+        stored = zip(frames, map(as_bytes, rows), strict=True)
         return [
-            name for name, row in stored if row and _read_row(shard, row).number == segment.number
+            one.session
+            for one, row in stored
+            if row and segment.has(_read_row(shard, row), one.offset)
         ]
 
-    async def _find_segment(self, shard: Shard, number: int) -> SegmentName | None:
-        if (known := self._names.get((shard, number))) is not None:
+    async def _find_segment(self, shard: Shard, number: int) -> tuple[SegmentName, int] | None:
+        """The segment that has the frames of this number, and how much further on they stand there."""
+        if (known := self._places.get((shard, number))) is not None:
             return known
-        command = pack("ZRANGE", keys.segments(shard), number, number, "BYSCORE", "WITHSCORES")
-        [reply] = await self._ask(shard, command)
-        for member, _ in as_scores(reply):
-            self._names[shard, number] = found = SegmentName.read(member)
-            return found
-        return None
+        at, shift = number, 0
+        while True:
+            named, merged = await self._ask(
+                shard,
+                pack("ZRANGE", keys.segments(shard), at, at, "BYSCORE", "WITHSCORES"),
+                pack("HGET", keys.merged_numbers(shard), at),
+            )
+            for member, _ in as_scores(named):
+                self._places[shard, number] = found = SegmentName.read(member), shift
+                return found
+            if (said := as_bytes(merged)) is None:
+                return None
+            further = MergedNumber.read(said)
+            if further.number <= at:
+                return None
+            at, shift = further.number, shift + further.shift
 
     async def _read_frame(
         self, shard: Shard, segment: SegmentName, at: Locator
@@ -295,7 +340,7 @@ class Archive:
             return b""
         part = await self._segments.read(segment.home, segment.sha256, start, size)
         if part is None:
-            raise ArchiveDamaged(_tell(shard, segment, "is gone"))
+            raise _SegmentGone(_tell(shard, segment, "is gone"))
         return part
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"PSAR"
 FORM: Final = 2
-_HEADER: Final = MAGIC + FORM.to_bytes(4, "big")
+HEADER: Final = MAGIC + FORM.to_bytes(4, "big")
 _SIZE: Final = 4
 TRAILER: Final = _SIZE + len(MAGIC)
 
@@ -65,8 +65,8 @@ class Segment:
 
 def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -> Segment:
     """One object of all frames, to stand in the shard ``home``."""
-    parts, places = [_HEADER], list[Locator]()
-    offset = len(_HEADER)
+    parts, places = [HEADER], list[Locator]()
+    offset = len(HEADER)
     for frame in frames:
         parts.append(frame.stored)
         places.append(Locator.of(offset, frame.stored))
@@ -88,8 +88,26 @@ def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) ->
             ],
         }
     )
-    parts += [footer, len(footer).to_bytes(_SIZE, "big"), MAGIC]
-    return Segment(b"".join(parts), tuple(places))
+    return Segment(b"".join((*parts, *end_segment(footer))), tuple(places))
+
+
+def end_segment(footer: bytes) -> tuple[bytes, bytes, bytes]:
+    """What stands behind all frames."""
+    return footer, len(footer).to_bytes(_SIZE, "big"), MAGIC
+
+
+def split_segment(content: bytes) -> tuple[bytes, bytes]:
+    """What stands between the header of an object and its footer, and the footer.
+
+    Raises:
+        ValueError: it is no segment.
+    """
+    end = len(content) - TRAILER
+    start = end - read_footer_size(content[-TRAILER:])
+    if not content.startswith(MAGIC) or start < len(HEADER):
+        message = "no segment: its beginning is damaged or not there"
+        raise ValueError(message)
+    return content[len(HEADER) : start], content[start:end]
 
 
 class SegmentName(NamedTuple):

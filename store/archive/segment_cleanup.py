@@ -8,7 +8,8 @@ An object that several shards have frames in is noted before it is written, and 
 another shard names it; the others only take their own name of it away, by the same rule.
 
 What is noted is deleted ``GRACE_MS`` later, if no row names it then: a failover, and a backup of the store that is put
-back, bring back rows that are as old.
+back, bring back rows that are as old. Nothing is deleted while somebody forgets sessions one by one: whoever ends that
+looks for each object that has a frame of them.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.store import keys
 from passerelle.store.archive.locator import BUCKETS, Locator
+from passerelle.store.archive.merged_numbers import MergedNumber, follow_numbers
 from passerelle.store.archive.segment import SegmentName
 from passerelle.store.connection import pack
-from passerelle.store.replies import as_int, as_list, as_scores
+from passerelle.store.replies import as_int, as_list, as_scores, as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from passerelle.core.ids import Shard
     from passerelle.core.ports.blobs import Copies
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
 
+_AT_ONCE: Final = 500
 GRACE_MS: Final = 7 * 24 * 3_600_000
 _NOTE: Final = Script("note_segment", as_int)
 
@@ -66,18 +71,26 @@ class SegmentCleanup:
         named, noted = await self._list_names(shard)
         if not named and not noted:
             return CleanedSegments()
-        alive = await self._find_alive(shard) if named else frozenset[int]()
+        alive, merged = frozenset[int](), dict[int, MergedNumber]()
+        if named:
+            merged = await self._list_merged(shard, named.values())
+            rows = await self._find_alive(shard)
+            alive = rows.union(merged[number].number for number in rows if number in merged)
         count = deleted = size = 0
+        old = [name for name, since_ms in noted.items() if since_ms <= now_ms - GRACE_MS]
+        may_delete = bool(old) and not await self._is_forgetting()
         for name, number in named.items():
             if number not in alive and name not in noted:
                 await self.note(shard, name, now_ms)
                 count += 1
-        for name, since_ms in noted.items():
+        for name in noted:
             if named.get(name) in alive:
                 await self._update(shard, "ZREM", keys.segment_notes(shard), name)
-            elif since_ms <= now_ms - GRACE_MS and await self._delete(shard, name, now_ms):
-                deleted += 1
-                size += SegmentName.read(name).bytes
+            elif may_delete and name in old:
+                await self._drop_numbers(shard, named.get(name), merged)
+                if await self._delete(shard, name, now_ms):
+                    deleted += 1
+                    size += SegmentName.read(name).bytes
         return CleanedSegments(count, deleted, size)
 
     async def _list_names(self, shard: Shard) -> tuple[dict[str, int], dict[str, int]]:
@@ -86,6 +99,30 @@ class SegmentCleanup:
         asked = (pack("ZRANGE", place, 0, -1, "WITHSCORES") for place in places)
         named, noted = await self.nodes.query_in_background(shard, *asked)
         return dict(as_scores(named)), dict(as_scores(noted))
+
+    async def _list_merged(self, shard: Shard, named: Collection[int]) -> dict[int, MergedNumber]:
+        """Where numbers lead that segments had which were merged."""
+        command = pack("HGETALL", keys.merged_numbers(shard))
+        [reply] = await self.nodes.query_in_background(shard, command)
+        return follow_numbers(named, reply)
+
+    async def _drop_numbers(
+        self, shard: Shard, number: int | None, merged: Mapping[int, MergedNumber]
+    ) -> None:
+        """Takes away the numbers that lead to a segment which goes."""
+        gone = [one for one, at in merged.items() if at.number == number]
+        for first in range(0, len(gone), _AT_ONCE):
+            some = gone[first : first + _AT_ONCE]
+            await self._update(shard, "HDEL", keys.merged_numbers(shard), *some)
+
+    async def _is_forgetting(self) -> bool:
+        """Whether sessions are being forgotten one by one, or somebody was killed who did."""
+        for shard in ALL_SHARDS:
+            command = pack("HKEYS", keys.forgotten_sessions(shard))
+            [names] = await self.nodes.query_in_background(shard, command)
+            if any(" " in name for name in as_texts(names)):
+                return True
+        return False
 
     async def _find_alive(self, shard: Shard) -> frozenset[int]:
         """Numbers of segments that a row names."""
@@ -110,6 +147,7 @@ class SegmentCleanup:
                 return False
             if not await self.segments.expire(shard, segment.sha256, now_ms - GRACE_MS // 2):
                 return False
+            await self._update(shard, "HDEL", keys.segment_copies(shard), segment.sha256)
         await self._update(shard, "ZREM", keys.segment_notes(shard), name)
         return is_home
 

@@ -3,16 +3,21 @@
 Several at once end with all of them erased: each says first which frames it means, writes the object without all that
 were said, and looks again whether more were said meanwhile. Nobody is done before that: whoever has written an older
 state over a newer one sees it and writes once more. Where it is killed, what it was forgetting is gone through again.
+
+A frame stands in several objects where segments were merged, or are: it is erased in all of them. Who merges says where
+before it writes, and looks what was said of each old segment behind that (``segment_merge.py``).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.store import keys
 from passerelle.store.archive.erased_frame import erase_frames
+from passerelle.store.archive.joined_segment import read_parts
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_hash
 from passerelle.store.scripts import Script
@@ -20,7 +25,9 @@ from passerelle.store.scripts import Script
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from passerelle.store.archive.joined_segment import JoinedPart
     from passerelle.store.archive.segment import SegmentName
+    from passerelle.store.archive.segment_copies import SegmentCopies
     from passerelle.store.blobs import BlobStore
     from passerelle.store.connection import RespValue
     from passerelle.store.lua_script import ControlValue
@@ -43,29 +50,64 @@ class SegmentErasure:
 
     nodes: Nodes
     segments: BlobStore
+    copies: SegmentCopies
 
     async def erase(self, segment: SegmentName, tombstones: Mapping[int, str]) -> None:
-        """Erases the frames that begin at these offsets, each with its tombstone; an object that is gone has none.
+        """Erases the frames that begin at these offsets, each with its tombstone, wherever they stand.
+
+        An object that is gone has none.
 
         Raises:
-            ArchiveDamaged: it is no such segment; it is left as it is.
+            ArchiveDamaged: it is no such segment, or a copy of it is none; that one is left as it is.
             StoreUnavailable: the engine or the place of the archive does not answer.
         """
+        left = deque([(segment, dict(tombstones))])
+        done, damaged = set[tuple["SegmentName", int]](), list[ArchiveDamaged]()
+        while left:
+            one, asked = left.popleft()
+            fresh = {at: name for at, name in asked.items() if (one, at) not in done}
+            if not fresh:
+                continue
+            done |= {(one, at) for at in fresh}
+            try:
+                parts = await self._erase_here(one, fresh)
+            except ArchiveDamaged as error:
+                damaged.append(error)
+                parts = []
+            # Behind the note: a copy that is said later is looked at by whoever makes it.
+            for copy in await self.copies.find(one):
+                left.append((copy.name, {at + copy.shift: name for at, name in fresh.items()}))
+            for part in parts:
+                own = {at - part.shift: name for at, name in fresh.items() if part.holds(at)}
+                left.append((part.name, own))
+        if damaged:
+            raise damaged[0]
+
+    async def read_noted(self, segment: SegmentName) -> dict[int, str]:
+        """The frames that are or will be erased there, by their offsets. Raises StoreUnavailable."""
+        command = pack("HGETALL", keys.erasures(segment.home, segment.sha256))
+        return await self.nodes.query(segment.home, command, _read_noted)
+
+    async def _erase_here(
+        self, segment: SegmentName, tombstones: Mapping[int, str]
+    ) -> list[JoinedPart]:
+        """The segments that it was made of."""
         noted = await self._note(segment, tombstones)
         while True:
             content = await self.segments.read(segment.home, segment.sha256, 0, segment.bytes)
             if content is None:
-                return
+                return []
             try:
                 erased = erase_frames(content, noted)
-            except ValueError as error:
+                parts = read_parts(content)
+            except (LookupError, TypeError, ValueError) as error:
                 reason = f"segment {segment.sha256} of the archive: {error}"
                 raise ArchiveDamaged(reason) from None
             if erased != content:
                 await self.segments.replace(segment.home, segment.sha256, erased)
-            before, noted = noted, await self._read(segment)
+            before, noted = noted, await self.read_noted(segment)
             if noted.keys() <= before.keys():
-                return
+                return parts
 
     async def _note(self, segment: SegmentName, tombstones: Mapping[int, str]) -> dict[int, str]:
         control: dict[str, ControlValue] = {
@@ -74,7 +116,3 @@ class SegmentErasure:
         }
         key = keys.erasures(segment.home, segment.sha256)
         return await self.nodes.run(_NOTE, segment.home, [key], control)
-
-    async def _read(self, segment: SegmentName) -> dict[int, str]:
-        command = pack("HGETALL", keys.erasures(segment.home, segment.sha256))
-        return await self.nodes.query(segment.home, command, _read_noted)

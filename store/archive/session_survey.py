@@ -18,6 +18,7 @@ from passerelle.store.archive.locator import Locator
 from passerelle.store.archive.owner_survey import ArchivedSession, LiveSession, SessionTraces
 from passerelle.store.archive.reader import SegmentRef
 from passerelle.store.archive.segment import SegmentName
+from passerelle.store.archive.segment_copies import SegmentCopies, find_covered
 from passerelle.store.archive.session_tombstones import ForgottenFrame, ForgottenSession
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_bytes, as_texts
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from passerelle.store.archive.frame import SessionFrame
     from passerelle.store.archive.owner_survey import SessionFinder
     from passerelle.store.archive.segment import FrameNote
+    from passerelle.store.archive.segment_copies import SegmentCopy
 
 MOST_AT_ONCE: Final = 5_000
 """Sessions of one part: about 2 kB each are held meanwhile."""
@@ -89,6 +91,33 @@ class _Place(NamedTuple):
     sites: tuple[_Site, ...]
 
 
+class _Numbered(NamedTuple):
+    segment: SegmentName
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Segments, whether a shard names each, and which one each number of a shard led to when they were listed.
+
+    A merge changes no row: it leads to one frame of these, whatever is merged meanwhile, and so counts once.
+    """
+
+    segments: dict[SegmentName, bool]
+    numbers: dict[Shard, dict[int, _Numbered]]
+
+    def leads_to(self, shard: Shard, row: bytes | None, here: _Site) -> bool:
+        """Whether the row of a session leads to this frame of it."""
+        if row is None:
+            return False
+        at = _read_row(shard, row)
+        found = self.numbers[shard].get(at.number)
+        return found is not None and (found.segment, at.offset + found.shift) == (
+            here.segment,
+            here.note.offset,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSurvey:
     """Looks through the store and the archive of one runtime; reads only. Raises as ``SessionFinder`` does."""
@@ -99,15 +128,17 @@ class SessionSurvey:
         """A walk through all sessions of a choice; each footer is read once for it, and once more in its part."""
         # What leaves the engine meanwhile is found at both places rather than at none.
         live = [one.session async for one in self._list_heads(choice)]
-        segments = await self._list_objects()
-        earlier = await self._list_earlier(choice, {*live}, segments)
-        return SessionWalk(self, choice, deque(live), deque(segments.items()), earlier)
+        listed = await self._list_objects()
+        earlier = await self._list_earlier(choice, {*live}, listed)
+        return SessionWalk(
+            self, choice, deque(live), deque(listed.segments.items()), listed, earlier
+        )
 
     async def list_sessions(self, shard: Shard) -> set[str]:
         """Each session of a shard, in the engine or in any segment."""
         every = SessionChoice(_LATEST_MS, shards=(shard,))
         found = {one.session async for one in self._list_heads(every)}
-        for segment, is_named in (await self._list_objects()).items():
+        for segment, is_named in (await self._list_objects()).segments.items():
             found |= {
                 note.session for note in await self.read_notes(every, segment, is_named=is_named)
             }
@@ -125,7 +156,9 @@ class SessionSurvey:
             return []
         return [note for note in notes if choice.names(note.session, note.at_ms)]
 
-    async def look_at(self, choice: SessionChoice, places: Sequence[_Place]) -> ChosenSessions:
+    async def look_at(
+        self, choice: SessionChoice, places: Sequence[_Place], listed: _Listed
+    ) -> ChosenSessions:
         """What of these may go."""
         found = ChosenSessions()
         by_shard = defaultdict[Shard, list[_Place]](list)
@@ -136,11 +169,10 @@ class SessionSurvey:
             wanted = [place.session for place in some if place.here is None]
             heads = await self.finder.read_heads(shard, wanted)
             live = {one.session: one for _, one in heads if choice.names(one.session, one.at_ms)}
-            numbers = await self._read_numbers(shard, some)
             for place, row in zip(some, rows, strict=True):
                 chosen: ChosenSession | None = None
                 if row is not None:
-                    chosen = await self._choose_archived(choice, place, row, numbers)
+                    chosen = await self._choose_archived(choice, place, row, listed)
                 elif (one := live.get(place.session)) is not None:
                     chosen = await self._judge(found, choice, place, one)
                 found.chosen += [] if chosen is None else [chosen]
@@ -158,54 +190,55 @@ class SessionSurvey:
                     if choice.names(one.session, one.at_ms):
                         yield one
 
-    async def _list_objects(self) -> dict[SegmentName, bool]:
-        """Each segment, and whether a shard names it: others are only noted, and may be gone or never have been."""
-        found = dict[SegmentName, bool]()
+    async def _list_objects(self) -> _Listed:
+        """Each segment, but those of which all frames stand in another one that is named: who erases finds these.
+
+        A segment that is not named but noted may be gone or never have been. One that is noted, or is not any more,
+        between two of the questions is found by another of them.
+        """
+        nodes = self.finder.nodes
+        found, numbers = dict[SegmentName, bool](), dict[Shard, dict[int, _Numbered]]()
+        copies = dict[str, list["SegmentCopy"]]()
         for shard in ALL_SHARDS:
-            places = (keys.segment_notes(shard), keys.segments(shard))
-            asked = (pack("ZRANGE", place, 0, -1) for place in places)
-            noted, named = await self.finder.nodes.query_in_background(shard, *asked)
-            for name in as_texts(noted):
+            note = pack("ZRANGE", keys.segment_notes(shard), 0, -1)
+            [before] = await nodes.query_in_background(shard, note)
+            named = await self.finder.archive.list_segments(shard)
+            [behind] = await nodes.query_in_background(shard, note)
+            for name in (*as_texts(before), *as_texts(behind)):
                 found.setdefault(SegmentName.read(name), False)
-            for name in as_texts(named):
-                found[SegmentName.read(name)] = True
-        return found
+            found |= dict.fromkeys((one.name for one in named), True)
+            numbers[shard] = {
+                number: _Numbered(one.name, shift)
+                for one in named
+                for number, shift in ((one.number, 0), *one.shifts.items())
+            }
+            copies |= await SegmentCopies(nodes).list(shard)
+        noted = {name for name, is_named in found.items() if not is_named}
+        for covered in find_covered(copies, found.keys() - noted, noted):
+            del found[covered]
+        return _Listed(found, numbers)
 
     async def _list_earlier(
-        self, choice: SessionChoice, live: set[str], segments: Mapping[SegmentName, bool]
+        self, choice: SessionChoice, live: set[str], listed: _Listed
     ) -> dict[str, list[_Site]]:
         """Frames to which no row leads, of sessions that are there: few, those of sessions that came back once."""
         found = dict[str, list[_Site]]()
-        for segment, is_named in segments.items():
+        for segment, is_named in listed.segments.items():
             by_shard = defaultdict[Shard, list[_Place]](list)
             for note in await self.read_notes(choice, segment, is_named=is_named):
                 place = _Place(note.session, _Site(segment, note), ())
                 by_shard[shard_of(note.session)].append(place)
             for shard, places in by_shard.items():
                 rows = await self._read_rows(shard, [place.session for place in places])
-                numbers = await self._read_numbers(shard, places)
                 for place, row in zip(places, rows, strict=True):
                     is_there = row is not None or place.session in live
-                    if is_there and place.here and not _leads_to(shard, row, place.here, numbers):
+                    if is_there and place.here and not listed.leads_to(shard, row, place.here):
                         found.setdefault(place.session, []).append(place.here)
         return found
 
     async def _read_rows(self, shard: Shard, sessions: Iterable[str]) -> list[bytes | None]:
         asked = (self.finder.archive.ask_row(shard, session) for session in sessions)
         return [*map(as_bytes, await self.finder.nodes.query_in_background(shard, *asked))]
-
-    async def _read_numbers(
-        self, shard: Shard, places: Iterable[_Place]
-    ) -> dict[SegmentName, int | None]:
-        """The numbers of the segments of these frames in a shard; None where it does not name one."""
-        names = [*dict.fromkeys(place.here.segment for place in places if place.here)]
-        asked = (pack("ZSCORE", keys.segments(shard), str(name)) for name in names)
-        replies = await self.finder.nodes.query_in_background(shard, *asked)
-        scores = map(as_bytes, replies)
-        return {
-            name: None if score is None else int(float(score))
-            for name, score in zip(names, scores, strict=True)
-        }
 
     async def _judge(
         self, found: ChosenSessions, choice: SessionChoice, place: _Place, live: LiveSession
@@ -233,11 +266,11 @@ class SessionSurvey:
         choice: SessionChoice,
         place: _Place,
         row: bytes,
-        numbers: Mapping[SegmentName, int | None],
+        listed: _Listed,
     ) -> ChosenSession | None:
         """None: it has left once more, or came back and is younger than this frame."""
         shard, here = shard_of(place.session), place.here
-        if here is None or not _leads_to(shard, row, here, numbers):
+        if here is None or not listed.leads_to(shard, row, here):
             return None
         at = _read_row(shard, row)
         one = ArchivedSession(shard, SegmentRef(at.number, here.segment), here.note, row)
@@ -256,6 +289,7 @@ class SessionWalk:
     choice: SessionChoice
     _live: deque[str]
     _segments: deque[tuple[SegmentName, bool]]
+    _listed: _Listed
     _earlier: Mapping[str, list[_Site]]
     _sites: deque[_Site] = field(default_factory=deque["_Site"])
     """Frames of the segment that was read last."""
@@ -282,17 +316,7 @@ class SessionWalk:
                 segment, is_named = self._segments.popleft()
                 notes = await self.survey.read_notes(self.choice, segment, is_named=is_named)
                 self._sites.extend(_Site(segment, note) for note in notes)
-        return await self.survey.look_at(self.choice, places)
-
-
-def _leads_to(
-    shard: Shard, row: bytes | None, here: _Site, numbers: Mapping[SegmentName, int | None]
-) -> bool:
-    """Whether the row of a session leads to this frame of it."""
-    if row is None:
-        return False
-    at = _read_row(shard, row)
-    return (at.number, at.offset) == (numbers.get(here.segment), here.note.offset)
+        return await self.survey.look_at(self.choice, places, self._listed)
 
 
 def _read_row(shard: Shard, row: bytes) -> Locator:

@@ -15,6 +15,7 @@ from tests.support.surface import Surface, find_changes, read_at_rest
 
 if TYPE_CHECKING:
     from passerelle.store.store import Store
+    from tests.chaos.merges import Merges
     from tests.chaos.site import Site
     from tests.chaos.verdict import Verdict
 
@@ -23,9 +24,10 @@ _MOST_SHOWN: Final = 20
 _SHOWN: Final = 2_000
 
 
-async def prove_reads(site: Site, store: Store, key: str, verdict: Verdict) -> str:
+async def prove_reads(site: Site, store: Store, merges: Merges, key: str, verdict: Verdict) -> str:
     """Compares them; a line about how many there were. The gateways are stopped, and one of them stands afterwards."""
     await _leave_all(store)
+    await merges.merge_all()
     archived = await _read(site, key)
     sessions = await store.archive.list_sessions(ALL_SHARDS)
     await _serve_without_archiving(site)
@@ -37,7 +39,8 @@ async def prove_reads(site: Site, store: Store, key: str, verdict: Verdict) -> s
     changes = find_changes(await _read(site, key), archived)
     for asked, (kept, left_memory) in [*changes.items()][:_MOST_SHOWN]:
         verdict.blame("", f"{asked}: {kept[:_SHOWN]} became {left_memory[:_SHOWN]} in the archive")
-    return f"chaos: {len(archived)} reads over {len(sessions)} sessions compared, {len(changes)} differ"
+    done = f"{merges.merged} segments merged and {merges.cut} merges cut off"
+    return f"chaos: {len(archived)} reads over {len(sessions)} sessions compared, {len(changes)} differ; {done}"
 
 
 async def _read(site: Site, key: str) -> dict[str, str]:

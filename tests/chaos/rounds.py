@@ -13,6 +13,7 @@ import httpx
 
 from tests.chaos.archived_reads import prove_reads
 from tests.chaos.callers import WITHIN_S, Caller, Told
+from tests.chaos.merges import merge_beside
 from tests.chaos.plan import Action, Errand, plan_again, plan_round
 from tests.chaos.proofs import Proof
 from tests.chaos.records import Records, open_records
@@ -40,14 +41,15 @@ async def run_rounds(folder: Path, draw: Random, rounds: int, errands: int) -> l
     ):
         caller = Caller(site, http)
         tolds: list[Told] = []
-        for number in range(rounds):
-            tolds += await _run_round(site, caller, number, plan_round(number, draw, errands))
-        await site.settle()
+        async with merge_beside(records.store) as merges:
+            for number in range(rounds):
+                tolds += await _run_round(site, caller, number, plan_round(number, draw, errands))
+            await site.settle()
         proof = Proof(site, records, tolds)
         verdict = await proof.prove()
         shown = Shown(site, caller, records, proof.truth, verdict)
         await asyncio.gather(shown.prove(tolds), _verify(site, verdict))
-        _say(await prove_reads(site, records.store, KEY, verdict))
+        _say(await prove_reads(site, records.store, merges, KEY, verdict))
         await _verify(site, verdict)
         _say(_summarize(site, tolds, verdict))
         return await _tell_faults(records, verdict)

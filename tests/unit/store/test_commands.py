@@ -64,6 +64,8 @@ ALLOW_OOM = frozenset(
             "trim_inbox",
             "archive_commit",
             "note_segment",
+            "begin_merge",
+            "merge_segments",
             "claim_due",
             "extend_claim",
             "lease",

@@ -1,0 +1,62 @@
+"""Segments of the archive are merged beside everything else, and each merge is cut off somewhere in its middle."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.store.store import Store
+
+_FEW: Final = 3
+"""A round has few segments of a shard."""
+_PAUSE_S: Final = 0.2
+_LONGEST_S: Final = 0.1
+
+
+@dataclass
+class Merges:
+    """What was merged: segments, and how often somebody was cut off."""
+
+    store: Store
+    merged: int = 0
+    cut: int = 0
+
+    async def merge_all(self) -> None:
+        """Once in each shard, to the end."""
+        merge = replace(self.store.segment_merge, few=_FEW)
+        for shard in ALL_SHARDS:
+            self.merged += (await merge.merge(shard, self.store.clock.read_ms(shard), 8)).merged
+
+    async def run(self) -> None:
+        """Until cancelled; the store may be away."""
+        chance = Random(1)
+        while True:
+            await asyncio.sleep(_PAUSE_S)
+            try:
+                async with asyncio.timeout(chance.uniform(0, _LONGEST_S)):
+                    await self.merge_all()
+            except TimeoutError:
+                self.cut += 1
+            except StoreUnavailable:
+                pass
+
+
+@asynccontextmanager
+async def merge_beside(store: Store) -> AsyncGenerator[Merges]:
+    """Merges as long as it is open."""
+    merges = Merges(store)
+    running = asyncio.create_task(merges.run())
+    try:
+        yield merges
+    finally:
+        running.cancel()
+        await asyncio.wait((running,))

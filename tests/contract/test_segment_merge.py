@@ -1,0 +1,400 @@
+"""Small segments become one, whatever is killed, damaged or done meanwhile; every session is read as before."""
+
+from __future__ import annotations
+
+import random  # noqa: TID251  seeded
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from passerelle.core.batch import Appended
+from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.store import keys
+from passerelle.store.archive.segment_merge import MergedSegments
+from passerelle.store.connection import pack
+from passerelle.store.replies import as_hash, as_int
+from passerelle.store.scripts import Script
+from passerelle.store.store import Store, StoreSettings
+from tests.contract.test_archive import Story, begin, read_all
+from tests.contract.test_segment_cleanup import DAY_MS, list_objects
+from tests.support.batches import make_place
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from passerelle.store.archive.segment import SegmentName
+    from tests.support.engine import Server
+
+pytestmark = pytest.mark.anyio
+HOME, OTHER = Shard(9), Shard(40)
+COUNT = 8
+MOST_OF_TWO = 5_000
+"""Bytes of a segment of two sessions."""
+
+
+def read_ms(store: Store, days: float = 0) -> int:
+    """So many days from now."""
+    return store.clock.read_ms(HOME) + round(days * DAY_MS)
+
+
+async def merge(store: Store, days: float = 0) -> MergedSegments:
+    return await store.segment_merge.merge(HOME, read_ms(store, days))
+
+
+async def clean(store: Store, days: float) -> int:
+    """How many objects are deleted, as if so many days had passed."""
+    done = [
+        await store.segment_cleanup.clean(shard, read_ms(store, days)) for shard in (OTHER, HOME)
+    ]
+    return sum(one.deleted for one in done)
+
+
+async def leave_together(store: Store, *stories: Story) -> None:
+    """One segment of all of these, which stands where the first of them is."""
+    parts = dict[Shard, list[str]]()
+    for story in stories:
+        parts.setdefault(story.at.shard, []).append(story.at.session)
+    assert (await store.archiver.archive_together(parts)).stay == []
+
+
+async def tell(store: Store, count: int = COUNT) -> list[Story]:
+    """Segments of two sessions each, one of them of another shard; all of them stand in one."""
+    stories = list[Story]()
+    for _ in range(count):
+        pair = [await begin(store, 1, Story(make_place(shard))) for shard in (HOME, OTHER)]
+        await leave_together(store, *pair)
+        stories += pair
+    return stories
+
+
+async def read_each(store: Store, stories: list[Story]) -> list[list[object]]:
+    return [await read_all(store, story) for story in stories]
+
+
+async def list_names(store: Store, shard: Shard = HOME) -> list[SegmentName]:
+    return [one.name for one in await store.archive.list_segments(shard)]
+
+
+async def check(
+    store: Store, server: Server, folder: Path, stories: list[Story], told: list[list[object]]
+) -> None:
+    """Everything is read as before, by whoever has read before and by another, and each session is there once."""
+    assert await read_each(store, stories) == told
+    async with await Store.open(StoreSettings(server.url, folder / "blobs")) as fresh:
+        assert await read_each(fresh, stories) == told
+        listed = sorted(await fresh.archive.list_sessions(ALL_SHARDS))
+        assert len(listed) == len(set(listed))
+        live = [one for one in stories if await is_live(fresh, one)]
+        assert set(listed) | {one.at.session for one in live} >= {one.at.session for one in stories}
+        assert not {one.at.session for one in live}.intersection(listed)
+
+
+async def is_live(store: Store, story: Story) -> bool:
+    command = pack("EXISTS", keys.head(story.at.stream))
+    [found] = await store.nodes.query_all(story.at.shard, command)
+    return bool(as_int(found))
+
+
+async def test_segments_become_one_in_each_shard_and_the_old_ones_go_a_week_later(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    stories = await tell(store)
+    told = await read_each(store, stories)
+    done = await merge(store)
+    assert (done.made, done.merged, done.damaged) == (1, COUNT, [])
+    [one], [same] = [await store.archive.list_segments(shard) for shard in (HOME, OTHER)]
+    assert one.name == same.name
+    assert one.name.bytes == done.bytes
+    assert len(await store.archive.list_archived(HOME, one)) == COUNT
+    assert len(await store.archive.list_archived(OTHER, same)) == COUNT
+    assert len(list_objects(tmp_path)) == COUNT + 1
+    await check(store, server, tmp_path, stories, told)
+    assert await merge(store) == MergedSegments()
+    assert await clean(store, 6.9) == 0
+    assert await clean(store, 7.1) == COUNT
+    assert [path.name for path in list_objects(tmp_path)] == [one.name.sha256]
+    [left] = await store.nodes.query_all(HOME, pack("HGETALL", keys.segment_copies(HOME)))
+    assert as_hash(left) == {}
+    # What has read the old ones knows them no more.
+    assert await read_each(store, stories) == told
+    await check(store, server, tmp_path, stories, told)
+
+
+async def test_whoever_has_not_heard_of_a_merge_reads_on_when_the_old_objects_are_gone(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    stories = await tell(store)
+    told = await read_each(store, stories)
+    async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as other:
+        assert await read_each(other, stories[:2]) == told[:2]
+        await merge(store)
+        await clean(store, 8)
+        other.archive._kept.clear()  # as if ten seconds had passed
+        assert await read_each(other, stories) == told
+
+
+async def test_what_was_merged_is_merged_again_and_goes_with_its_last_session(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    stories = await tell(store)
+    await merge(store)
+    stories += await tell(store)
+    assert (await merge(store)).merged == COUNT + 1
+    told = await read_each(store, stories)
+    for days in (8, 16, 24):
+        done = await merge(store, days)
+        await clean(store, days)
+        await check(store, server, tmp_path, stories, told)
+        assert not done.damaged
+    for story in stories:
+        assert await store.log.restore(story.at.shard, story.at.task)
+    await clean(store, 25)
+    await clean(store, 33)
+    assert list_objects(tmp_path) == []
+    for shard in (HOME, OTHER):
+        asked = (name(shard) for name in (keys.segments, keys.merged_numbers, keys.segment_copies))
+        left = await store.nodes.query_all(shard, *(pack("EXISTS", one) for one in asked))
+        assert [*map(as_int, left)] == [0, 0, 0]
+    assert await read_each(store, stories) == told
+
+
+async def test_a_merge_touches_no_row_and_asks_each_shard_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tell(store)
+    asked, run = list[bytes](), list[tuple[str, int]]()
+    query = store.nodes.query_in_background
+    call = cast("Callable[..., Awaitable[object]]", store.nodes.run)
+
+    async def ask(shard: Shard, *commands: bytes) -> object:
+        asked.extend(commands)
+        return await query(shard, *commands)
+
+    async def note(
+        script: Script[object], shard: Shard, names: list[str], *words: object
+    ) -> object:
+        run.append((script.name, shard.number))
+        assert not [name for name in names if ":al:" in name]
+        return await call(script, shard, names, *words)
+
+    monkeypatch.setattr(store.nodes, "query_in_background", ask)
+    monkeypatch.setattr(store.nodes, "run", note)
+    assert (await merge(store)).made == 1
+    assert not [command for command in asked if b":al:" in command]
+    assert run == [
+        ("begin_merge", HOME.number),
+        ("merge_segments", OTHER.number),
+        ("merge_segments", HOME.number),
+    ]
+    # Each shard is asked for each of the old ones, and a few things beside.
+    assert len(asked) <= len(ALL_SHARDS) * COUNT + 16
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: nothing behind it runs."""
+
+
+def kill_at(store: Store, patch: pytest.MonkeyPatch, step: int, *, is_done: bool) -> None:
+    """Has the ``step``-th thing that a merge changes be the last, or the first that is not done."""
+    left = [step]
+
+    def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def change_or_die(*arguments: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                if is_done:
+                    await change(*arguments)
+                raise Killed
+            return await change(*arguments)
+
+        return change_or_die
+
+    for owner, name in ((store.nodes, "run"), (store.segment_merge.segments, "put_pieces")):
+        patch.setattr(owner, name, guard(getattr(owner, name)))
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_whoever_is_killed_at_any_step_leaves_what_the_next_look_ends(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+) -> None:
+    stories = await tell(store)
+    told = await read_each(store, stories)
+    for step in range(1, 20):
+        fresh = {one for one in await list_names(store) if one.bytes < MOST_OF_TWO}
+        with monkeypatch.context() as patch:
+            kill_at(store, patch, step, is_done=is_done)
+            try:
+                await merge(store)
+            except Killed:
+                pass
+            else:
+                break
+        await check(store, server, tmp_path, stories, told)
+        done = await merge(store)
+        assert not done.damaged
+        for shard in (HOME, OTHER):
+            assert not fresh.intersection(await list_names(store, shard))
+        await check(store, server, tmp_path, stories, told)
+        [meta] = await store.nodes.query_all(HOME, pack("HEXISTS", keys.meta(HOME), "merge"))
+        assert as_int(meta) == 0
+        stories += await tell(store)
+        told = await read_each(store, stories)
+    else:
+        pytest.fail("a merge has more steps than this test knows")
+    assert step >= 4
+    await clean(store, 8)
+    await clean(store, 16)
+    await check(store, server, tmp_path, stories, told)
+    assert {path.name for path in list_objects(tmp_path)} == {
+        one.sha256 for shard in (HOME, OTHER) for one in await list_names(store, shard)
+    }
+
+
+async def test_what_was_begun_long_ago_is_given_up(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stories = await tell(store)
+    told = await read_each(store, stories)
+    with monkeypatch.context() as patch:
+        kill_at(store, patch, 2, is_done=True)
+        with pytest.raises(Killed):
+            await merge(store)
+    assert len(list_objects(tmp_path)) == COUNT + 1
+    done = await merge(store, 2)
+    assert (done.made, done.merged) == (1, COUNT)
+    assert len(list_objects(tmp_path)) == COUNT + 2
+    await clean(store, 10)
+    await check(store, server, tmp_path, stories, told)
+    assert len(list_objects(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("fault", ["gone", "cut", "changed", "other"])
+async def test_a_segment_that_is_damaged_is_named_and_left_and_the_others_are_merged(
+    store: Store, server: Server, tmp_path: Path, fault: str
+) -> None:
+    stories = await tell(store, COUNT + 1)
+    told = await read_each(store, stories)
+    names = await list_names(store)
+    [path] = [one for one in list_objects(tmp_path) if one.name == names[0].sha256]
+    [other] = [one for one in list_objects(tmp_path) if one.name == names[1].sha256]
+    content = path.read_bytes()
+    match fault:
+        case "gone":
+            path.unlink()
+        case "cut":
+            path.write_bytes(content[:-40])
+        case "changed":
+            path.write_bytes(content[:60] + bytes([content[60] ^ 1]) + content[61:])
+        case _:
+            path.write_bytes(other.read_bytes())
+    done = await merge(store)
+    assert (done.made, done.merged) == (1, COUNT)
+    [reason] = done.damaged
+    assert "segment" in reason
+    assert names[0] in await list_names(store)
+    path.write_bytes(content)
+    await check(store, server, tmp_path, stories, told)
+
+
+@pytest.mark.parametrize("fault", ["gone", "cut", "other bytes", "refused"])
+async def test_what_cannot_be_written_or_is_read_back_otherwise_leaves_all_as_it_was(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    stories = await tell(store)
+    told = await read_each(store, stories)
+    before = await list_names(store), await list_names(store, OTHER)
+    put = store.segment_merge.segments.put_pieces
+
+    async def put_wrongly(shard: Shard, sha256: str, pieces: tuple[bytes]) -> None:
+        if fault == "refused":
+            raise StoreUnavailable("blob directory: No space left on device", "no")
+        [content] = pieces
+        wrong = {"cut": content[:-1], "other bytes": b"\0" + content[1:-99] + bytes(99)}
+        if fault != "gone":
+            await put(shard, sha256, (wrong[fault],))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.segment_merge.segments, "put_pieces", put_wrongly)
+        try:
+            assert (await merge(store)).made == 0
+        except StoreUnavailable:
+            assert fault == "refused"
+    assert (await list_names(store), await list_names(store, OTHER)) == before
+    await check(store, server, tmp_path, stories, told)
+    assert (await merge(store)).made == 1
+    await check(store, server, tmp_path, stories, told)
+
+
+async def test_a_commit_of_another_shard_that_comes_behind_a_merge_keeps_its_object(
+    store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stories = await tell(store, COUNT - 1)
+    pair = [await begin(store, 1, Story(make_place(shard))) for shard in (HOME, OTHER)]
+    told = await read_each(store, [*stories, *pair])
+    run = cast("Callable[..., Awaitable[object]]", store.nodes.run)
+    merged = list[MergedSegments]()
+
+    async def merge_before(script: Script[object], shard: Shard, *words: object) -> object:
+        if script.name == "archive_commit" and shard == OTHER and not merged:
+            merged.append(await merge(store))
+        return await run(script, shard, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.nodes, "run", merge_before)
+        parts = {story.at.shard: [story.at.session] for story in pair}
+        await store.archiver.archive_together(parts)
+    stories += pair
+    assert merged
+    for days in (0, 8, 16):
+        await clean(store, days)
+        await check(store, server, tmp_path, stories, told)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_is_archived_revived_merged_and_cleaned_up_is_read_as_before(
+    store: Store, server: Server, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311  a plan that can be played again
+    stories = [
+        await begin(store, 1, Story(make_place(chance.choice((HOME, OTHER))))) for _ in range(20)
+    ]
+    days = 0.0
+    for _ in range(60):
+        story = chance.choice(stories)
+        match chance.randrange(6):
+            case 0 | 1 | 2:
+                await leave_some(store, [story, chance.choice(stories)])
+            case 3:
+                await store.log.restore(story.at.shard, story.at.task)
+                assert isinstance(await store.log.append(story.tell("again")), Appended)
+            case 4:
+                for shard in (HOME, OTHER):
+                    done = await store.segment_merge.merge(shard, read_ms(store, days))
+                    assert not done.damaged
+            case _:
+                days += chance.choice((0.1, 4, 8))
+                await clean(store, days)
+    told = await read_each(store, stories)
+    await check(store, server, tmp_path, stories, told)
+    await leave_some(store, stories)
+    assert await read_each(store, stories) == told
+
+
+async def leave_some(store: Store, stories: list[Story]) -> None:
+    """Those that are in the engine."""
+    parts = dict[Shard, list[str]]()
+    for story in stories:
+        own = parts.setdefault(story.at.shard, [])
+        if story.at.session not in own and await is_live(store, story):
+            own.append(story.at.session)
+    await store.archiver.archive_together(parts)
+
+
+async def test_a_number_that_leads_to_nothing_is_damage_by_name(store: Store) -> None:
+    [story, _, *_] = await tell(store)
+    await merge(store)
+    await store.nodes.update(HOME, pack("UNLINK", keys.merged_numbers(HOME)))
+    with pytest.raises(ArchiveDamaged, match=f"archive of shard {HOME.tag} has no segment"):
+        await store.archive.find(HOME, story.at.session)
