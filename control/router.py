@@ -27,9 +27,9 @@ from passerelle.core.wire.record import change
 from passerelle.runtime.common.carried import EXTENSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from passerelle.control.catalogue import Catalogue, ConfiguredAgents
+    from passerelle.control.catalogue import Catalogue, ConfiguredAgents, RoutedPeer
     from passerelle.core.payloads.routing import TaskProfileResolved
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer, PeerCard
@@ -73,7 +73,12 @@ class Router:
     detach: Callable[[Coroutine[None, None, None]], None]
     """Has something run beside the message."""
     _known: dict[str, _KnownAgent] = field(default_factory=dict[str, _KnownAgent])
-    _routes: OrderedDict[object, Route] = field(default_factory=OrderedDict["object", "Route"])
+    _names: tuple[str, ...] = ()
+    _peers: list[RoutedPeer] = field(default_factory=list["RoutedPeer"])
+    """Of the agents that are configured under these names."""
+    _routes: OrderedDict[object, tuple[tuple[AgentOffer, ...], Route]] = field(
+        default_factory=OrderedDict["object", "tuple[tuple[AgentOffer, ...], Route]"]
+    )
     _quiet_until_ms: dict[str, int] = field(default_factory=dict[str, int])
     _reading: dict[str, asyncio.Future[None]] = field(
         default_factory=dict[str, "asyncio.Future[None]"]
@@ -92,40 +97,53 @@ class Router:
         ``held`` is the agent that has its context; ``unpaid`` are agents that the caller's budget does not cover.
         """
         agents = self.catalogue.agents
-        names = [] if agents is None else _list_usable(agents, principal)
-        if agents is None or not names:
+        peers = [] if agents is None else self._list_usable(agents, principal)
+        if not peers:
             return self._choose(profile, (), None)
-        await self._read_cards(agents, names)
+        await self._read_cards(peers)
         denied, wishes = self._list_denied(principal), EXTENSIONS.get()
         offers = tuple(
-            self._describe(agents, name, principal, denied.get(name), wishes, unpaid)
-            for name in names
+            self._describe(peer, principal, denied.get(peer.name), wishes, unpaid) for peer in peers
         )
         return self._choose(profile, offers, held if profile.continuity else None)
+
+    def _list_usable(self, agents: ConfiguredAgents, principal: Principal) -> list[RoutedPeer]:
+        """The agents of a caller, without their tenants, in the order of the configuration."""
+        if self._names is not agents.names:
+            self._names = agents.names
+            self._peers = [agents.find(name) for name in agents.names if find_tenant(name) is None]
+        if principal.agents is None and not principal.operations:
+            return self._peers
+        return [
+            peer
+            for peer in self._peers
+            if principal.may_call(peer.name) and principal.may_use(peer.name, Method.SEND_MESSAGE)
+        ]
 
     def _choose(
         self, profile: TaskProfileResolved, offers: tuple[AgentOffer, ...], held: str | None
     ) -> Route:
-        key = (profile, offers, held)
+        # Offers are told apart by what they are: one for each state of an agent. They live as long as what is kept.
+        key = (profile, held, tuple(map(id, offers)))
         known = self._routes.pop(key, None)
         if known is None:
-            known = choose(profile, offers, held)
+            known = offers, choose(profile, offers, held)
             if len(self._routes) >= _KEPT_ROUTES:
                 self._routes.popitem(last=False)
         self._routes[key] = known
-        return known
+        return known[1]
 
-    async def _read_cards(self, agents: ConfiguredAgents, names: list[str]) -> None:
+    async def _read_cards(self, peers: Sequence[RoutedPeer]) -> None:
         """Waits for the cards that were never read, however many messages do so at once."""
+        unread = [peer for peer in peers if peer.fresh is None]
+        if not unread:
+            return
         now_ms, waited = self.clock.now_ms(), list[asyncio.Future[None]]()
-        for name in names:
-            peer = agents.find(name)
-            if peer.fresh is not None:
-                continue
-            reading = self._reading.get(name)
-            if reading is None and self._quiet_until_ms.get(name, 0) <= now_ms:
-                self._quiet_until_ms[name] = now_ms + _AGAIN_MS
-                reading = self._reading[name] = asyncio.get_running_loop().create_future()
+        for peer in unread:
+            reading = self._reading.get(peer.name)
+            if reading is None and self._quiet_until_ms.get(peer.name, 0) <= now_ms:
+                self._quiet_until_ms[peer.name] = now_ms + _AGAIN_MS
+                reading = self._reading[peer.name] = asyncio.get_running_loop().create_future()
                 self.detach(self._read_card(peer, reading))
             if reading is not None and peer.peek() is None:
                 waited.append(reading)
@@ -154,16 +172,15 @@ class Router:
 
     def _describe(
         self,
-        agents: ConfiguredAgents,
-        name: str,
+        peer: RoutedPeer,
         principal: Principal,
         denied_by: str | None,
         wishes: frozenset[str],
         unpaid: Collection[str],
     ) -> AgentOffer:
         """An agent as it stands now; an equal state gives the same object."""
-        card, tags = agents.find(name).peek(), self.find_terms(name).tags
-        price = self.spending.find_price(name) if self.spending else None
+        name, card, spending = peer.name, peer.peek(), self.spending
+        tags, price = self.find_terms(name).tags, spending.find_price(name) if spending else None
         known = self._known.get(name)
         if (
             known is None
@@ -171,12 +188,10 @@ class Router:
             or known.tags is not tags
             or known.price is not price
         ):
-            known = self._known[name] = _describe(name, card, tags, price)
-        lacks = known.demands - wishes
-        is_unpaid = name in unpaid or not (
-            self.spending is None or self.spending.covers(principal, name)
-        )
-        rests, is_full = agents.rests(name), agents.is_full(name)
+            known = self._remember(name, card, tags, price)
+        lacks = known.demands - wishes if known.demands else known.demands
+        is_unpaid = name in unpaid or not (spending is None or spending.covers(principal, name))
+        rests, is_full = peer.rests, peer.is_full
         if not (lacks or is_unpaid or denied_by or rests or is_full):
             return known.offer
         over_limit: ReachedLimit | None = (
@@ -189,6 +204,16 @@ class Router:
                 known.offer, lacks=state[0], denied_by=denied_by, over_limit=over_limit, rests=rests
             )
         return offer
+
+    def _remember(
+        self, name: str, card: PeerCard | None, tags: frozenset[str], price: Price | None
+    ) -> _KnownAgent:
+        """Reads what an agent is like; where another card says the same, its offers stay."""
+        found, known = _describe(name, card, tags, price), self._known.get(name)
+        if known is not None and known.offer == found.offer:
+            found = replace(found, offer=known.offer, variants=known.variants)
+        self._known[name] = found
+        return found
 
 
 def read_wanted(message: JsonObject, params: JsonObject | None) -> TaskProfileResolved:
@@ -203,16 +228,6 @@ def read_wanted(message: JsonObject, params: JsonObject | None) -> TaskProfileRe
         return profile
     modes = texts_at(object_at(params, "configuration"), "acceptedOutputModes")
     return change(profile, source="caller", media_types=tuple(modes)) if modes else profile
-
-
-def _list_usable(agents: ConfiguredAgents, principal: Principal) -> list[str]:
-    return [
-        name
-        for name in agents.names
-        if principal.may_call(name)
-        and find_tenant(name) is None
-        and principal.may_use(name, Method.SEND_MESSAGE)
-    ]
 
 
 def _describe(

@@ -145,7 +145,9 @@ class Spending:
 
     def covers(self, principal: Principal, agent: str) -> bool:
         """Whether a run at an agent may be paid for, as far as is known here: nobody is asked, nothing is charged."""
-        account = self._find(principal.id, principal.key) if self._quotas else None
+        if not self._quotas:
+            return True
+        account = self._find(principal.id, principal.key)
         if account is None:
             return True
         price = self._prices.get(agent)
