@@ -139,6 +139,11 @@ class Spending:
         self.is_on = bool(self._quotas or self._prices)
         self._accounts.clear()
 
+    @property
+    def has_quotas(self) -> bool:
+        """Whether any caller has a quota or a budget."""
+        return bool(self._quotas)
+
     def find_price(self, agent: str) -> Price | None:
         """What an agent costs; None for nothing."""
         return self._prices.get(agent)
