@@ -12,18 +12,33 @@ from typing import TYPE_CHECKING, Final, Protocol
 from passerelle.a2a_mapping.cards import AgentAddress, PublicEdge, rewrite_card
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_at
 from passerelle.core.errors import RemoteError
+from passerelle.core.peer import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.core.commands import ListAgents
-    from passerelle.core.peer import Peer, PeerCard
+    from passerelle.core.peer import PeerCard
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
 
 PATH: Final = "/agents"
 CARD_WAIT_S: Final = 3.0
 """How long one agent may hold up the list: an agent that never had a card is asked for it."""
+
+
+class RoutedPeer(Peer, Protocol):
+    """A peer, and whether it takes more work now."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether a send would be held back by its breakers now."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a send would be held back by its limits, as far as it is known here."""
+        ...
 
 
 class ConfiguredAgents(Protocol):
@@ -34,7 +49,7 @@ class ConfiguredAgents(Protocol):
         """In the order of the configuration."""
         ...
 
-    def find(self, name: str) -> Peer:
+    def find(self, name: str) -> RoutedPeer:
         """Raises NotFound for a name that is not configured."""
         ...
 
@@ -44,14 +59,6 @@ class ConfiguredAgents(Protocol):
 
     def list_breakers(self, name: str) -> Mapping[str, str]:
         """How the breaker of each of its interfaces that were used stands: ``closed`` where calls go through."""
-        ...
-
-    def rests(self, name: str) -> bool:
-        """Whether a send to it would be held back by its breakers now."""
-        ...
-
-    def is_full(self, name: str) -> bool:
-        """Whether a send to it would be held back by the limits of the agent, as far as it is known here."""
         ...
 
 

@@ -27,12 +27,12 @@ from passerelle.core.wire.record import change
 from passerelle.runtime.common.carried import EXTENSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from passerelle.control.catalogue import Catalogue, ConfiguredAgents
+    from passerelle.control.catalogue import Catalogue, RoutedPeer
     from passerelle.core.payloads.routing import TaskProfileResolved
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import Peer, PeerCard
+    from passerelle.core.peer import PeerCard
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import ReachedLimit, Route
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.costs import Price, Spending
 
 _KEPT_ROUTES: Final = 1_024
+_LOOK_MS: Final = 1_000
 _AGAIN_MS: Final = 10_000
 """Until a card that could not be read is asked for again."""
 _AT_MESSAGE: Final = f"message.metadata.{PROFILE}"
@@ -48,12 +49,14 @@ _AT_MESSAGE: Final = f"message.metadata.{PROFILE}"
 
 @dataclass(slots=True)
 class _KnownAgent:
-    """An agent as it was described last: what that was made of, and its offer in the states it was seen in."""
+    """An agent, what it was described by last, and its offer in the states that it was seen in."""
 
+    peer: RoutedPeer
     card: PeerCard | None
     tags: frozenset[str]
     price: Price | None
     demands: frozenset[str]
+    """Extensions that it requires."""
     offer: AgentOffer
     variants: dict[tuple[object, ...], AgentOffer] = field(
         default_factory=dict["tuple[object, ...]", AgentOffer]
@@ -62,7 +65,7 @@ class _KnownAgent:
 
 @dataclass(slots=True)
 class Router:
-    """Routes messages."""
+    """Routes messages. Cards, tags and prices are looked at once a second, limits and breakers for each message."""
 
     catalogue: Catalogue
     find_terms: Callable[[str], PeerTerms]
@@ -72,8 +75,17 @@ class Router:
     clock: Clock
     detach: Callable[[Coroutine[None, None, None]], None]
     """Has something run beside the message."""
-    _known: dict[str, _KnownAgent] = field(default_factory=dict[str, _KnownAgent])
-    _routes: OrderedDict[object, Route] = field(default_factory=OrderedDict["object", "Route"])
+    _names: tuple[str, ...] = ()
+    _agents: list[_KnownAgent] = field(default_factory=list[_KnownAgent])
+    """Those that are configured under these names, without tenants."""
+    _usable: dict[frozenset[str], list[_KnownAgent]] = field(
+        default_factory=dict["frozenset[str]", "list[_KnownAgent]"]
+    )
+    """Those of callers that are granted these, and nothing less of them."""
+    _routes: OrderedDict[object, tuple[tuple[AgentOffer, ...], Route]] = field(
+        default_factory=OrderedDict["object", "tuple[tuple[AgentOffer, ...], Route]"]
+    )
+    _look_ms: int = 0
     _quiet_until_ms: dict[str, int] = field(default_factory=dict[str, int])
     _reading: dict[str, asyncio.Future[None]] = field(
         default_factory=dict[str, "asyncio.Future[None]"]
@@ -91,48 +103,96 @@ class Router:
 
         ``held`` is the agent that has its context; ``unpaid`` are agents that the caller's budget does not cover.
         """
-        agents = self.catalogue.agents
-        names = [] if agents is None else _list_usable(agents, principal)
-        if agents is None or not names:
-            return self._choose(profile, (), None)
-        await self._read_cards(agents, names)
-        denied, wishes = self._list_denied(principal), EXTENSIONS.get()
+        self._look()
+        agents = self._list_usable(principal)
+        unread = [one for one in agents if one.card is None]
+        if unread:
+            await self._read_cards(unread)
+        denied, spending = self._list_denied(principal), self.spending
+        is_plain = not (denied or unpaid or (spending is not None and spending.has_quotas))
         offers = tuple(
-            self._describe(agents, name, principal, denied.get(name), wishes, unpaid)
-            for name in names
+            one.offer
+            if is_plain and not (one.demands or one.peer.rests or one.peer.is_full)
+            else self._describe(one, principal, denied.get(one.peer.name), unpaid)
+            for one in agents
         )
-        return self._choose(profile, offers, held if profile.continuity else None)
+        return self._choose(profile, offers, held if profile.continuity and agents else None)
+
+    def _look(self) -> None:
+        """Takes in what may have changed of the agents, and has cards read again that have grown old."""
+        now_ms, directory = self.clock.now_ms(), self.catalogue.agents
+        names = directory.names if directory is not None else ()
+        if directory is not None and self._names is not names:
+            before = {one.peer.name: one for one in self._agents}
+            peers = (directory.find(name) for name in names if find_tenant(name) is None)
+            self._agents = [self._know(peer, before.get(peer.name)) for peer in peers]
+            self._names = names
+            self._usable.clear()
+        elif now_ms < self._look_ms:
+            return
+        self._look_ms = now_ms + _LOOK_MS
+        for one in self._agents:
+            if one.peer.fresh is None and one.card is not None:
+                self._begin_reading(one.peer, now_ms)
+            self._refresh(one)
+
+    def _list_usable(self, principal: Principal) -> list[_KnownAgent]:
+        """The agents of a caller, in the order of the configuration."""
+        granted = principal.agents
+        if principal.operations:
+            return self._filter(principal)
+        if granted is None:
+            return self._agents
+        usable = self._usable.get(granted)
+        if usable is None:
+            if len(self._usable) >= _KEPT_ROUTES:
+                self._usable.clear()
+            usable = self._usable[granted] = self._filter(principal)
+        return usable
+
+    def _filter(self, principal: Principal) -> list[_KnownAgent]:
+        return [
+            one
+            for one in self._agents
+            if principal.sees(one.peer.name)
+            and principal.may_use(one.peer.name, Method.SEND_MESSAGE)
+        ]
 
     def _choose(
         self, profile: TaskProfileResolved, offers: tuple[AgentOffer, ...], held: str | None
     ) -> Route:
-        key = (profile, offers, held)
+        # Offers are told apart by what they are: one for each state of an agent. They live as long as what is kept.
+        key = (profile, held, tuple(map(id, offers)))
         known = self._routes.pop(key, None)
         if known is None:
-            known = choose(profile, offers, held)
+            known = offers, choose(profile, offers, held)
             if len(self._routes) >= _KEPT_ROUTES:
                 self._routes.popitem(last=False)
         self._routes[key] = known
-        return known
+        return known[1]
 
-    async def _read_cards(self, agents: ConfiguredAgents, names: list[str]) -> None:
-        """Waits for the cards that were never read, however many messages do so at once."""
+    async def _read_cards(self, unread: Sequence[_KnownAgent]) -> None:
+        """Waits for cards that were never read, however many messages do so at once."""
         now_ms, waited = self.clock.now_ms(), list[asyncio.Future[None]]()
-        for name in names:
-            peer = agents.find(name)
-            if peer.fresh is not None:
-                continue
-            reading = self._reading.get(name)
-            if reading is None and self._quiet_until_ms.get(name, 0) <= now_ms:
-                self._quiet_until_ms[name] = now_ms + _AGAIN_MS
-                reading = self._reading[name] = asyncio.get_running_loop().create_future()
-                self.detach(self._read_card(peer, reading))
-            if reading is not None and peer.peek() is None:
-                waited.append(reading)
+        for one in unread:
+            if one.peer.peek() is None:
+                reading = self._begin_reading(one.peer, now_ms)
+                waited += [] if reading is None else [reading]
         if waited:
             await asyncio.wait(waited)
+        for one in unread:
+            self._refresh(one)
 
-    async def _read_card(self, peer: Peer, reading: asyncio.Future[None]) -> None:
+    def _begin_reading(self, peer: RoutedPeer, now_ms: int) -> asyncio.Future[None] | None:
+        """Has a card read, once at a time; None where it could not be a moment ago."""
+        reading = self._reading.get(peer.name)
+        if reading is None and self._quiet_until_ms.get(peer.name, 0) <= now_ms:
+            self._quiet_until_ms[peer.name] = now_ms + _AGAIN_MS
+            reading = self._reading[peer.name] = asyncio.get_running_loop().create_future()
+            self.detach(self._read_card(peer, reading))
+        return reading
+
+    async def _read_card(self, peer: RoutedPeer, reading: asyncio.Future[None]) -> None:
         try:
             async with asyncio.timeout(CARD_WAIT_S):
                 await peer.describe()
@@ -154,41 +214,50 @@ class Router:
 
     def _describe(
         self,
-        agents: ConfiguredAgents,
-        name: str,
+        one: _KnownAgent,
         principal: Principal,
         denied_by: str | None,
-        wishes: frozenset[str],
         unpaid: Collection[str],
     ) -> AgentOffer:
         """An agent as it stands now; an equal state gives the same object."""
-        card, tags = agents.find(name).peek(), self.find_terms(name).tags
-        price = self.spending.find_price(name) if self.spending else None
-        known = self._known.get(name)
-        if (
-            known is None
-            or known.card is not card
-            or known.tags is not tags
-            or known.price is not price
-        ):
-            known = self._known[name] = _describe(name, card, tags, price)
-        lacks = known.demands - wishes
-        is_unpaid = name in unpaid or not (
-            self.spending is None or self.spending.covers(principal, name)
-        )
-        rests, is_full = agents.rests(name), agents.is_full(name)
+        name, spending = one.peer.name, self.spending
+        lacks = one.demands - EXTENSIONS.get()
+        is_unpaid = name in unpaid or not (spending is None or spending.covers(principal, name))
+        rests, is_full = one.peer.rests, one.peer.is_full
         if not (lacks or is_unpaid or denied_by or rests or is_full):
-            return known.offer
+            return one.offer
         over_limit: ReachedLimit | None = (
             "quota" if is_unpaid else "rate_limit" if is_full else None
         )
         state = (min(lacks, default=None), denied_by, over_limit, rests)
-        offer = known.variants.get(state)
+        offer = one.variants.get(state)
         if offer is None:
-            offer = known.variants[state] = replace(
-                known.offer, lacks=state[0], denied_by=denied_by, over_limit=over_limit, rests=rests
+            offer = one.variants[state] = replace(
+                one.offer, lacks=state[0], denied_by=denied_by, over_limit=over_limit, rests=rests
             )
         return offer
+
+    def _refresh(self, one: _KnownAgent) -> None:
+        """Reads again what an agent is like, where anything has changed."""
+        name, spending = one.peer.name, self.spending
+        price = spending.find_price(name) if spending else None
+        if (
+            one.card is one.peer.peek()
+            and one.tags is self.find_terms(name).tags
+            and one.price is price
+        ):
+            return
+        found = self._know(one.peer, one)
+        one.card, one.tags, one.price = found.card, found.tags, found.price
+        one.demands, one.offer, one.variants = found.demands, found.offer, found.variants
+
+    def _know(self, peer: RoutedPeer, before: _KnownAgent | None) -> _KnownAgent:
+        """An agent as it is described now; where another card says the same, its offers stay."""
+        price = self.spending.find_price(peer.name) if self.spending else None
+        found = _describe(peer, peer.peek(), self.find_terms(peer.name).tags, price)
+        if before is not None and before.offer == found.offer:
+            found.offer, found.variants = before.offer, before.variants
+        return found
 
 
 def read_wanted(message: JsonObject, params: JsonObject | None) -> TaskProfileResolved:
@@ -205,18 +274,8 @@ def read_wanted(message: JsonObject, params: JsonObject | None) -> TaskProfileRe
     return change(profile, source="caller", media_types=tuple(modes)) if modes else profile
 
 
-def _list_usable(agents: ConfiguredAgents, principal: Principal) -> list[str]:
-    return [
-        name
-        for name in agents.names
-        if principal.may_call(name)
-        and find_tenant(name) is None
-        and principal.may_use(name, Method.SEND_MESSAGE)
-    ]
-
-
 def _describe(
-    name: str, card: PeerCard | None, tags: frozenset[str], price: Price | None
+    peer: RoutedPeer, card: PeerCard | None, tags: frozenset[str], price: Price | None
 ) -> _KnownAgent:
     lifted = lift_card(card.card) if card else {}
     skills = objects_at(lifted, "skills")
@@ -227,7 +286,7 @@ def _describe(
         *(mode for skill in skills for mode in texts_at(skill, "outputModes")),
     }
     offer = AgentOffer(
-        agent=name,
+        agent=peer.name,
         tiers=find_tiers(tags),
         tags=frozenset(tag.casefold() for tag in said),
         skills=frozenset(one.casefold() for one in named if one),
@@ -239,4 +298,4 @@ def _describe(
         falters=card.stale if card else False,
     )
     demands = list_required(card.card) - UNDERSTOOD if card else frozenset[str]()
-    return _KnownAgent(card, tags, price, demands, offer)
+    return _KnownAgent(peer, card, tags, price, demands, offer)

@@ -176,7 +176,10 @@ class AgentPeer:
     def rests(self) -> bool:
         """Whether a send would be held back now, over each interface that was used."""
         lines = self._lines
-        return bool(lines) and not any(line.admits for line in lines.values())
+        for line in lines.values():
+            if line.admits:
+                return False
+        return bool(lines)
 
     @property
     def is_full(self) -> bool:

@@ -105,14 +105,6 @@ class PeerRegistry:
         """How the breakers of that peer stand, by interface."""
         return self.find(name).list_breakers()
 
-    def rests(self, name: str) -> bool:
-        """Whether a send to that peer would be held back by its breakers now."""
-        return self.find(name).rests
-
-    def is_full(self, name: str) -> bool:
-        """Whether a send to that peer would be held back by its limits, as far as it is known here."""
-        return self.find(name).is_full
-
     async def read_extended_card(self, name: str) -> PeerOutcome:
         """What the peer of that name says of itself to those who show credentials, in its own form.
 

@@ -27,7 +27,7 @@ from passerelle.core.payloads.routing import (
     TaskTier,
 )
 from passerelle.core.routing.profile import TIERS
-from passerelle.core.wire.record import value
+from passerelle.core.wire.record import change, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -191,7 +191,9 @@ class Route:
         resolved: RoutingPayload = SingleCandidate(first.peer, named, hidden or None)
         if count > 1:
             hidden += max(0, count - MOST_NAMED)
-            resolved = CandidatesResolved(self.candidates[:MOST_NAMED], named, hidden or None)
+            # The card that counts is that of the agent that gets the task.
+            shown = tuple(change(one, card_hash=None) for one in self.candidates[:MOST_NAMED])
+            resolved = CandidatesResolved(shown, named, hidden or None)
         why: Literal["continuity", "only_candidate", "best_score"] = (
             "continuity" if self.is_held else "only_candidate" if count == 1 else "best_score"
         )

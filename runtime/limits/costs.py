@@ -139,13 +139,20 @@ class Spending:
         self.is_on = bool(self._quotas or self._prices)
         self._accounts.clear()
 
+    @property
+    def has_quotas(self) -> bool:
+        """Whether any caller has a quota or a budget."""
+        return bool(self._quotas)
+
     def find_price(self, agent: str) -> Price | None:
         """What an agent costs; None for nothing."""
         return self._prices.get(agent)
 
     def covers(self, principal: Principal, agent: str) -> bool:
         """Whether a run at an agent may be paid for, as far as is known here: nobody is asked, nothing is charged."""
-        account = self._find(principal.id, principal.key) if self._quotas else None
+        if not self._quotas:
+            return True
+        account = self._find(principal.id, principal.key)
         if account is None:
             return True
         price = self._prices.get(agent)

@@ -212,6 +212,9 @@ class Limit:
     @property
     def is_used_up(self) -> bool:
         """Whether the store has said so a moment ago, or this instance has all of it in use."""
+        rate = self._rate
+        if not self._slots.is_full and (rate is None or rate.left >= 1):
+            return False
         return self._find_refusal(slot=True) is not None
 
     @property

@@ -376,7 +376,7 @@ async def test_message_under_a_key_is_routed_once(street: House) -> None:
 
 async def count(house: House, agent: str, context: str | None) -> tuple[int, int]:
     """Loads and appends of one message and its answer, of a kind that was seen before."""
-    loads, stored = 0, 0
+    loads = stored = 0
     for _ in range(3):
         loads, stored = house.log.loads, len(house.log.stored)
         accepted = await house.send("go", agent=agent, context_id=context)
