@@ -78,7 +78,9 @@ def test_a_key_is_taken_exactly_before_its_end(now_ms: int) -> None:
 
 def read_faults(folder: Path, *clients: dict[str, object]) -> list[str]:
     config = folder / "passerelle.yaml"
-    listed: list[dict[str, object]] = [{"name": f"c{n}", "may_call": [], **one} for n, one in enumerate(clients)]
+    listed: list[dict[str, object]] = [
+        {"name": f"c{n}", "may_call": [], **one} for n, one in enumerate(clients)
+    ]
     config.write_text(yaml.safe_dump({"clients": listed}), "utf-8")
     reading = read_settings(Sources({}, folder, config))
     return [f"{fault.key}: {fault.reason}" for fault in reading.faults]
