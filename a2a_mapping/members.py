@@ -18,6 +18,7 @@ from passerelle.core.errors import InvalidInput, MalformedBody
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.near import find_near
 from passerelle.core.wire.times import parse_ms
+from passerelle.core.wire.wire_faults import SHOWN
 
 DEPTH_LIMIT: Final = 64
 
@@ -107,8 +108,6 @@ def as_list(items: list[JsonObject]) -> list[Json]:
 
 INT32_MAX: Final = 2**31 - 1
 _TEXT_LIMIT: Final = 1024
-_SHOWN: Final = 40
-"""Characters of a name of others that are repeated."""
 _WHOLE: Final = re.compile(r"-?[0-9]{1,11}", re.ASCII)
 
 
@@ -145,7 +144,7 @@ def require_text(holder: JsonObject, name: str, path: str = "", *, limit: int = 
 def explain_missing(holder: JsonObject, name: str) -> str:
     """What is said of a member that has to be there; one beside it that looks like it is named."""
     near = find_near(name, [one for one in holder if one != name])
-    return f"is required; is {near[:_SHOWN]!r} meant?" if near else "is required"
+    return f"is required; is {near[:SHOWN]!r} meant?" if near else "is required"
 
 
 def read_whole(

@@ -17,7 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.encoder import make_encoder
-from passerelle.core.wire.wire_faults import UNKNOWN, choose_fault, describe_fault, list_members
+from passerelle.core.wire.wire_faults import (
+    UNKNOWN,
+    describe_fault,
+    list_members,
+    list_unknown,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,9 +52,10 @@ def from_bytes(kind: type[T], content: bytes, at: str = "", *, newer: bool = Fal
     try:
         return _adapter(kind).validate_json(content, extra="ignore" if newer else None)
     except ValidationError as error:
-        first = choose_fault(error.errors(include_url=False))
+        faults = error.errors(include_url=False)
+        first = faults[0]
         path = ".".join([at, *(str(step) for step in first["loc"])]).strip(".")
-        raise InvalidInput(path or kind.__name__, _explain(kind, first)) from None
+        raise InvalidInput(path or kind.__name__, _explain(kind, faults)) from None
 
 
 def from_wire(kind: type[T], wire: Json, at: str = "", *, newer: bool = False) -> T:
@@ -62,12 +68,12 @@ def wire_schema(kind: type[object]) -> JsonObject:
     return cast("JsonObject", _adapter(kind).json_schema(by_alias=True))
 
 
-def _explain(kind: type[object], fault: ErrorDetails) -> str:
-    known: tuple[str, ...] = ()
-    if fault["type"] in UNKNOWN:
+def _explain(kind: type[object], faults: list[ErrorDetails]) -> str:
+    first = faults[0]
+    if first["type"] in UNKNOWN:
         schema = _find_schema(cast("Hashable", kind))
-        known = list_members(schema, fault["loc"][:-1])
-    return describe_fault(fault, known)
+        return describe_fault(first, list_members(schema, first["loc"][:-1]))
+    return describe_fault(first, list_unknown(faults, first["loc"][:-1]))
 
 
 @cache

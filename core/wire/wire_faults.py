@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 """Kinds of fault of a member that is not known."""
+SHOWN: Final = 40
+"""Characters of a name of others that are repeated."""
 _REQUIRED: Final = "is required"
 _PLAIN: Final[Mapping[str, str]] = {
     "missing": _REQUIRED,
@@ -73,14 +75,18 @@ _WITH_VALUES: Final[Mapping[str, str]] = {
 _VALUE_ERROR: Final = "Value error, "
 
 
-def describe_fault(fault: ErrorDetails, known: Collection[str] = ()) -> str:
-    """The reason; ``known`` are the members that there are beside one that is not known."""
+def describe_fault(fault: ErrorDetails, others: Collection[str] = ()) -> str:
+    """The reason; ``others`` are members that may have been meant.
+
+    Those are the known ones beside one that is not known, and the unknown ones beside one that is missing.
+    """
     kind = fault["type"]
     if kind in UNKNOWN:
-        near = find_near(str(fault["loc"][-1]), known) if fault["loc"] else None
+        near = find_near(str(fault["loc"][-1]), others) if fault["loc"] else None
         return f"is not known here; did you mean {near}?" if near else "is not known here"
-    if kind in _PLAIN:
-        return _PLAIN[kind]
+    if (plain := _PLAIN.get(kind)) is not None:
+        near = find_near(str(fault["loc"][-1]), others) if plain == _REQUIRED else None
+        return f"{plain}; is {near[:SHOWN]!r} meant?" if near else plain
     values: dict[str, Any] = fault.get("ctx") or {}
     if kind in _WITH_VALUES:
         return _WITH_VALUES[kind].format_map(values)
@@ -88,12 +94,13 @@ def describe_fault(fault: ErrorDetails, known: Collection[str] = ()) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def choose_fault(faults: Sequence[ErrorDetails]) -> ErrorDetails:
-    """The fault to tell of: where a member is missing and another is not known, it was probably misspelt."""
-    first = faults[0]
-    if _PLAIN.get(first["type"]) != _REQUIRED:
-        return first
-    return next((fault for fault in faults if fault["type"] in UNKNOWN), first)
+def list_unknown(faults: Sequence[ErrorDetails], path: tuple[str | int, ...]) -> tuple[str, ...]:
+    """The members of the object at ``path`` that are not known."""
+    return tuple(
+        str(fault["loc"][-1])
+        for fault in faults
+        if fault["type"] in UNKNOWN and fault["loc"][:-1] == path
+    )
 
 
 def list_members(schema: JsonObject, path: tuple[str | int, ...]) -> tuple[str, ...]:
