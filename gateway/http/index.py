@@ -15,9 +15,6 @@ from passerelle.runtime.common.version import VERSION
 
 INDEX: Final = "/"
 LINKS: Final = {
-    "agents": ("/v1/agents", "the agents that you may call; wants a token"),
-    "tasks": ("/v1/tasks", "your tasks; wants a token"),
-    "approvals": ("/v1/approvals", "what agents ask you; wants a token"),
     "health": ("/healthz", "whether the process lives"),
     "readiness": ("/readyz", "whether it takes work, and if not, why"),
     "metrics": ("/metrics", "what it has counted, for Prometheus"),

@@ -62,11 +62,11 @@ async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Pa
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "application/json"
         links: dict[str, str] = answer.json()["links"]
-        assert {"metrics", "openapi", "asyncapi", "readiness", "agents"} <= links.keys()
+        assert {"metrics", "openapi", "asyncapi", "readiness"} <= links.keys()
         # Over the same connection once more: heads that came before are known.
         assert (await http.get("/")).json()["links"] == links
         for path in links.values():
-            found = await http.get(path, headers=gateway.authorization)
+            found = await http.get(path)
             assert found.status_code == 200, path
         page = await http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
         assert page.headers["content-type"].startswith("text/html")
@@ -74,7 +74,11 @@ async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Pa
         assert (await http.head("/")).status_code == 200
         lost = await http.get("/v1/taskz")
         assert lost.status_code == 404
-        assert "GET / lists what there is" in lost.json()["detail"]
+        assert lost.json()["detail"] == (
+            "there is nothing at this path; GET / lists what there is; did you mean /v1/tasks?"
+        )
+        elsewhere = await http.get("/zzz")
+        assert elsewhere.json()["detail"].endswith("GET / lists what there is")
 
 
 async def test_agent_that_asks_is_shown_with_the_command_that_answers_it(tmp_path: Path) -> None:
