@@ -6,7 +6,7 @@ pydantic-core, which reads the bytes; a kind of fault that is not in the table k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from passerelle.core.wire.near import find_near
 
@@ -22,7 +22,7 @@ UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 SHOWN: Final = 40
 """Characters of a name of others that are repeated."""
 _REQUIRED: Final = "is required"
-_PLAIN: Final[Mapping[str, str]] = {
+PLAIN: Final[Mapping[str, str]] = {
     "missing": _REQUIRED,
     "missing_argument": _REQUIRED,
     "missing_keyword_only_argument": _REQUIRED,
@@ -55,7 +55,7 @@ _PLAIN: Final[Mapping[str, str]] = {
     "invalid_key": "has a name that is no text",
     "recursion_loop": "is nested too deeply",
 }
-_WITH_VALUES: Final[Mapping[str, str]] = {
+WITH_VALUES: Final[Mapping[str, str]] = {
     "literal_error": "should be {expected}",
     "enum": "should be {expected}",
     "greater_than": "should be more than {gt}",
@@ -84,12 +84,12 @@ def describe_fault(fault: ErrorDetails, others: Collection[str] = ()) -> str:
     if kind in UNKNOWN:
         near = find_near(str(fault["loc"][-1]), others) if fault["loc"] else None
         return f"is not known here; did you mean {near}?" if near else "is not known here"
-    if (plain := _PLAIN.get(kind)) is not None:
+    if (plain := PLAIN.get(kind)) is not None:
         near = find_near(str(fault["loc"][-1]), others) if plain == _REQUIRED else None
         return f"{plain}; is {near[:SHOWN]!r} meant?" if near else plain
     values: dict[str, Any] = fault.get("ctx") or {}
-    if kind in _WITH_VALUES:
-        return _WITH_VALUES[kind].format_map(values)
+    if kind in WITH_VALUES:
+        return WITH_VALUES[kind].format_map(values)
     sentence = fault["msg"].removeprefix(_VALUE_ERROR).replace("Input should", "should", 1)
     return sentence[:1].lower() + sentence[1:]
 
@@ -119,7 +119,7 @@ def list_members(schema: JsonObject, path: tuple[str | int, ...]) -> tuple[str, 
 
 def _resolve(schema: JsonObject, place: object) -> JsonObject:
     """What stands behind a reference, through an optional one as well."""
-    here: JsonObject = place if isinstance(place, dict) else {}
+    here = cast("JsonObject", place) if isinstance(place, dict) else {}
     options = here.get("anyOf")
     for option in (here, *(options if isinstance(options, list) else ())):
         name = option.get("$ref") if isinstance(option, dict) else None

@@ -98,11 +98,11 @@ def test_a_command_of_the_api_suggests_the_member_that_was_meant() -> None:
 
 
 def test_no_word_of_a_library_stands_in_the_table() -> None:
-    for sentence in (*wire_faults._PLAIN.values(), *wire_faults._WITH_VALUES.values()):
+    for sentence in (*wire_faults.PLAIN.values(), *wire_faults.WITH_VALUES.values()):
         assert not FOREIGN.search(sentence), sentence
 
 
 def test_kinds_of_the_table_are_kinds_that_there_are() -> None:
     known = set(get_args(ErrorType))
-    listed = {*wire_faults._PLAIN, *wire_faults._WITH_VALUES, *wire_faults.UNKNOWN}
+    listed = {*wire_faults.PLAIN, *wire_faults.WITH_VALUES, *wire_faults.UNKNOWN}
     assert listed <= known, listed - known
