@@ -13,6 +13,7 @@ from typing import Final
 
 from passerelle.a2a_mapping.extensions import APPROVAL
 from passerelle.a2a_mapping.members import (
+    explain_missing,
     read_flag,
     read_text,
     read_texts,
@@ -201,7 +202,8 @@ def read_query(query: Mapping[str, str]) -> JsonObject:
 def _read_message(params: JsonObject) -> JsonObject:
     value = params.get("message")
     if not isinstance(value, dict):
-        raise InvalidInput("message", "is required" if value is None else "must be an object")
+        missing = explain_missing(params, "message")
+        raise InvalidInput("message", missing if value is None else "must be an object")
     message = _rename(value, _MESSAGE_NAMES, "message.")
     role = message.get("role")
     if role == 1 and type(role) is int:

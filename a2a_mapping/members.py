@@ -16,7 +16,9 @@ import orjson
 
 from passerelle.core.errors import InvalidInput, MalformedBody
 from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.near import find_near
 from passerelle.core.wire.times import parse_ms
+from passerelle.core.wire.wire_faults import SHOWN
 
 DEPTH_LIMIT: Final = 64
 
@@ -135,8 +137,14 @@ def require_text(holder: JsonObject, name: str, path: str = "", *, limit: int = 
     """
     value = read_text(holder, name, path, limit=limit)
     if value is None:
-        raise InvalidInput(path + name, "is required")
+        raise InvalidInput(path + name, explain_missing(holder, name))
     return value
+
+
+def explain_missing(holder: JsonObject, name: str) -> str:
+    """What is said of a member that has to be there; one beside it that looks like it is named."""
+    near = find_near(name, [one for one in holder if one != name])
+    return f"is required; is {near[:SHOWN]!r} meant?" if near else "is required"
 
 
 def read_whole(

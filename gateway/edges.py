@@ -32,7 +32,7 @@ from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.buttons import ButtonEdge, make_button_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
-from passerelle.gateway.http.index import make_index_route
+from passerelle.gateway.http.index import INDEX, make_index_route
 from passerelle.gateway.http.openapi import make_asyncapi_route, make_openapi_route
 from passerelle.gateway.http.pairing import PairingEdge, make_pairing_routes
 from passerelle.gateway.http.problem import render_problem
@@ -103,10 +103,15 @@ class FaceFirst:
             repeated = find_repeated([name for name, _ in scope["headers"]])
             if repeated is not None:
                 return render_problem(InvalidInput(repeated, REASON))(scope, receive, send)
-        if self.face.matches(scope):
+        if self.face.matches(scope) and not _reads_index(scope):
             return self.face(scope, receive, send)
         self.requests.begin()
         return self.site(scope, receive, send)
+
+
+def _reads_index(scope: Scope) -> bool:
+    """Whoever reads the root looks for what is here; agents are called by POST."""
+    return scope["path"] == INDEX and scope["method"] in {"GET", "HEAD"}
 
 
 def make_edges(

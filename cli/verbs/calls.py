@@ -12,6 +12,7 @@ import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.exit_status import ExitStatus
+from passerelle.cli.verbs.short_ids import expand_id
 from passerelle.cli.verbs.tasks import ContextFlag, TextArgument, read_text
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
 from passerelle.core.wire.display import escape_line
@@ -47,9 +48,13 @@ def call(
         "role": "ROLE_USER",
         "parts": [{"text": read_text(text)}],
     }
-    message |= {name: one for name, one in (("taskId", task), ("contextId", context)) if one}
+    gateway = link.open()
+    if task is not None:
+        message["taskId"] = expand_id(gateway, "tasks", task)
+    if context is not None:
+        message["contextId"] = context
     path = f"{name_path('/agents', agent)}/message:send"
-    answer = link.open().call_agent(path, {"message": message}, link.key, timeout)
+    answer = gateway.call_agent(path, {"message": message}, link.key, timeout)
     link.tell(answer, _say_answer(answer))
     if found := object_at(answer, "task"):
         _finish(agent, found)

@@ -28,9 +28,13 @@ def fit_table(titles: Row, rows: Sequence[Row], width: int, now_ms: int) -> list
     columns = [[_say_age(cell, now_ms) for cell in column] for column in columns]
     if _measure(columns) > width:
         columns = [_shorten_column(column) for column in columns]
+    return fit_columns(columns, width)
+
+
+def fit_columns(columns: Sequence[Row], width: int) -> list[list[str]]:
+    """The rows of columns, cut so that they fit; the widest column gives way first."""
     widths = [max(map(len, column)) for column in columns]
     while sum(widths) + GAP * (len(widths) - 1) > width:
-        # The widest gives way: ids, ages and words of a status are not it for long.
         widest = max(range(len(widths)), key=lambda place: widths[place])
         if widths[widest] <= _NARROWEST:
             break

@@ -35,6 +35,7 @@ def watch(
     from passerelle.cli.watch.inbox_watcher import InboxWatcher
     from passerelle.runtime.common.clock import SystemClock
 
+    link.refuse_forms()
     client = link.open()
     output = _choose_output(as_json=link.as_json)
     watcher = InboxWatcher(output, SystemClock(), partial(sign_answer, link), patience, once)

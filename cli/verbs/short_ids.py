@@ -14,7 +14,9 @@ from passerelle.core.errors import NotFound
 if TYPE_CHECKING:
     from passerelle.cli.control_client import ControlClient
 
-_SHORT: Final = re.compile(r"/v1/(tasks|sessions|approvals)/((?=[a-z]*\d)[0-9a-z]{6,25})(?=/|$)")
+_END: Final = r"(?=[a-z]*\d)[0-9a-z]{6,25}"
+"""A digit tells it from a word that stands in a path."""
+_SHORT: Final = re.compile(rf"/v1/(tasks|sessions|approvals)/({_END})(?=/|$)")
 _KINDS: Final = {
     "tasks": ("taskId", "task", ("tasks",)),
     "sessions": ("sessionId", "session", ("sessions",)),
@@ -35,6 +37,11 @@ def expand_path(gateway: ControlClient, path: str) -> str:
         return path
     whole = find_whole_id(gateway, found[1], found[2])
     return f"/v1/{found[1]}/{quote(whole, safe='~')}{path[found.end() :]}"
+
+
+def expand_id(gateway: ControlClient, kind: str, text: str) -> str:
+    """An id that is not part of a path: itself, or the whole one of a short one. Raises as ``find_whole_id`` does."""
+    return find_whole_id(gateway, kind, text) if re.fullmatch(_END, text) else text
 
 
 def find_whole_id(gateway: ControlClient, kind: str, short: str) -> str:

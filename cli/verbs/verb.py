@@ -120,6 +120,11 @@ class GatewayLink:
         gateway = self.open()
         return gateway.send("DELETE", expand_path(gateway, path), {}, self.key)
 
+    def refuse_forms(self) -> None:
+        """For a verb that prints one line for each change. Raises BadParameter: a form that has no lines."""
+        if self.as_json and self.form != "json":
+            raise typer.BadParameter("is json for what goes on", param_hint="--output")
+
     def tell(self, answer: JsonObject, lines: Iterable[str]) -> None:
         """Prints an answer: as it is for programs, as ``lines`` for people."""
         if self.as_json:

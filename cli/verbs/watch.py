@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from passerelle.cli.verbs.short_ids import expand_id
 from passerelle.cli.verbs.verb import GatewayLink, add_verb
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def watch(
     from passerelle.cli.watch.watcher import Watcher, WatchOptions
     from passerelle.runtime.common.clock import SystemClock
 
+    link.refuse_forms()
     client = link.open()
     streams = (
-        *(f"task:{name}" for name in names or ()),
-        *(f"session:{name}" for name in session or ()),
+        *(f"task:{expand_id(client, 'tasks', name)}" for name in names or ()),
+        *(f"session:{expand_id(client, 'sessions', name)}" for name in session or ()),
     )
     watcher = Watcher(
         WatchOptions(streams, keep, patience), _choose_output(as_json=link.as_json), SystemClock()

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from passerelle.cli.verbs.fitting import shorten_ids
+from passerelle.cli.verbs.fitting import GAP, fit_columns, shorten_ids
 from passerelle.cli.watch.lines import describe_progress
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.display import escape_line
@@ -33,8 +33,8 @@ _COLOURS: Final = {
 }
 _ROOMY: Final = 120
 """Columns of a terminal in which ids are whole."""
-_GIVE_WAY: Final = frozenset({"AGENT", "PHASE", "WHAT"})
 _TITLES: Final = ("TASK", "AGENT", "STATUS", "PHASE", "PROGRESS", "RATE", "WHAT")
+_STATUS: Final = _TITLES.index("STATUS")
 
 
 @dataclass(slots=True)
@@ -53,40 +53,40 @@ class Screen:
         del changed
         counts = ", ".join(f"{count} {status}" for status, count in sorted(board.count().items()))
         foot = Text(f"{counts or 'no task yet'}{f' | {note}' if note else ''}", style="dim")
-        table = _draw(board, now_ms, whole=self.console.width >= _ROOMY)
-        self._live.update(Group(table, foot), refresh=True)
+        self._live.update(Group(_draw(board, now_ms, self.console.width), foot), refresh=True)
 
     def close(self) -> None:
         """Leaves the last picture and gives the cursor back."""
         self._live.stop()
 
 
-def _draw(board: Board, now_ms: int, *, whole: bool) -> Table:
+def _draw(board: Board, now_ms: int, width: int) -> Table:
     lines = [board.show(task_id, now_ms) for task_id in board.list_all()]
-    short = {} if whole else shorten_ids([line.task_id for line in lines])
+    short = {} if width >= _ROOMY else shorten_ids([line.task_id for line in lines])
     rows = [_make_row(line, short.get(line.task_id, line.task_id), board, now_ms) for line in lines]
-    table = Table(box=None, pad_edge=False)
-    for place, title in enumerate(_TITLES):
-        # Words give way: of what tells tasks apart and where they stand nothing is cut.
-        widest = max(len(title), *(len(row[place]) for row in rows), 0) if rows else len(title)
-        least = None if title in _GIVE_WAY else widest
-        table.add_column(title, no_wrap=True, overflow="ellipsis", min_width=least)
-    for row in rows:
-        table.add_row(*row)
+    columns = [[*column] for column in zip(_TITLES, *rows, strict=True)]
+    titles, *fitted = fit_columns(columns, width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    for line, row in zip(lines, fitted, strict=True):
+        cells = [Text(cell) for cell in row]
+        cells[_STATUS].stylize(_choose_colour(line))
+        table.add_row(*cells)
     return table
 
 
-def _make_row(line: TaskLine, short: str, board: Board, now_ms: int) -> tuple[Text, ...]:
+def _make_row(line: TaskLine, short: str, board: Board, now_ms: int) -> tuple[str, ...]:
     phase, amount, words = describe_progress(line)
     has_ended = line.status in ENDED
     return (
-        Text(short),
-        Text(escape_line(line.assignee or line.kind)),
-        Text(line.status.value, style=_choose_colour(line)),
-        Text("" if has_ended else phase),
-        Text(amount),
-        Text("" if has_ended else f"{board.measure(line.task_id, now_ms):.1f}/s"),
-        Text(words or escape_line(line.title)),
+        short,
+        escape_line(line.assignee or line.kind),
+        line.status.value,
+        "" if has_ended else phase,
+        amount,
+        "" if has_ended else f"{board.measure(line.task_id, now_ms):.1f}/s",
+        words or escape_line(line.title),
     )
 
 

@@ -17,9 +17,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.encoder import make_encoder
+from passerelle.core.wire.wire_faults import (
+    UNKNOWN,
+    describe_fault,
+    list_members,
+    list_unknown,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from pydantic_core import ErrorDetails
 
     from passerelle.core.wire.json import Json, JsonObject
 
@@ -45,9 +52,10 @@ def from_bytes(kind: type[T], content: bytes, at: str = "", *, newer: bool = Fal
     try:
         return _adapter(kind).validate_json(content, extra="ignore" if newer else None)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        faults = error.errors(include_url=False)
+        first = faults[0]
         path = ".".join([at, *(str(step) for step in first["loc"])]).strip(".")
-        raise InvalidInput(path or kind.__name__, first["msg"].lower()) from None
+        raise InvalidInput(path or kind.__name__, _explain(kind, faults)) from None
 
 
 def from_wire(kind: type[T], wire: Json, at: str = "", *, newer: bool = False) -> T:
@@ -58,6 +66,19 @@ def from_wire(kind: type[T], wire: Json, at: str = "", *, newer: bool = False) -
 def wire_schema(kind: type[object]) -> JsonObject:
     """The JSON Schema of a record, as it stands on the wire."""
     return cast("JsonObject", _adapter(kind).json_schema(by_alias=True))
+
+
+def _explain(kind: type[object], faults: list[ErrorDetails]) -> str:
+    first = faults[0]
+    if first["type"] in UNKNOWN:
+        schema = _find_schema(cast("Hashable", kind))
+        return describe_fault(first, list_members(schema, first["loc"][:-1]))
+    return describe_fault(first, list_unknown(faults, first["loc"][:-1]))
+
+
+@cache
+def _find_schema(kind: Hashable) -> JsonObject:
+    return wire_schema(cast("type[object]", kind))
 
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:

@@ -11,15 +11,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.gateway.http import openapi
-from passerelle.gateway.http import openapi as asyncapi
 from passerelle.runtime.common.version import VERSION
 
+INDEX: Final = "/"
 LINKS: Final = {
     "health": ("/healthz", "whether the process lives"),
     "readiness": ("/readyz", "whether it takes work, and if not, why"),
     "metrics": ("/metrics", "what it has counted, for Prometheus"),
     "openapi": (openapi.PATH, "tasks, approvals, devices and rules over HTTP"),
-    "asyncapi": (asyncapi.ASYNCAPI_PATH, "the frames of the channel for screens and devices"),
+    "asyncapi": (openapi.ASYNCAPI_PATH, "the frames of the channel for screens and devices"),
 }
 """The path of each link, and what is there."""
 AGENT_CARD: Final = "/agents/{name}/.well-known/agent-card.json"
@@ -41,7 +41,7 @@ def make_index_route() -> Route:
         body = {"name": "Passerelle", "version": VERSION, "links": links, "agentCard": AGENT_CARD}
         return Response(orjson.dumps(body), headers=_HEADERS, media_type="application/json")
 
-    return Route("/", answer)
+    return Route(INDEX, answer)
 
 
 def _render_page() -> str:

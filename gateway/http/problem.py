@@ -7,14 +7,17 @@ from typing import Final
 
 import orjson
 import structlog
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from passerelle.a2a_mapping import errors as a2a_errors
 from passerelle.core import errors
 from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.near import find_near
 from passerelle.runtime.observability.logs import explain_fault
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -106,13 +109,23 @@ async def answer_error(_request: Request, error: Exception) -> Response:
     return render_problem(error)
 
 
-async def answer_status(_request: Request, error: Exception) -> Response:
+async def answer_status(request: Request, error: Exception) -> Response:
     """Starlette's handler for its own refusals: no such path, no such method."""
     if not isinstance(error, HTTPException):
         raise error
     code = _CODES.get(error.status_code, "bad_request")
-    detail = _NOTHING if error.status_code == _NOT_FOUND else error.detail
+    detail = _suggest_path(request) if error.status_code == _NOT_FOUND else error.detail
     return _respond(error.status_code, code, detail, {}, dict(error.headers or {}))
+
+
+def _suggest_path(request: Request) -> str:
+    """That nothing is there, and the path without ids that looks most like it; all of them are in the public index."""
+    app: Starlette = request.app
+    paths = [
+        route.path for route in app.routes if isinstance(route, Route) and "{" not in route.path
+    ]
+    near = find_near(request.url.path, paths)
+    return f"{_NOTHING}; did you mean {near}?" if near else _NOTHING
 
 
 class FaultGuard:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -53,6 +54,31 @@ async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
         as_json = await run_command(gateway, "call", "echo", "-", "--json", stdin="from a pipe")
         assert as_json.out.startswith("{\n")
         assert "from a pipe" in as_json.out
+
+
+async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Path) -> None:
+    async with serve(tmp_path) as (_, gateway), httpx.AsyncClient(base_url=gateway.url) as http:
+        answer = await http.get("/")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "application/json"
+        links: dict[str, str] = answer.json()["links"]
+        assert {"metrics", "openapi", "asyncapi", "readiness"} <= links.keys()
+        # Over the same connection once more: heads that came before are known.
+        assert (await http.get("/")).json()["links"] == links
+        for path in links.values():
+            found = await http.get(path)
+            assert found.status_code == 200, path
+        page = await http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+        assert page.headers["content-type"].startswith("text/html")
+        assert all(f'<a href="{path}">' in page.text for path in links.values())
+        assert (await http.head("/")).status_code == 200
+        lost = await http.get("/v1/taskz")
+        assert lost.status_code == 404
+        assert lost.json()["detail"] == (
+            "there is nothing at this path; GET / lists what there is; did you mean /v1/tasks?"
+        )
+        elsewhere = await http.get("/zzz")
+        assert elsewhere.json()["detail"].endswith("GET / lists what there is")
 
 
 async def test_agent_that_asks_is_shown_with_the_command_that_answers_it(tmp_path: Path) -> None:

@@ -271,3 +271,23 @@ def test_a_bad_list_parameter_is_refused(name: str, value: Json) -> None:
 def test_a_time_may_have_an_offset_even_one_whose_plus_was_lost(text: str) -> None:
     expected = read_list({"statusTimestampAfter": "2026-01-01T00:00:00Z"}).after_ms
     assert read_list({"statusTimestampAfter": text}).after_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({}, "message: is required"),
+        ({"mesage": {}}, "message: is required; is 'mesage' meant?"),
+        ({"tenant": "a"}, "message: is required"),
+        (
+            {"message": {"messageID": "m", "role": "ROLE_USER", "parts": [{"text": "a"}]}},
+            "message.messageId: is required; is 'messageID' meant?",
+        ),
+    ],
+)
+def test_a_member_that_is_missing_names_the_one_that_looks_like_it(
+    params: JsonObject, said: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_send(params)
+    assert str(refused.value) == said

@@ -74,3 +74,11 @@ def test_what_is_printed_is_compared_with_what_is_shown(
 def test_pages_that_are_run_leave_no_command_out(page: str) -> None:
     assert "because=" not in (ROOT / page).read_text("utf-8")
     assert len(read_page(ROOT, page)) >= 8
+
+
+def test_the_third_command_of_the_readme_has_the_first_answer() -> None:
+    install, serve, call = read_page(ROOT, "README.md")[:3]
+    assert install.commands.strip().endswith("pip install .")
+    assert serve.commands.strip() == "passerelle serve --demo-agents"
+    assert call.shown is not None
+    assert call.shown.splitlines()[0] == "hello"

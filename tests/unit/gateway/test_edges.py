@@ -71,7 +71,7 @@ def test_class_without_a_row_has_the_status_of_its_ancestor() -> None:
 
     error = Novel("thing", "x")
     assert problem.find_status(error) == 404
-    assert find_exit_status(error) == ExitStatus.CALLER
+    assert find_exit_status(error) == ExitStatus.NOT_FOUND
 
 
 @pytest.mark.parametrize(
