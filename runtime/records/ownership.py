@@ -36,6 +36,16 @@ def may_see(principal: Principal, record: TaskRecord) -> bool:
     return record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes
 
 
+def may_oversee(principal: Principal, record: TaskRecord) -> bool:
+    """Whether a task is of the tenant of whoever oversees it, and of an agent that it may read tasks of."""
+    return (
+        AccessScope.OVERSEE_TASKS in principal.scopes
+        and record.scope.tenant == principal.tenant
+        and (record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes)
+        and principal.sees(record.kind)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """Finds tasks for their owners."""
