@@ -53,10 +53,7 @@ class ListRegistry:
             again = await asyncio.gather(*map(self._read_one, bare))
             found = [rows for rows in found if _WHOLE in rows] + again
         return [
-            _read(name, at_ms)
-            for rows in found
-            for name, at_ms in rows.items()
-            if name != _WHOLE
+            _read(name, at_ms) for rows in found for name, at_ms in rows.items() if name != _WHOLE
         ]
 
     async def forget(self, owner: str) -> None:

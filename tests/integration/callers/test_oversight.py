@@ -238,3 +238,47 @@ async def test_whoever_oversees_lists_the_tasks_of_all_owners(rig: Rig) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         for _ in range(2):
             assert (await http.get("/v1/tasks?owners=all")).json()["tasks"] == []
+
+
+async def cancel(one: Instance, who: str, task: str, **body: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {who}-key"}
+    return await one.http.post(f"/v1/tasks/{task}/cancel", json=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "rules", [[], [{"name": "stops", "effect": "allow", "when": "true", "about": ["commands"]}]]
+)
+async def test_whoever_operates_tasks_cancels_what_others_own(
+    rig: Rig, rules: list[dict[str, object]]
+) -> None:
+    operators: list[dict[str, object]] = [
+        {"name": "ops", "scopes": ["tasks:operate"]},
+        {"name": "off", "scopes": ["tasks:operate"], "may_call": ["another"]},
+    ]
+    policy = {"policy": {"rules": rules}} if rules else {}
+    one = await rig.start(clients=[*CLIENTS, *operators], **policy)
+    task, session, _ = await send_whole(one)
+    for who in ("off", "bob"):
+        answer = await cancel(one, who, task)
+        assert answer.json()["outcome"] == "not_found", who
+        assert answer.text == (await cancel(one, who, UNKNOWN[0])).text
+    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        paths = (f"/v1/tasks/{name}/cancel" for name in (task, UNKNOWN[0]))
+        told, missed = [(await http.post(path, json={})).text for path in paths]
+        assert told == missed
+    assert (await get(one, "ops", f"/v1/tasks/{task}")).status_code == httpx.codes.FORBIDDEN
+    assert (await get(one, "ada", f"/v1/tasks/{task}")).json()["status"] != "cancelled"
+    done = await cancel(one, "ops", task, reason="runs in circles", propagation="subtree")
+    assert done.json() == {"outcome": "requested", "task": {}}, done.text
+
+    async def is_stopped() -> bool:
+        return str((await get(one, "ada", f"/v1/tasks/{task}")).json()["status"]) == "cancelled"
+
+    await wait_until(is_stopped, 20, "the agent has stopped")
+    events = await one.read_session(session)
+    [wish] = [event for event in events if event["type"] == EventType.TASK_CANCEL_REQUESTED]
+    assert (wish["payload"]["actor"], wish["payload"]["reason"]) == ("ops", "runs in circles")
+    assert (await cancel(one, "ops", task)).json()["outcome"] == "already_cancelled"
+    assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
