@@ -62,13 +62,15 @@ class Cancelling:
         """Stores the wish, and tells the agents.
 
         Raises:
-            NotFound: no such task of the caller.
+            NotFound: no such task of the caller, nor one that it operates.
             NotCancelable: it has ended.
             Forbidden: the caller may not cancel one of those that the wish reaches; nothing is written.
         """
         # Over A2A a task is cancelled that callers see; its owner can cancel one before that as well.
         hidden = command.agent is None
-        owned = await self.ownership.find(principal, command.task, command.agent, hidden=hidden)
+        owned = await self.ownership.find_operated(
+            principal, command.task, command.agent, hidden=hidden
+        )
         if owned.record.status in ENDED:
             status = owned.record.status
             raise NotCancelable(f"the task has ended: {status}", status=status)
@@ -79,7 +81,9 @@ class Cancelling:
             reason=command.reason,
         )
         if command.propagation == SUBTREE:
-            for below in await list_below(self.writes, principal.key, owned.record, principal):
+            record = owned.record
+            reader = principal if record.owner == principal.key else None
+            for below in await list_below(self.writes, record.owner, record, reader):
                 if below.record.status not in ENDED:
                     require_operation(principal, below.record.kind, Method.CANCEL_TASK)
         await self.stop(principal, owned, requested)

@@ -34,6 +34,7 @@ from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import ListRecords
 from passerelle.core.wire.record import change
+from passerelle.runtime.common.calls import require_scope
 from passerelle.runtime.records.places import hash_key
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ Q = TypeVar("Q", bound=OverseenQuery)
 
 HOUR_MS: Final = 3_600_000
 _MOST_TOLD: Final = 4_096
+_NO_EVENTS: Final = HistoryWindowLoaded(0, 0, "stream")
+"""A list shows how things stand, and no events."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,9 @@ class Oversight:
         """A handler that answers its owner, and whoever oversees the owner's tenant."""
 
         async def overseen(principal: Principal, query: Q) -> JsonObject:
+            if isinstance(query, ListRecords) and query.owners == "all":
+                require_scope(principal, (AccessScope.OVERSEE_TASKS,))
+                await self._tell(principal, name_tenant(principal), _NO_EVENTS)
             try:
                 return await read(principal, query)
             except NotFound:
@@ -139,11 +145,7 @@ class Oversight:
         if held is None or owner is None or owner.key != record.owner:
             return None
         said = HistoryWindowLoaded(
-            first,
-            last,
-            "stream" if held.archive is None else "archive",
-            of=name,
-            owner=owner.key,
+            first, last, "stream" if held.archive is None else "archive", owner=owner.key
         )
         await self._tell(principal, name, said)
         return owner
@@ -174,10 +176,17 @@ class Oversight:
         if told in self._told:
             return
         key = hash_key(principal, f"oversee {name} {hour}")
-        await self.home.record(principal, said, row=IdempotencyRow(key, key, b"", 2 * HOUR_MS))
+        await self.home.record(
+            principal, change(said, of=name), row=IdempotencyRow(key, key, b"", 2 * HOUR_MS)
+        )
         self._told[told] = None
         if len(self._told) > _MOST_TOLD:
             self._told.popitem(last=False)
+
+
+def name_tenant(principal: Principal) -> str:
+    """What the audit says of somebody who has read the list of a tenant."""
+    return f"tenant:{principal.tenant}"
 
 
 def _stand_in(principal: Principal, owner: str | None, tenant: str) -> Principal | None:

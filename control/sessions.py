@@ -23,7 +23,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.idempotency import make_once
-from passerelle.runtime.records.task_lists import CHUNK
+from passerelle.runtime.records.task_lanes import CHUNK
 from passerelle.runtime.records.task_pages import read_token, write_token
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
         OpenSession,
     )
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.runtime.records.task_lists import TaskListRow, TaskLists
+    from passerelle.runtime.records.task_lanes import TaskListRow
+    from passerelle.runtime.records.task_lists import TaskLists
 
 
 @dataclass(frozen=True, slots=True)

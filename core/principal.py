@@ -36,6 +36,7 @@ class AccessScope(StrEnum):
     OPERATE = "runtime:operate"
     WRITE_POLICY = "policy:write"
     OVERSEE_TASKS = "tasks:oversee"
+    OPERATE_TASKS = "tasks:operate"
 
 
 @value

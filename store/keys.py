@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
 from passerelle.core.ports.log import StreamKind
+from passerelle.core.ports.projections import PARTS
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import ClosingState
@@ -149,6 +150,20 @@ def inbox_closed(shard: Shard, principal: str, state: ClosingState) -> str:
 def owner_index(shard: Shard, principal: str, agent: str, part: IndexPart) -> str:
     """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent that stand there."""
     return _key(shard, "idx", principal, agent, part)
+
+
+def every_part_of(shard: Shard, principal: str, agent: str) -> list[str]:
+    """The lists that one owner has of its tasks at one agent, by where these stand."""
+    return [owner_index(shard, principal, agent, part) for part in PARTS]
+
+
+def listed_tasks(shard: Shard) -> str:
+    """ZSET ``<owner> <agent>`` of each list of tasks -> time of the last row that was brought; ``~``: all are there."""
+    return _key(shard, "ol")
+
+
+EVERY_LIST: Final = "*}:idx:*"
+"""The pattern of SCAN that matches each list of every owner."""
 
 
 def every_key_of(shard: Shard) -> str:
@@ -429,7 +444,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "approvals": ("a",),
     "archive": ("al", "sg", "sgm", "sgc", "sgold", "dk", "fg", "lh", "fs", "er", "gone"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
-    "lists of tasks": ("idx",),
+    "lists of tasks": ("idx", "ol"),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
     "grants and rules": ("g", "ru"),
     "webhooks": ("tg", "stuck", "cb"),
@@ -458,7 +473,7 @@ PERMANENT: Final = re.compile(
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
-    r"|due|les|stuck|feed|meta|hw|sg|sgm|sgc|sgold|dk|fg|lh|fs|inst|runtime|vapid|owner)"
+    r"|ol|due|les|stuck|feed|meta|hw|sg|sgm|sgc|sgold|dk|fg|lh|fs|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

@@ -23,16 +23,17 @@ from passerelle.core.ports.projections import (
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
+from passerelle.store.list_registry import ListRegistry, name_list
 from passerelle.store.log import read_feed_rows
 from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
 from passerelle.store.replies import as_hash, as_texts
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
     from passerelle.core.payloads.approval import ClosingState
-    from passerelle.core.ports.projections import IndexPart, ProjectionRow
+    from passerelle.core.ports.projections import IndexPart, ListedTasks, ProjectionRow
     from passerelle.store.log import RedisEventLog
     from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
@@ -62,6 +63,7 @@ class RedisProjections:
         self._index = OwnerIndex(nodes)
         # Every task is listed beside an append.
         self._pending = Pending(nodes)
+        self._registry = ListRegistry(nodes)
         self._epochs: dict[Shard, int] = {}
         self._trimmed_at: dict[Shard, float] = {}
         self.inbox_bytes = INBOX_BYTES
@@ -202,6 +204,10 @@ class RedisProjections:
         """How many there are, or how many with a later time than ``after_ms``."""
         return await self._index.count(owner, agent, after_ms, parts)
 
+    async def list_lists(self) -> list[ListedTasks]:
+        """Every list of tasks that any owner has."""
+        return await self._registry.read()
+
     async def list_inbox(
         self, owner: str, limit: int | None = None, before: tuple[int, str] | None = None
     ) -> list[tuple[str, int]]:
@@ -247,6 +253,7 @@ class RedisProjections:
                     index.append(_index(target, row, arguments))
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
+        index += _note_lists(target, rows, arguments)
         control: dict[str, ControlValue] = {
             "source": source.tag,
             "batch": MOST_EVENTS,
@@ -281,6 +288,22 @@ def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:
     if row.part != "open":
         left = arguments.key(keys.owner_index(target, row.owner, row.agent, "open"))
     return [key, row.facade, str(row.at_ms), left]
+
+
+def _note_lists(
+    target: Shard, rows: Iterable[ProjectionRow], arguments: Arguments
+) -> list[ControlValue]:
+    """The rows of the registry: they are written as those of lists are."""
+    times: dict[str, int] = {}
+    for row in rows:
+        if isinstance(row, IndexRow) and row.part != "gone":
+            name = name_list(row.owner, row.agent)
+            if name is not None:
+                times[name] = max(row.at_ms, times.get(name, 0))
+    if not times:
+        return []
+    key = arguments.key(keys.listed_tasks(target))
+    return [[key, name, str(at_ms), 0] for name, at_ms in times.items()]
 
 
 def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> ControlValue:

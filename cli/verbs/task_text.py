@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 _TOPICS: Final = ("agent", "policy", "limits", "waiting", "messages", "retries", "end")
 
 
-def list_tasks(answer: JsonObject) -> Iterator[str]:
+def list_tasks(answer: JsonObject, *, with_owners: bool = False) -> Iterator[str]:
     """One line for each task, how to get the others, and whether what is shown may be behind."""
     tasks = objects_at(answer, "tasks")
+    owner = ("OWNER",) if with_owners else ()
     yield from format_table(
-        ("TASK", "STATUS", "AGENT", "SINCE", "PROGRESS", "TITLE"),
+        ("TASK", "STATUS", *owner, "AGENT", "SINCE", "PROGRESS", "TITLE"),
         [
             (
                 text_at(task, "taskId"),
                 text_at(task, "status"),
+                *([text_at(task, "owner")] if with_owners else []),
                 text_at(task, "assignee") or text_at(task, "agent"),
                 text_at(task, "statusAt"),
                 describe_progress(object_at(task, "progress")),

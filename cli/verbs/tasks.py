@@ -56,6 +56,9 @@ def list_all(
     text: Annotated[str | None, typer.Option(help="Only with this in the title.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
     page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+    all_owners: Annotated[
+        bool, typer.Option("--all-owners", help="Those of everybody; takes tasks:oversee.")
+    ] = False,
 ) -> None:
     """List tasks, the newest change of status first."""
     answer = link.read(
@@ -70,9 +73,10 @@ def list_all(
             "text": text,
             "pageSize": limit,
             "pageToken": page,
+            "owners": "all" if all_owners else None,
         },
     )
-    link.tell(answer, list_tasks(answer))
+    link.tell(answer, list_tasks(answer, with_owners=all_owners))
 
 
 @add_verb(tasks, "tasks show task_2f…")

@@ -67,6 +67,15 @@ class IndexRow:
     part: RowPart = "open"
 
 
+@value
+class ListedTasks:
+    """A list of an owner's tasks at an agent; ``at_ms`` is the time of the last row that is known to have come."""
+
+    owner: str
+    agent: str
+    at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class InboxRow:
     """One event copied into the inbox of ``owner``; ``action`` opens (a view) or closes (None) the pending entry."""
@@ -183,6 +192,10 @@ class Projections(Protocol):
         self, owner: str, agent: str, after_ms: int | None, parts: Sequence[IndexPart] = PARTS
     ) -> int:
         """How many there are, or how many with a later time than ``after_ms``."""
+        ...
+
+    async def list_lists(self) -> list[ListedTasks]:
+        """Every list of tasks that any owner has."""
         ...
 
     async def list_inbox(

@@ -203,6 +203,7 @@ TaskRequest: TypeAlias = (
 class ListRecords:
     """Tasks of the caller, by the time of their status, newest first (CMD-12).
 
+    ``owners`` ``all`` lists those of everybody in the caller's tenant, each with its ``owner``, for whoever oversees.
     ``since`` and ``until`` are RFC 3339 times of the status; ``text`` stands in the title, in any case. Without
     ``visibility`` those of the foreground and the background are meant.
     """
@@ -217,6 +218,7 @@ class ListRecords:
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
     page_token: Annotated[str, Field(max_length=512)] | None = None
+    owners: Literal["mine", "all"] = "mine"
 
 
 @record

@@ -162,7 +162,7 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "cancel_task",
         "Stop a task",
-        (AccessScope.CALL, AccessScope.WRITE_TASKS),
+        (AccessScope.CALL, AccessScope.WRITE_TASKS, AccessScope.OPERATE_TASKS),
         CancelTaskParams,
         lambda params, _: CancelTask(
             params.task_id, reason=params.reason, propagation=params.propagation

@@ -441,6 +441,7 @@ def _find_grant_faults(
             AccessScope.HOST,
             AccessScope.WRITE_POLICY,
             AccessScope.OVERSEE_TASKS,
+            AccessScope.OPERATE_TASKS,
         ):
             if scope in caller.scopes:
                 yield (*place, "scopes"), f"an agent never holds {scope}"

@@ -85,7 +85,10 @@ class Governing:
         governed = _describe(command)
         if governed is None:
             return
-        owned = await self.ownership.find(principal, governed.task, None, hidden=True)
+        find = (
+            self.ownership.find_operated if isinstance(command, CancelTask) else self.ownership.find
+        )
+        owned = await find(principal, governed.task, None, hidden=True)
         if owned.record.turn_id is None:
             return  # never started: there is no turn that the judgement could belong to, and nothing to be stopped
         evaluation = self._judge(principal, governed, owned)

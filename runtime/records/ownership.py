@@ -42,6 +42,19 @@ def may_see(principal: Principal, record: TaskRecord) -> bool:
     return record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes
 
 
+def may_oversee(principal: Principal, record: TaskRecord) -> bool:
+    """Whether a task is of the tenant of whoever oversees it, and of an agent that it may read tasks of."""
+    return AccessScope.OVERSEE_TASKS in principal.scopes and _is_near(principal, record)
+
+
+def _is_near(principal: Principal, record: TaskRecord) -> bool:
+    return (
+        record.scope.tenant == principal.tenant
+        and (record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes)
+        and principal.sees(record.kind)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """Finds tasks for their owners."""
@@ -67,6 +80,31 @@ class Ownership:
         ):
             raise NotFound("task", facade)
         return owned
+
+    async def find_operated(
+        self, principal: Principal, facade: str, agent: str | None, *, hidden: bool = False
+    ) -> Owned:
+        """The same, or one that somebody else of the tenant owns, for whoever operates tasks.
+
+        Raises:
+            NotFound: as for ``find``.
+        """
+        try:
+            return await self.find(principal, facade, agent, hidden=hidden)
+        except NotFound:
+            parsed = parse_facade(facade)
+            if AccessScope.OPERATE_TASKS not in principal.scopes or agent or parsed is None:
+                raise
+            ref = EntityRef(EntityKind.TASK, parsed[0])
+            held = (await self.writes.load([ref]))[ref]
+            record = held.record
+            if (
+                not isinstance(record, TaskRecord)
+                or not _is_near(principal, record)
+                or parsed[1] != record.exposure
+            ):
+                raise
+            return Owned(ref, held, record)
 
     async def find_for(self, owner: str, facade: str) -> Owned:
         """A task of an owner under one of its ids, shown to callers or not.

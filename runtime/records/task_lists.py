@@ -7,9 +7,8 @@ page ends after a bound of rows, with fewer tasks than wanted and a token to go 
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound
@@ -21,7 +20,8 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import LISTED
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import parse_ms
-from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.ownership import may_oversee, may_see
+from passerelle.runtime.records.task_lanes import CHUNK, TaskLane, merge_lanes, open_lanes
 from passerelle.runtime.records.task_pages import read_token, write_token
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from passerelle.core.task.requests import ListRecords
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.lag import Lag
+    from passerelle.runtime.records.task_lanes import TaskListRow
     from passerelle.runtime.records.writes import Writes
 
-TaskListRow: TypeAlias = "tuple[int, str]"
-CHUNK: Final = 100
 _MOST_ROWS: Final = 2_000
 """Rows that one page looks at."""
 
@@ -51,6 +50,8 @@ class TaskLists:
     projections: Projections
     list_agents: Callable[[], tuple[str, ...]]
     lag: Lag
+    tenants: dict[str, str] = field(default_factory=dict[str, str])
+    """Of which tenant an owner is that was met in a list: it is never of another one."""
 
     async def list_tasks(self, principal: Principal, query: ListRecords) -> JsonObject:
         """One page: ``tasks``, and ``nextPageToken`` where there may be more; ``marks`` where it may be behind.
@@ -63,6 +64,8 @@ class TaskLists:
         # Before the rows: what is carried in between is no reason to doubt them.
         doubt = await self.lag.find() if query.session_id is None else None
         found: list[Json] = []
+        every = query.owners == "all"
+        sees = may_oversee if every else may_see
         last: TaskListRow | None = None
         looked, token = 0, ""
         # One more tells whether the page is the last: each that has left memory costs a read of the archive.
@@ -73,13 +76,22 @@ class TaskLists:
                 break
             last, looked = row, looked + 1
             record = held.record
-            if isinstance(record, TaskRecord) and _fits(record, principal, query, bounds):
-                found.append(summarize(record, held.stamp.version, held.archive))
+            if not isinstance(record, TaskRecord):
+                continue
+            if every:
+                self.tenants[record.owner] = record.scope.tenant
+            if sees(principal, record) and _fits(record, query, bounds):
+                shown = summarize(record, held.stamp.version, held.archive)
+                found.append({**shown, "owner": record.scope.principal} if every else shown)
         page: JsonObject = {"tasks": found, "nextPageToken": token}
         return page if doubt is None else {**page, "marks": {"tasks": to_wire(doubt)}}
 
     def _choose_rows(self, principal: Principal, query: ListRecords) -> AsyncIterator[TaskListRow]:
         before = read_token(query.page_token)
+        if query.owners == "all":
+            if query.session_id is not None:
+                raise InvalidInput("owners", "a session has one owner, and is listed without it")
+            return self.list_tenant(principal, before, query.agent)
         if query.session_id is not None:
             return self.list_session(principal, query.session_id, before)
         return self.list_all(principal, before, query.agent)
@@ -119,19 +131,30 @@ class TaskLists:
         """Rows of every agent that the caller sees, or of one, merged with those of the lists that no agent has."""
         names = [agent] if agent is not None else self.list_agents()
         lanes = [
-            _Lane(self.projections, principal.key, name, before)
+            TaskLane(self.projections, principal.key, name, before)
             for name in (*filter(principal.sees, names), *also)
         ]
-        heads: list[tuple[TaskListRow, int]] = []
-        for place, lane in enumerate(lanes):
-            await _push(heads, lane, place)
-        seen: set[str] = set()
-        while heads:
-            row, place = heads.pop()
-            if row[1] not in seen:
-                seen.add(row[1])
+        async for row, _ in merge_lanes(lanes):
+            yield row
+
+    async def list_tenant(
+        self, principal: Principal, before: TaskListRow | None, agent: str | None
+    ) -> AsyncIterator[TaskListRow]:
+        """Rows of every owner; of other tenants none that has been met before."""
+        names = {agent, UNSEEN}
+        lanes, bounds = open_lanes(
+            self.projections,
+            [
+                one
+                for one in await self.projections.list_lists()
+                if (one.agent in names if agent else principal.sees(one.agent) or not one.agent)
+                and self.tenants.get(one.owner, principal.tenant) == principal.tenant
+            ],
+            before,
+        )
+        async for row, lane in merge_lanes(lanes, bounds):
+            if self.tenants.get(lane.owner, principal.tenant) == principal.tenant:
                 yield row
-            await _push(heads, lanes[place], place)
 
     async def list_session(
         self, principal: Principal, session_id: str, before: TaskListRow | None
@@ -162,49 +185,19 @@ class TaskLists:
         raise NotFound("session", session_id)
 
 
-@dataclass(slots=True)
-class _Lane:
-    """One list of an owner, read in chunks."""
-
-    projections: Projections
-    owner: str
-    agent: str
-    before: TaskListRow | None
-    _read: list[TaskListRow] = field(default_factory=list["TaskListRow"])
-    _is_over: bool = False
-
-    async def take(self) -> TaskListRow | None:
-        if not self._read and not self._is_over:
-            page = await self.projections.read_index(self.owner, self.agent, self.before, CHUNK)
-            self._read = [(at_ms, facade) for facade, at_ms in reversed(page)]
-            self._is_over = len(page) < CHUNK
-        if not self._read:
-            return None
-        self.before = self._read.pop()
-        return self.before
-
-
-async def _push(heads: list[tuple[TaskListRow, int]], lane: _Lane, place: int) -> None:
-    row = await lane.take()
-    if row is not None:
-        insort(heads, (row, place))
-
-
 def _is_newest(record: object, exposure: int) -> bool:
     return isinstance(record, TaskRecord) and record.exposure == exposure
 
 
 def _fits(
     record: TaskRecord,
-    principal: Principal,
     query: ListRecords,
     bounds: tuple[int | None, int | None],
 ) -> bool:
     since_ms, until_ms = bounds
     at_ms = parse_ms(record.status_at)
     return (
-        may_see(principal, record)
-        and record.visibility in (query.visibility or LISTED)
+        record.visibility in (query.visibility or LISTED)
         and (not query.status or record.status in query.status)
         and query.agent in {None, record.kind}
         and query.session_id in {None, record.session_id}

@@ -18,6 +18,7 @@ from passerelle.store import keys
 from passerelle.store.archive.owner_survey import find_digests
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
+from passerelle.store.list_registry import ListRegistry
 from passerelle.store.replies import as_bytes, as_hash, as_int, as_texts
 from passerelle.store.scripts import Script
 from passerelle.store.stream_entries import as_entry_rows
@@ -119,6 +120,7 @@ class TraceRemoval:
                 listed = await self._list_members(shard, name.decode())
                 gone = [one for one in listed if one.partition("~")[0] in ids]
                 await self._remove(shard, name.decode(), gone)
+        await ListRegistry(self.nodes).forget(owner)
 
     async def _list_inboxes(self) -> AsyncIterator[str]:
         for node in self.nodes.all:

@@ -344,7 +344,11 @@ async def test_what_is_beside_sessions_goes_with_them(store: Store, server: Serv
         listed = f"{story.owner} echo {story.at.task} 1 completed"
         row = ("s", story.at.session, "f", 1, "t", 2, "e", 0, "l", 0, "x", listed)
         await store.nodes.update(HOME, pack("XADD", keys.feed(HOME), "*", *row))
+        brought = IndexRow(story.owner, "echo", story.at.task, 1, "completed")
+        await store.projections.put_anew(HOME, shard_of(story.owner), [brought])
+    assert len(await store.projections.list_lists()) == 2
     await forget(store)
+    assert [one.owner for one in await store.projections.list_lists()] == [BOB]
     assert find_names(server, mine.at.session, mine.at.task, ADA) == []
     left = find_names(server, other.at.session, other.at.task, BOB)
     assert len(left) > 9

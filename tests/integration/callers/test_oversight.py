@@ -18,6 +18,7 @@ from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.records.places import name_home
 from tests.integration.channels.test_connection import HELLO
 from tests.support.raw_channel import open_channel
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.credentials import Credentials
@@ -184,3 +185,100 @@ async def test_the_stream_of_a_task_of_somebody_else_is_followed(rig: Rig) -> No
         for name in names:
             await channel.expect("live", s=name)
     assert {read["payload"]["of"] for read in await list_reads(one, "eve")} == {session, task}
+
+
+async def list_all(one: Instance, who: str, query: str = "") -> list[Answer]:
+    """Every page of the list of a tenant."""
+    found: list[Answer] = []
+    token = ""
+    while True:
+        path = f"/v1/tasks?owners=all&pageSize=2&pageToken={token}{query}"
+        answer = await get(one, who, path if token else path.replace("&pageToken=", ""))
+        assert answer.status_code == httpx.codes.OK, answer.text
+        found += answer.json()["tasks"]
+        token = answer.json()["nextPageToken"]
+        if not token:
+            return found
+
+
+async def test_whoever_oversees_lists_the_tasks_of_all_owners(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    made = [
+        str(
+            (await one.send(f"{who}-key", text, returnImmediately=True)).json()["result"]["task"][
+                "id"
+            ]
+        )
+        for who, text in (
+            ("ada", "silent"),
+            ("bob", "silent"),
+            ("ada", "silent"),
+            ("bob", "silent"),
+        )
+    ]
+
+    async def are_listed() -> bool:
+        return [task["taskId"] for task in await list_all(one, "eve")] == made[::-1]
+
+    await wait_until(are_listed, 20, "the relay has brought all")
+    owners = [task["owner"] for task in await list_all(one, "eve")]
+    assert owners == ["bob", "ada", "bob", "ada"]
+    assert await list_all(one, "eve", "&agent=nobody") == await list_all(one, "far") == []
+    assert len(await list_all(one, "eve", "&status=completed")) == 0
+    mine = (await get(one, "ada", "/v1/tasks")).json()["tasks"]
+    assert [task["taskId"] for task in mine] == [made[2], made[0]]
+    assert not any("owner" in task for task in mine)
+    for refused in ("ada", "bob"):
+        answer = await get(one, refused, "/v1/tasks?owners=all")
+        assert answer.status_code == httpx.codes.FORBIDDEN
+        assert "tasks:oversee" in answer.text
+    assert [read["payload"]["of"] for read in await list_reads(one, "eve")] == ["tenant:default"]
+    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        for _ in range(2):
+            assert (await http.get("/v1/tasks?owners=all")).json()["tasks"] == []
+
+
+async def cancel(one: Instance, who: str, task: str, **body: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {who}-key"}
+    return await one.http.post(f"/v1/tasks/{task}/cancel", json=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "rules", [[], [{"name": "stops", "effect": "allow", "when": "true", "about": ["commands"]}]]
+)
+async def test_whoever_operates_tasks_cancels_what_others_own(
+    rig: Rig, rules: list[dict[str, object]]
+) -> None:
+    operators: list[dict[str, object]] = [
+        {"name": "ops", "scopes": ["tasks:operate"]},
+        {"name": "off", "scopes": ["tasks:operate"], "may_call": ["another"]},
+    ]
+    policy = {"policy": {"rules": rules}} if rules else {}
+    one = await rig.start(clients=[*CLIENTS, *operators], **policy)
+    task, session, _ = await send_whole(one)
+    for who in ("off", "bob"):
+        answer = await cancel(one, who, task)
+        assert answer.json()["outcome"] == "not_found", who
+        assert answer.text == (await cancel(one, who, UNKNOWN[0])).text
+    routes = make_v1_routes(one.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        paths = (f"/v1/tasks/{name}/cancel" for name in (task, UNKNOWN[0]))
+        told, missed = [(await http.post(path, json={})).text for path in paths]
+        assert told == missed
+    assert (await get(one, "ops", f"/v1/tasks/{task}")).status_code == httpx.codes.FORBIDDEN
+    assert (await get(one, "ada", f"/v1/tasks/{task}")).json()["status"] != "cancelled"
+    done = await cancel(one, "ops", task, reason="runs in circles", propagation="subtree")
+    assert done.json() == {"outcome": "requested", "task": {}}, done.text
+
+    async def is_stopped() -> bool:
+        return str((await get(one, "ada", f"/v1/tasks/{task}")).json()["status"]) == "cancelled"
+
+    await wait_until(is_stopped, 20, "the agent has stopped")
+    events = await one.read_session(session)
+    [wish] = [event for event in events if event["type"] == EventType.TASK_CANCEL_REQUESTED]
+    assert (wish["payload"]["actor"], wish["payload"]["reason"]) == ("ops", "runs in circles")
+    assert (await cancel(one, "ops", task)).json()["outcome"] == "already_cancelled"
+    assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
