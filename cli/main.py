@@ -32,6 +32,7 @@ from passerelle.cli.verbs.evidence import evidence
 from passerelle.cli.verbs.inbox import inbox_verb
 from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
+from passerelle.cli.verbs.schedules import schedules
 from passerelle.cli.verbs.sessions import sessions
 from passerelle.cli.verbs.task_changes import changes
 from passerelle.cli.verbs.tasks import tasks
@@ -70,6 +71,7 @@ tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
+app.add_typer(schedules, name="schedules")
 approvals.add_typer(answers)
 approvals.add_typer(asking)
 approvals.add_typer(mutes)

@@ -15,6 +15,7 @@ from passerelle.core.approval.requests import GetAudit, MuteMinutes
 from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetBundle
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
+from passerelle.core.schedule.requests import ScheduleChanged, ScheduleQuery, ScheduleRequest
 from passerelle.core.session.device_requests import (
     DeviceAnswer,
     DeviceQuery,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
 
-TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli"]
+TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule"]
 WaitMode: TypeAlias = Literal["stream", "unary", "none"]
 
 
@@ -149,6 +150,7 @@ OtherCommand: TypeAlias = (
     | LinkRequest
     | DeviceRequest
     | PolicyRequest
+    | ScheduleRequest
     | ExportBundle
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
@@ -357,6 +359,7 @@ Query: TypeAlias = (
     | GetAudit
     | GetBundle
     | PolicyQuery
+    | ScheduleQuery
 )
 
 
@@ -430,6 +433,7 @@ Result: TypeAlias = (
     | DeviceAnswer
     | PolicyAnswer
     | BundleExported
+    | ScheduleChanged
 )
 
 

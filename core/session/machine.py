@@ -16,6 +16,8 @@ from passerelle.core.facts import Scope
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
 from passerelle.core.payloads.history import EvidenceChanged
 from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.schedule import machine as schedules
+from passerelle.core.schedule.machine import ScheduleState
 from passerelle.core.wire.record import change, record
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class SessionRecord:
     """Its tasks that are somebody else's by now: what the stream says of them is not for the owner of the session."""
     bundles: tuple[ExportedBundle, ...] | None = None
     """The newest that were exported of it, but for those of tasks that are somebody else's; None: nothing was."""
+    schedule: ScheduleState | None = None
+    """The schedule that it is for, whose runs are its tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,9 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             labels={
                 name: text for name, text in {**state.labels, **payload.labels}.items() if text
             },
+            schedule=schedules.evolve(state.schedule, payload.schedule, event.sequence)
+            if payload.schedule is not None
+            else state.schedule,
         )
     if isinstance(payload, ThreadStarted):
         thread = event.fact.scope.thread_id or ""

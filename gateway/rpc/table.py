@@ -47,6 +47,7 @@ from passerelle.core.evidence.requests import BundleExported
 from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.read_models.capabilities import CapabilityPage
+from passerelle.core.schedule.requests import ScheduleChanged
 from passerelle.core.session.device_requests import (
     ChannelReconnected,
     DeviceChanged,
@@ -81,6 +82,7 @@ from passerelle.gateway.rpc.forms import (
     TurnAnswer,
 )
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
+from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
 from passerelle.gateway.rpc.turns import read_turn
 from passerelle.runtime.common.calls import (
@@ -177,6 +179,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *DEVICE_ROWS,
         *POLICY_ROWS,
         *EVIDENCE_ROWS,
+        *SCHEDULE_ROWS,
     )
 }
 
@@ -302,6 +305,7 @@ def render_result(result: Result) -> JsonObject:
             | ReturnOwed()
             | PeerMuted()
             | BundleExported()
+            | ScheduleChanged()
         ):
             return to_wire(result)
         case PushConfigSet():
