@@ -30,6 +30,7 @@ from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.evidence import evidence
 from passerelle.cli.verbs.inbox import inbox_verb
+from passerelle.cli.verbs.jobs import jobs
 from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
 from passerelle.cli.verbs.schedules import schedules
@@ -72,6 +73,7 @@ tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
 app.add_typer(schedules, name="schedules")
+app.add_typer(jobs, name="jobs")
 approvals.add_typer(answers)
 approvals.add_typer(asking)
 approvals.add_typer(mutes)

@@ -16,7 +16,7 @@ from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.events import decode_event
 from passerelle.core.ids import read_shard
-from passerelle.core.index_changes import SCHEDULES, is_open, list_session
+from passerelle.core.index_changes import SCHEDULES, list_session
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
 from passerelle.core.payloads.schedule import ScheduleChange, ScheduleTerms
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -202,7 +202,7 @@ class Schedules:
         for ref in refs:
             record = held[ref].record
             # One that was deleted a moment ago is listed until the relay has come by.
-            if isinstance(record, SessionRecord) and record.schedule and is_open(record):
+            if isinstance(record, SessionRecord) and record.schedule and record.ticks:
                 model = show_schedule(record, record.schedule, {})
                 found.append({**to_wire(model), "version": held[ref].stamp.version})
         more = len(page) > len(shown)

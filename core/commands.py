@@ -13,6 +13,7 @@ from pydantic import Field
 
 from passerelle.core.approval.requests import GetAudit, MuteMinutes
 from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetBundle
+from passerelle.core.job.requests import JobChanged, JobQuery, JobRequest
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.schedule.requests import ScheduleChanged, ScheduleQuery, ScheduleRequest
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
 
-TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule"]
+TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule", "job"]
 WaitMode: TypeAlias = Literal["stream", "unary", "none"]
 
 
@@ -151,6 +152,7 @@ OtherCommand: TypeAlias = (
     | DeviceRequest
     | PolicyRequest
     | ScheduleRequest
+    | JobRequest
     | ExportBundle
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
@@ -360,6 +362,7 @@ Query: TypeAlias = (
     | GetBundle
     | PolicyQuery
     | ScheduleQuery
+    | JobQuery
 )
 
 
@@ -434,6 +437,7 @@ Result: TypeAlias = (
     | PolicyAnswer
     | BundleExported
     | ScheduleChanged
+    | JobChanged
 )
 
 

@@ -12,8 +12,8 @@ from passerelle.core.approval.machine import ActionRecord
 from passerelle.core.batch import OpenChange
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import TaskId, expose
+from passerelle.core.job.machine import LIVE
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.schedule.machine import ScheduleStatus
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, LISTED, TERMINAL, Status
@@ -54,6 +54,8 @@ SESSIONS: Final = "~sessions"
 """The list of an owner's sessions that have a title."""
 SCHEDULES: Final = "~schedules"
 """The list of an owner's schedules."""
+JOBS: Final = "~jobs"
+"""The list of an owner's jobs."""
 _UNSEEN_ENDS: Final = TERMINAL - {Status.COMPLETED}
 
 
@@ -91,18 +93,20 @@ def derive_index_changes(
             index += list_rows(earlier if isinstance(earlier, TaskRecord) else None, record)
         if isinstance(record, SessionRecord):
             named += list_session(record)
-            if record.schedule is not None and not is_open(record) and is_open(earlier):
+            if record.schedule is not None and not record.ticks and is_open(earlier):
                 named.append(IndexRow(record.owner, SCHEDULES, record.session_id, 0, "gone"))
     times = tuple((row.facade, row.at_ms) for row in index if row.part != "gone")
     return IndexChanges(tuple(opened), times, (*index, *named), feed)
 
 
 def list_session(record: SessionRecord) -> tuple[IndexRow, ...]:
-    """The rows that a session has in its owner's lists: of sessions with a title, and of schedules that live."""
+    """The rows that a session has in its owner's lists: of sessions with a title, of jobs, of schedules that live."""
     at_ms = parse_ms(record.created_at)
     lists = [SESSIONS] if record.title is not None else []
-    if is_open(record):
+    if record.ticks:
         lists.append(SCHEDULES)
+    if record.job is not None:
+        lists.append(JOBS)
     return tuple(IndexRow(record.owner, one, record.session_id, at_ms) for one in lists)
 
 
@@ -159,10 +163,9 @@ def find_part(record: TaskRecord) -> IndexPart:
 
 
 def is_open(record: Record | None) -> bool:
-    """Whether the thing keeps its session: a task that has not ended, a question without an answer, a schedule."""
+    """Whether it keeps its session: a task that has not ended, an open question, a schedule, a job that goes on."""
     if isinstance(record, TaskRecord):
         return record.status not in ENDED
     if isinstance(record, SessionRecord):
-        schedule = record.schedule
-        return schedule is not None and schedule.status is not ScheduleStatus.DELETED
+        return record.ticks or (record.job is not None and record.job.status in LIVE)
     return isinstance(record, ActionRecord) and record.state == "pending"

@@ -143,7 +143,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch)
     messages = _make_messages(services, telling.push_configs, working, answers, tools)
-    schedules = make_schedules(services, messages, working.cancelling)
+    schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)

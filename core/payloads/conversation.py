@@ -70,7 +70,7 @@ class TurnSubmitted:
     type: ClassVar = EventType.TURN_SUBMITTED
     message_id: str
     agent: str
-    source: Literal["a2a", "channel", "http", "cli", "schedule"]
+    source: Literal["a2a", "channel", "http", "cli", "schedule", "job"]
     preview: str
     message: JsonObject | None = None
     streams: Literal[True] | None = None

@@ -13,11 +13,13 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.evidence.record import KEPT_BUNDLES, REF, ExportedBundle
 from passerelle.core.facts import Scope
+from passerelle.core.job import machine as jobs
+from passerelle.core.job.machine import JobState
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
 from passerelle.core.payloads.history import EvidenceChanged
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.schedule import machine as schedules
-from passerelle.core.schedule.machine import ScheduleState
+from passerelle.core.schedule.machine import ScheduleState, ScheduleStatus
 from passerelle.core.wire.record import change, record
 
 if TYPE_CHECKING:
@@ -55,6 +57,13 @@ class SessionRecord:
     """The newest that were exported of it, but for those of tasks that are somebody else's; None: nothing was."""
     schedule: ScheduleState | None = None
     """The schedule that it is for, whose runs are its tasks."""
+    job: JobState | None = None
+    """The job that it is for, whose items are tasks of sessions of their own."""
+
+    @property
+    def ticks(self) -> bool:
+        """Whether it is for a schedule that is not deleted."""
+        return self.schedule is not None and self.schedule.status is not ScheduleStatus.DELETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
 
 
 FOLDED: Final[frozenset[type]] = frozenset(
-    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated, EvidenceChanged}
+    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated, EvidenceChanged} | jobs.FOLDED
 )
 
 
@@ -148,6 +157,8 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             threads=(*state.threads, thread)[-_LISTED_THREADS:],
             thread_count=state.thread_count + 1,
         )
+    if type(payload) in jobs.FOLDED:
+        return change(moved, job=jobs.evolve(state.job, event))
     if isinstance(payload, EvidenceChanged):
         return moved if event.fact.scope.task_id in state.given else _keep_bundle(moved, event)
     if isinstance(payload, TaskUpdated) and payload.new_owner is not None:

@@ -186,6 +186,12 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("POST", "/v1/schedules/{scheduleId}/resume", CALLS["resume_schedule"]),
     RouteOperation("POST", "/v1/schedules/{scheduleId}/run", CALLS["run_schedule"], 202),
     RouteOperation("DELETE", "/v1/schedules/{scheduleId}", CALLS["delete_schedule"]),
+    RouteOperation("GET", "/v1/jobs", CALLS["list_jobs"]),
+    RouteOperation("POST", "/v1/jobs", CALLS["submit_job"], 201),
+    RouteOperation("GET", "/v1/jobs/{jobId}", CALLS["get_job"]),
+    RouteOperation("GET", "/v1/jobs/{jobId}/results", CALLS["get_job_results"]),
+    RouteOperation("POST", "/v1/jobs/{jobId}/cancel", CALLS["cancel_job"], 202),
+    RouteOperation("POST", "/v1/jobs/{jobId}/retry", CALLS["retry_job"], 202),
 )
 
 

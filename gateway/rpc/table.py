@@ -44,6 +44,7 @@ from passerelle.core.errors import (
     UnknownMethod,
 )
 from passerelle.core.evidence.requests import BundleExported
+from passerelle.core.job.requests import JobChanged
 from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.read_models.capabilities import CapabilityPage
@@ -81,6 +82,7 @@ from passerelle.gateway.rpc.forms import (
     SubmitTurnParams,
     TurnAnswer,
 )
+from passerelle.gateway.rpc.jobs import JOB_ROWS
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
@@ -180,6 +182,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *POLICY_ROWS,
         *EVIDENCE_ROWS,
         *SCHEDULE_ROWS,
+        *JOB_ROWS,
     )
 }
 
@@ -306,6 +309,7 @@ def render_result(result: Result) -> JsonObject:
             | PeerMuted()
             | BundleExported()
             | ScheduleChanged()
+            | JobChanged()
         ):
             return to_wire(result)
         case PushConfigSet():
