@@ -26,6 +26,7 @@ from passerelle.cli.store_verbs import store_verbs
 from passerelle.cli.verbs.agents import agents
 from passerelle.cli.verbs.answers import answers
 from passerelle.cli.verbs.approvals import approvals
+from passerelle.cli.verbs.bulk import bulk_verb
 from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.evidence import evidence
@@ -70,6 +71,7 @@ owner_token: Final = typer.Typer(
 
 tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
+tasks.add_typer(bulk_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
 app.add_typer(schedules, name="schedules")

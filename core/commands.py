@@ -35,6 +35,7 @@ from passerelle.core.session.requests import (
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import ListStreamWebhooks
+from passerelle.core.task.bulk import ChangeTasks, TasksChanged
 from passerelle.core.task.requests import ListRecords, TaskChanged, TaskGiven, TaskRequest
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record, value
@@ -153,6 +154,7 @@ OtherCommand: TypeAlias = (
     | PolicyRequest
     | ScheduleRequest
     | JobRequest
+    | ChangeTasks
     | ExportBundle
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
@@ -438,6 +440,7 @@ Result: TypeAlias = (
     | BundleExported
     | ScheduleChanged
     | JobChanged
+    | TasksChanged
 )
 
 

@@ -39,6 +39,7 @@ from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
+from passerelle.gateway.bulk import register_bulk
 from passerelle.gateway.dependencies import CoreServices, make_core_services
 from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
 from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
@@ -147,6 +148,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
+    register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,
         handlers,

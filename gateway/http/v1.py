@@ -192,6 +192,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("GET", "/v1/jobs/{jobId}/results", CALLS["get_job_results"]),
     RouteOperation("POST", "/v1/jobs/{jobId}/cancel", CALLS["cancel_job"], 202),
     RouteOperation("POST", "/v1/jobs/{jobId}/retry", CALLS["retry_job"], 202),
+    RouteOperation("POST", "/v1/tasks:bulk", CALLS["change_tasks"]),
 )
 
 

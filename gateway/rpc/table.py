@@ -64,12 +64,14 @@ from passerelle.core.session.requests import (
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
+from passerelle.core.task.bulk import TasksChanged
 from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.rpc.bulk import BULK_ROWS
 from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
 from passerelle.gateway.rpc.forms import (
     ActionParams,
@@ -183,6 +185,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *EVIDENCE_ROWS,
         *SCHEDULE_ROWS,
         *JOB_ROWS,
+        *BULK_ROWS,
     )
 }
 
@@ -310,6 +313,7 @@ def render_result(result: Result) -> JsonObject:
             | BundleExported()
             | ScheduleChanged()
             | JobChanged()
+            | TasksChanged()
         ):
             return to_wire(result)
         case PushConfigSet():

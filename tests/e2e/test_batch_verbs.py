@@ -73,6 +73,10 @@ async def test_a_job_is_submitted_watched_and_tried_again(
     assert failed.split()[:3] == ["2", "failed", "2"]
     shown = (await run_command(gateway, "jobs", "show", job)).out
     assert "completed  2" in shown
+    bulk = ("tasks", "bulk", "retry", "--status", "failed", "--agent", AGENT)
+    wrong = await run_command(gateway, *bulk, "--expect", "7")
+    assert wrong.status == ExitStatus.CALLER
+    assert "7 are expected" in wrong.err
     refused = await run_command(gateway, "jobs", "cancel", job)
     assert refused.status == ExitStatus.CALLER
     assert len(peer.texts) == 4

@@ -41,7 +41,7 @@ async def test_two_hundred_items_end_as_their_policy_says_whoever_is_killed(tmp_
 
             async def has_come(share: float = share) -> bool:
                 counts = (await ask(gateway, "GET", path))["counts"]
-                return counts["completed"] + counts["failed"] >= share * ITEMS
+                return bool(counts["completed"] + counts["failed"] >= share * ITEMS)
 
             await wait_until(has_come, 60, f"{share:.0%} of the items have ended")
             gateway.kill()
