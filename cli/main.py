@@ -27,15 +27,18 @@ from passerelle.cli.verbs.agents import agents
 from passerelle.cli.verbs.answers import answers
 from passerelle.cli.verbs.approvals import approvals
 from passerelle.cli.verbs.beginning import beginning
+from passerelle.cli.verbs.bulk import bulk_verb
 from passerelle.cli.verbs.calls import calls
 from passerelle.cli.verbs.contexts import contexts, login_verbs
 from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.evidence import evidence
 from passerelle.cli.verbs.inbox import inbox_verb
+from passerelle.cli.verbs.jobs import jobs
 from passerelle.cli.verbs.owner_notice import show_owner
 from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
+from passerelle.cli.verbs.schedules import schedules
 from passerelle.cli.verbs.sessions import sessions
 from passerelle.cli.verbs.task_changes import changes
 from passerelle.cli.verbs.tasks import tasks
@@ -68,8 +71,11 @@ app.add_typer(login_verbs)
 app.add_typer(contexts, name="contexts")
 tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
+tasks.add_typer(bulk_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
+app.add_typer(schedules, name="schedules")
+app.add_typer(jobs, name="jobs")
 approvals.add_typer(answers)
 approvals.add_typer(asking)
 approvals.add_typer(mutes)

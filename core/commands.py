@@ -13,8 +13,10 @@ from pydantic import Field
 
 from passerelle.core.approval.requests import GetAudit, MuteMinutes
 from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetBundle
+from passerelle.core.job.requests import JobChanged, JobQuery, JobRequest
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
+from passerelle.core.schedule.requests import ScheduleChanged, ScheduleQuery, ScheduleRequest
 from passerelle.core.session.device_requests import (
     DeviceAnswer,
     DeviceQuery,
@@ -33,6 +35,7 @@ from passerelle.core.session.requests import (
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import ListStreamWebhooks
+from passerelle.core.task.bulk import ChangeTasks, TasksChanged
 from passerelle.core.task.requests import ListRecords, TaskChanged, TaskGiven, TaskRequest
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record, value
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
 
-TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli"]
+TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule", "job"]
 WaitMode: TypeAlias = Literal["stream", "unary", "none"]
 
 
@@ -149,6 +152,9 @@ OtherCommand: TypeAlias = (
     | LinkRequest
     | DeviceRequest
     | PolicyRequest
+    | ScheduleRequest
+    | JobRequest
+    | ChangeTasks
     | ExportBundle
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
@@ -357,6 +363,8 @@ Query: TypeAlias = (
     | GetAudit
     | GetBundle
     | PolicyQuery
+    | ScheduleQuery
+    | JobQuery
 )
 
 
@@ -430,6 +438,9 @@ Result: TypeAlias = (
     | DeviceAnswer
     | PolicyAnswer
     | BundleExported
+    | ScheduleChanged
+    | JobChanged
+    | TasksChanged
 )
 
 

@@ -12,6 +12,7 @@ from passerelle.core.approval.machine import ActionRecord
 from passerelle.core.batch import OpenChange
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import TaskId, expose
+from passerelle.core.job.machine import LIVE
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
@@ -51,6 +52,10 @@ UNSEEN: Final = ""
 """The list of an owner's tasks that callers over A2A do not see: the one of no agent."""
 SESSIONS: Final = "~sessions"
 """The list of an owner's sessions that have a title."""
+SCHEDULES: Final = "~schedules"
+"""The list of an owner's schedules."""
+JOBS: Final = "~jobs"
+"""The list of an owner's jobs."""
 _UNSEEN_ENDS: Final = TERMINAL - {Status.COMPLETED}
 
 
@@ -88,16 +93,21 @@ def derive_index_changes(
             index += list_rows(earlier if isinstance(earlier, TaskRecord) else None, record)
         if isinstance(record, SessionRecord):
             named += list_session(record)
+            if record.schedule is not None and not record.ticks and is_open(earlier):
+                named.append(IndexRow(record.owner, SCHEDULES, record.session_id, 0, "gone"))
     times = tuple((row.facade, row.at_ms) for row in index if row.part != "gone")
     return IndexChanges(tuple(opened), times, (*index, *named), feed)
 
 
 def list_session(record: SessionRecord) -> tuple[IndexRow, ...]:
-    """The row that a session has in its owner's list of sessions: one with a title has one."""
-    if record.title is None:
-        return ()
+    """The rows that a session has in its owner's lists: of sessions with a title, of jobs, of schedules that live."""
     at_ms = parse_ms(record.created_at)
-    return (IndexRow(record.owner, SESSIONS, record.session_id, at_ms),)
+    lists = [SESSIONS] if record.title is not None else []
+    if record.ticks:
+        lists.append(SCHEDULES)
+    if record.job is not None:
+        lists.append(JOBS)
+    return tuple(IndexRow(record.owner, one, record.session_id, at_ms) for one in lists)
 
 
 def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow, ...]:
@@ -153,7 +163,9 @@ def find_part(record: TaskRecord) -> IndexPart:
 
 
 def is_open(record: Record | None) -> bool:
-    """Whether the thing keeps its session's stream: a task that has not ended, a question without an answer."""
+    """Whether it keeps its session: a task that has not ended, an open question, a schedule, a job that goes on."""
     if isinstance(record, TaskRecord):
         return record.status not in ENDED
+    if isinstance(record, SessionRecord):
+        return record.ticks or (record.job is not None and record.job.status in LIVE)
     return isinstance(record, ActionRecord) and record.state == "pending"

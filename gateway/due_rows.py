@@ -9,6 +9,8 @@ from passerelle.control.cancellation import SUBTREE
 from passerelle.control.creation import PREPARE
 from passerelle.control.edges import EDGE, UNBLOCK
 from passerelle.control.outputs import OUTPUT_ROW
+from passerelle.delegation.jobs.jobs import JOB
+from passerelle.delegation.jobs.schedules import SCHEDULE
 from passerelle.delegation.runs.deadlines import STOP_ROW
 from passerelle.delegation.runs.delivery import SEND_ROW
 from passerelle.delegation.runs.remote_drivers import SERVE_ROW
@@ -75,6 +77,10 @@ def list_handlers(
         UNBLOCK: lambda _shard, row, _now_ms: linking.unblock(row, drop),
         OUTPUT_ROW: lambda _shard, row, now_ms: outputs.expire(row, now_ms, drop),
         TARGET_ROW: deliveries.on_due,
+        SCHEDULE: lambda shard, row, now_ms: parts.schedules.runner.on_due(
+            shard, row, now_ms, drop
+        ),
         LINK_ROW: links.on_due,
+        JOB: lambda shard, row, now_ms: parts.schedules.items.on_due(shard, row, now_ms, drop),
         UPLOAD_ROW: lambda _shard, row, _now_ms: parts.dispatch.uploads.expire(row),
     }

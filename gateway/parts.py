@@ -41,8 +41,10 @@ from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
+from passerelle.gateway.bulk import register_bulk
 from passerelle.gateway.dependencies import CoreServices, make_core_services
 from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
+from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
 from passerelle.gateway.settings.policy import read_tried_policy
 from passerelle.permission_bridge.answers.attention import Attending
 from passerelle.permission_bridge.answers.audit import Auditing, Explaining
@@ -126,6 +128,7 @@ class Parts:
     tasks: TaskHandlers
     permissions: PermissionHandlers
     links: LinkHandlers
+    schedules: ScheduleHandlers
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
@@ -143,11 +146,13 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     tasks = _make_task_handlers(services, telling, working, models, tools, oversight)
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
-    handlers = Handlers()
-    for group in (tasks, permissions, links):
-        group.register(handlers)
     answers = Answers(writes, services.contents, dispatch)
     messages = _make_messages(services, telling.push_configs, working, answers, tools)
+    schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
+    handlers = Handlers()
+    for group in (tasks, permissions, links, schedules):
+        group.register(handlers)
+    register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,
         handlers,
@@ -172,6 +177,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         tasks=tasks,
         permissions=permissions,
         links=links,
+        schedules=schedules,
     )
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import ErrorDetail
+from passerelle.core.payloads.schedule import ScheduleChange
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
@@ -25,11 +26,12 @@ class SessionCreated:
 
 @record
 class SessionUpdated:
-    """Title or labels of a session changed."""
+    """Title or labels of a session changed, or the schedule that it is for took a step (AP-7)."""
 
     type: ClassVar = EventType.SESSION_UPDATED
     title: str | None = None
     labels: dict[str, str] = field(default_factory=dict[str, str])
+    schedule: ScheduleChange | None = None
 
 
 @record
@@ -68,7 +70,7 @@ class TurnSubmitted:
     type: ClassVar = EventType.TURN_SUBMITTED
     message_id: str
     agent: str
-    source: Literal["a2a", "channel", "http", "cli"]
+    source: Literal["a2a", "channel", "http", "cli", "schedule", "job"]
     preview: str
     message: JsonObject | None = None
     streams: Literal[True] | None = None

@@ -24,8 +24,21 @@ class ItemCounts:
 
 
 @record
+class ItemRefusal:
+    """An item that could not be sent, and so has no task."""
+
+    item: int
+    attempt: int
+    error: ErrorDetail
+
+
+@record
 class JobCreated:
-    """A batch exists; its inputs stand behind ``refs.input`` (EXT-9)."""
+    """A batch exists; its inputs stand behind ``refs.input`` (EXT-9).
+
+    ``agents`` are those of its items, or the one of all. An item is tried ``attempts`` times by itself, and the job
+    fails where more than ``most_failed`` of them do in the end.
+    """
 
     type: ClassVar = EventType.JOB_CREATED
     job_id: str
@@ -36,23 +49,30 @@ class JobCreated:
     title: str | None = None
     concurrency: int | None = None
     schedule: str | None = None
+    agents: tuple[str, ...] | None = None
+    attempts: int | None = None
+    most_failed: int | None = None
+    progress: Literal[True] | None = None
 
 
 @record
 class JobStarted:
-    """The first item is about to start (EXT-9)."""
+    """The first item is about to start, or the ``retried`` ones again, as somebody wishes (EXT-9)."""
 
     type: ClassVar = EventType.JOB_STARTED
     job_id: str
+    retried: tuple[int, ...] = ()
+    by: str | None = None
 
 
 @record
 class JobProgress:
-    """The counts changed (EXT-9)."""
+    """The counts changed (EXT-9); ``refused`` are items that failed without a task."""
 
     type: ClassVar = EventType.JOB_PROGRESS
     job_id: str
     counts: ItemCounts
+    refused: tuple[ItemRefusal, ...] = ()
 
 
 @record

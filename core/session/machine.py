@@ -13,9 +13,13 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.evidence.record import KEPT_BUNDLES, REF, ExportedBundle
 from passerelle.core.facts import Scope
+from passerelle.core.job import machine as jobs
+from passerelle.core.job.machine import JobState
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
 from passerelle.core.payloads.history import EvidenceChanged
 from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.schedule import machine as schedules
+from passerelle.core.schedule.machine import ScheduleState, ScheduleStatus
 from passerelle.core.wire.record import change, record
 
 if TYPE_CHECKING:
@@ -51,6 +55,15 @@ class SessionRecord:
     """Its tasks that are somebody else's by now: what the stream says of them is not for the owner of the session."""
     bundles: tuple[ExportedBundle, ...] | None = None
     """The newest that were exported of it, but for those of tasks that are somebody else's; None: nothing was."""
+    schedule: ScheduleState | None = None
+    """The schedule that it is for, whose runs are its tasks."""
+    job: JobState | None = None
+    """The job that it is for, whose items are tasks of sessions of their own."""
+
+    @property
+    def ticks(self) -> bool:
+        """Whether it is for a schedule that is not deleted."""
+        return self.schedule is not None and self.schedule.status is not ScheduleStatus.DELETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,7 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
 
 
 FOLDED: Final[frozenset[type]] = frozenset(
-    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated, EvidenceChanged}
+    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated, EvidenceChanged} | jobs.FOLDED
 )
 
 
@@ -133,6 +146,9 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             labels={
                 name: text for name, text in {**state.labels, **payload.labels}.items() if text
             },
+            schedule=schedules.evolve(state.schedule, payload.schedule, event.sequence)
+            if payload.schedule is not None
+            else state.schedule,
         )
     if isinstance(payload, ThreadStarted):
         thread = event.fact.scope.thread_id or ""
@@ -141,6 +157,8 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             threads=(*state.threads, thread)[-_LISTED_THREADS:],
             thread_count=state.thread_count + 1,
         )
+    if type(payload) in jobs.FOLDED:
+        return change(moved, job=jobs.evolve(state.job, event))
     if isinstance(payload, EvidenceChanged):
         return moved if event.fact.scope.task_id in state.given else _keep_bundle(moved, event)
     if isinstance(payload, TaskUpdated) and payload.new_owner is not None:

@@ -83,7 +83,7 @@ class StartTask:
     """Send a task to an agent (CMD-6). Without a message its objective is sent; without an agent, to its assignee."""
 
     task_id: str
-    source: Literal["a2a", "channel", "http", "cli"]
+    source: Literal["a2a", "channel", "http", "cli", "schedule", "job"]
     version: int | None = None
     agent: str | None = None
     message: JsonObject | None = None

@@ -16,7 +16,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import ALL_SHARDS, Shard, parse_facade, read_shard
-from passerelle.core.index_changes import SESSIONS, UNSEEN, find_part, make_row
+from passerelle.core.index_changes import JOBS, SCHEDULES, SESSIONS, UNSEEN, find_part, make_row
 from passerelle.core.machine import read_loaded
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
@@ -169,7 +169,7 @@ async def _look_at_inbox(store: Store, owner: str, since: Since) -> list[StrayRo
 
 
 def _name(place: OwnerList, name: str) -> tuple[str, EntityRef | None]:
-    if place.agent == SESSIONS:
+    if place.agent in {SESSIONS, SCHEDULES, JOBS}:
         return name, EntityRef(EntityKind.SESSION, name) if read_shard(name) else None
     return _name_task(name)
 

@@ -178,6 +178,21 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("GET", "/v1/capabilities", CALLS["get_capabilities"]),
     RouteOperation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     RouteOperation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
+    RouteOperation("GET", "/v1/schedules", CALLS["list_schedules"]),
+    RouteOperation("POST", "/v1/schedules", CALLS["create_schedule"], 201),
+    RouteOperation("GET", "/v1/schedules/{scheduleId}", CALLS["get_schedule"]),
+    RouteOperation("GET", "/v1/schedules/{scheduleId}/history", CALLS["get_schedule_history"]),
+    RouteOperation("POST", "/v1/schedules/{scheduleId}/pause", CALLS["pause_schedule"]),
+    RouteOperation("POST", "/v1/schedules/{scheduleId}/resume", CALLS["resume_schedule"]),
+    RouteOperation("POST", "/v1/schedules/{scheduleId}/run", CALLS["run_schedule"], 202),
+    RouteOperation("DELETE", "/v1/schedules/{scheduleId}", CALLS["delete_schedule"]),
+    RouteOperation("GET", "/v1/jobs", CALLS["list_jobs"]),
+    RouteOperation("POST", "/v1/jobs", CALLS["submit_job"], 201),
+    RouteOperation("GET", "/v1/jobs/{jobId}", CALLS["get_job"]),
+    RouteOperation("GET", "/v1/jobs/{jobId}/results", CALLS["get_job_results"]),
+    RouteOperation("POST", "/v1/jobs/{jobId}/cancel", CALLS["cancel_job"], 202),
+    RouteOperation("POST", "/v1/jobs/{jobId}/retry", CALLS["retry_job"], 202),
+    RouteOperation("POST", "/v1/tasks:bulk", CALLS["change_tasks"]),
 )
 
 

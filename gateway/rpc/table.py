@@ -44,9 +44,11 @@ from passerelle.core.errors import (
     UnknownMethod,
 )
 from passerelle.core.evidence.requests import BundleExported
+from passerelle.core.job.requests import JobChanged
 from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.read_models.capabilities import CapabilityPage
+from passerelle.core.schedule.requests import ScheduleChanged
 from passerelle.core.session.device_requests import (
     ChannelReconnected,
     DeviceChanged,
@@ -62,12 +64,14 @@ from passerelle.core.session.requests import (
     TurnInterrupted,
 )
 from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
+from passerelle.core.task.bulk import TasksChanged
 from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.rpc.bulk import BULK_ROWS
 from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
 from passerelle.gateway.rpc.forms import (
     ActionParams,
@@ -80,7 +84,9 @@ from passerelle.gateway.rpc.forms import (
     SubmitTurnParams,
     TurnAnswer,
 )
+from passerelle.gateway.rpc.jobs import JOB_ROWS
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
+from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
 from passerelle.gateway.rpc.turns import read_turn
 from passerelle.runtime.common.calls import (
@@ -177,6 +183,9 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *DEVICE_ROWS,
         *POLICY_ROWS,
         *EVIDENCE_ROWS,
+        *SCHEDULE_ROWS,
+        *JOB_ROWS,
+        *BULK_ROWS,
     )
 }
 
@@ -302,6 +311,9 @@ def render_result(result: Result) -> JsonObject:
             | ReturnOwed()
             | PeerMuted()
             | BundleExported()
+            | ScheduleChanged()
+            | JobChanged()
+            | TasksChanged()
         ):
             return to_wire(result)
         case PushConfigSet():

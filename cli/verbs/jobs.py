@@ -1,0 +1,252 @@
+"""``passerelle jobs``: one task for each of many inputs, or for each of many agents, and what came of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.cli.verbs.verb import (
+    GatewayLink,
+    add_verb,
+    flatten,
+    format_fields,
+    format_table,
+    name_path,
+)
+from passerelle.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from passerelle.core.wire.json import Json, JsonObject
+
+jobs: Final = typer.Typer(
+    help="Jobs: submit, list, show, results, watch, cancel, retry.",
+    epilog="Example: passerelle jobs list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+_PATH: Final = "/v1/jobs"
+_LOOK_S: Final = 0.5
+_OVER: Final = frozenset({"completed", "failed", "cancelled"})
+_STATES: Final = ("waiting", "running", "completed", "failed", "cancelled")
+
+
+@add_verb(
+    jobs, "jobs submit 'Translate' translator --inputs lines.txt --concurrency 10", changes=True
+)
+def submit(  # noqa: PLR0917  the flags of a verb
+    link: GatewayLink,
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="Its name.")],
+    agents: Annotated[
+        list[str], typer.Argument(metavar="AGENT...", help="Whom to send to; several get one text.")
+    ],
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="An input; may be given again.")
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="An input for each line that is not empty; - is stdin."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Items that run at once.")] = 8,
+    attempts: Annotated[int, typer.Option(min=1, help="How often an item is tried.")] = 1,
+    most_failed: Annotated[
+        int, typer.Option(min=0, help="The job fails where more items do in the end.")
+    ] = 0,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Items show how far they are; they cost more.")
+    ] = False,
+) -> None:
+    """Begin a task for each of many inputs, or for each of many agents."""
+    given: list[Json] = [*(text or ()), *_read_lines(inputs)]
+    if not given:
+        raise typer.BadParameter("give a --text or --inputs", param_hint="'--text'")
+    body: dict[str, Json] = {
+        "title": title,
+        "agents": [*agents],
+        "inputs": given,
+        "concurrency": concurrency,
+        "attempts": attempts,
+        "mostFailed": most_failed,
+        "progress": progress,
+    }
+    _tell_change(link, link.post(_PATH, body))
+
+
+def _read_lines(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        said = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("--inputs", str(error)) from None
+    return [line for line in said.splitlines() if line.strip()]
+
+
+@add_verb(jobs, "jobs list", "list")
+def list_all(
+    link: GatewayLink,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+) -> None:
+    """List jobs, the newest first."""
+    answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
+    link.tell(answer, _list(objects_at(answer, "jobs"), text_at(answer, "nextPageToken")))
+
+
+@add_verb(jobs, "jobs show se_2f…")
+def show(link: GatewayLink, job: JobArgument) -> None:
+    """Show a job and how far it is."""
+    answer = link.read(name_path(_PATH, job))
+    link.tell(answer, _describe(answer))
+
+
+@add_verb(jobs, "jobs results se_2f… --state failed")
+def results(
+    link: GatewayLink,
+    job: JobArgument,
+    state: Annotated[
+        Literal["waiting", "running", "completed", "failed", "cancelled"] | None,
+        typer.Option(help="Only items in this state."),
+    ] = None,
+    after: Annotated[int, typer.Option(min=0, help="Only items behind this one.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 50,
+) -> None:
+    """Show the items of a job: state, attempts, task, and what came of each."""
+    path = name_path(_PATH, job, "results")
+    answer = link.read(path, {"state": state, "after": after, "limit": limit})
+    link.tell(answer, _describe_results(answer))
+
+
+@add_verb(jobs, "jobs watch se_2f…")
+def watch(link: GatewayLink, job: JobArgument) -> None:
+    """Watch a job until it is over: a bar in a terminal, a line for each change elsewhere.
+
+    It ends with status 0 when the job has completed, with 1 when it ended otherwise.
+    """
+    with _open_board(link) as tell:
+        answer = link.read(name_path(_PATH, job))
+        tell(answer)
+        while text_at(answer, "status") not in _OVER:
+            time.sleep(_LOOK_S)
+            answer = link.read(name_path(_PATH, job))
+            tell(answer)
+    raise typer.Exit(0 if text_at(answer, "status") == "completed" else 1)
+
+
+def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObject], None]]:
+    if link.as_json or not sys.stdout.isatty():
+        told: list[JsonObject] = []
+
+        def tell(answer: JsonObject) -> None:
+            if not told or told[-1] != answer:
+                told[:] = [answer]
+                link.tell(answer, [_name_counts(answer)])
+
+        return nullcontext(tell)
+    from passerelle.cli.watch.job_bar import JobBar
+
+    return JobBar()
+
+
+@add_verb(jobs, "jobs cancel se_2f… --reason 'no longer needed'", changes=True)
+def cancel(
+    link: GatewayLink,
+    job: JobArgument,
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+) -> None:
+    """Begin nothing more of a job, and stop what runs; what has ended stays as it is."""
+    _tell_change(link, link.post(name_path(_PATH, job, "cancel"), {"reason": reason}))
+
+
+@add_verb(jobs, "jobs retry se_2f… --item 3", changes=True)
+def retry(
+    link: GatewayLink,
+    job: JobArgument,
+    item: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Only this item; may be given again. Else all that failed."),
+    ] = None,
+) -> None:
+    """Try items of a job again that failed or were cancelled."""
+    given: list[Json] = [*(item or ())]
+    _tell_change(link, link.post(name_path(_PATH, job, "retry"), {"items": given}))
+
+
+def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+    job = object_at(answer, "job")
+    again = ["as before"] if answer.get("repeated") else []
+    link.tell(answer, ["  ".join([text_at(job, "jobId"), _name_counts(job), *again])])
+
+
+def _name_counts(job: JsonObject) -> str:
+    counts = object_at(job, "counts")
+    said = [f"{name} {counts[name]}" for name in _STATES if counts.get(name)]
+    return "  ".join([text_at(job, "status"), *said])
+
+
+def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
+    yield from format_table(
+        ("JOB", "STATUS", "ITEMS", "DONE", "FAILED", "CREATED", "TITLE"),
+        [
+            (
+                text_at(one, "jobId"),
+                text_at(one, "status"),
+                str(one.get("items", "")),
+                str(object_at(one, "counts").get("completed", 0)),
+                str(object_at(one, "counts").get("failed", 0)),
+                text_at(one, "createdAt"),
+                flatten(text_at(one, "title")),
+            )
+            for one in found
+        ],
+    )
+    yield f"jobs: {len(found)}"
+    if next_page:
+        yield f"more: --page {next_page}"
+
+
+def _describe(job: JsonObject) -> Iterator[str]:
+    counts = object_at(job, "counts")
+    yield from format_fields(
+        [
+            ("job", text_at(job, "jobId")),
+            ("title", text_at(job, "title")),
+            ("status", text_at(job, "status")),
+            ("items", str(job.get("items", ""))),
+            *((name, str(counts.get(name) or "")) for name in _STATES),
+            ("at once", str(job.get("concurrency", ""))),
+            ("attempts", str(job.get("attempts", ""))),
+            ("agents", flatten(", ".join(texts_at(job, "agents")), 200)),
+            ("created", text_at(job, "createdAt")),
+            ("updated", text_at(job, "updatedAt")),
+        ]
+    )
+
+
+def _describe_results(answer: JsonObject) -> Iterator[str]:
+    yield from format_table(
+        ("ITEM", "STATE", "TRIES", "AGENT", "TASK", "RESULT"),
+        [
+            (
+                str(one.get("item", "")),
+                text_at(one, "state"),
+                str(one.get("attempts", "")),
+                text_at(one, "agent"),
+                text_at(one, "taskId"),
+                flatten(text_at(one, "result") or text_at(object_at(one, "error"), "message")),
+            )
+            for one in objects_at(answer, "items")
+        ],
+    )
+    if answer.get("nextAfter") is not None:
+        yield f"more: --after {answer['nextAfter']}"

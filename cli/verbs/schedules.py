@@ -1,0 +1,236 @@
+"""``passerelle schedules``: messages that are sent to agents again and again, and what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.cli.verbs.verb import (
+    GatewayLink,
+    add_verb,
+    flatten,
+    format_fields,
+    format_table,
+    name_path,
+)
+from passerelle.core.errors import InvalidInput
+from passerelle.runtime.common.durations import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.wire.json import Json, JsonObject
+
+schedules: Final = typer.Typer(
+    help="Schedules: create, list, show, history, pause, resume, run, delete.",
+    epilog="Example: passerelle schedules list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ScheduleArgument = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Id of the schedule.")]
+_PATH: Final = "/v1/schedules"
+
+
+@add_verb(
+    schedules,
+    "schedules create 'Morning report' reporter 'Report the sales' --cron '0 9 * * MON-FRI' "
+    "--timezone Europe/Paris",
+    changes=True,
+)
+def create(  # noqa: PLR0917  the flags of a verb
+    link: GatewayLink,
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="Its name.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whom to send to.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to send.")],
+    cron: Annotated[
+        str | None, typer.Option(help="Minute, hour, day, month, day of the week.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Instead of --cron: 90s, 15m, 1h30m.")
+    ] = None,
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Of --cron.")] = "UTC",
+    missed: Annotated[
+        Literal["skip", "once", "all"],
+        typer.Option(
+            help="What becomes of ticks whose time went by: nothing, one run, a run each."
+        ),
+    ] = "once",
+    overlap: Annotated[
+        Literal["skip", "wait", "replace", "allow"],
+        typer.Option(help="What becomes of a tick while a run goes on."),
+    ] = "skip",
+    jitter: Annotated[
+        str, typer.Option(metavar="DURATION", help="Each tick is later by a part of this.")
+    ] = "0s",
+    grace: Annotated[
+        str, typer.Option(metavar="DURATION", help="How late a tick may be and is not missed.")
+    ] = "60s",
+) -> None:
+    """Send a message to an agent again and again."""
+    body: dict[str, Json] = {
+        "title": title,
+        "agent": agent,
+        "text": text,
+        "cron": cron,
+        "everyS": None if every is None else _read_seconds("every", every),
+        "timezone": timezone,
+        "missed": missed,
+        "overlap": overlap,
+        "jitterS": _read_seconds("jitter", jitter),
+        "graceS": _read_seconds("grace", grace),
+    }
+    _tell_change(link, link.post(_PATH, body))
+
+
+def _read_seconds(flag: str, text: str) -> int:
+    try:
+        ms = parse_duration(text).ms
+    except ValueError as error:
+        raise InvalidInput(f"--{flag}", str(error)) from None
+    if ms % 1000:
+        raise InvalidInput(f"--{flag}", "is a number of whole seconds")
+    return ms // 1000
+
+
+@add_verb(schedules, "schedules list", "list")
+def list_all(
+    link: GatewayLink,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+) -> None:
+    """List schedules, the newest first."""
+    answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
+    link.tell(answer, _list(objects_at(answer, "schedules"), text_at(answer, "nextPageToken")))
+
+
+@add_verb(schedules, "schedules show se_2f…")
+def show(link: GatewayLink, schedule: ScheduleArgument) -> None:
+    """Show a schedule, its next tick, and its newest runs."""
+    answer = link.read(name_path(_PATH, schedule))
+    link.tell(answer, _describe(answer))
+
+
+@add_verb(schedules, "schedules history se_2f… --after 120")
+def history(
+    link: GatewayLink,
+    schedule: ScheduleArgument,
+    after: Annotated[int, typer.Option(min=0, help="Only steps behind this sequence.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 100,
+) -> None:
+    """Show the steps of a schedule in order: ticks, runs, pauses."""
+    answer = link.read(name_path(_PATH, schedule, "history"), {"after": after, "limit": limit})
+    link.tell(answer, _describe_history(answer))
+
+
+@add_verb(schedules, "schedules pause se_2f…", changes=True)
+def pause(link: GatewayLink, schedule: ScheduleArgument) -> None:
+    """Let no tick count until the schedule is resumed; runs that have begun go on."""
+    _tell_change(link, link.post(name_path(_PATH, schedule, "pause")))
+
+
+@add_verb(schedules, "schedules resume se_2f…", changes=True)
+def resume(link: GatewayLink, schedule: ScheduleArgument) -> None:
+    """Let ticks count again, from the next one on."""
+    _tell_change(link, link.post(name_path(_PATH, schedule, "resume")))
+
+
+@add_verb(schedules, "schedules run se_2f…", changes=True)
+def run(link: GatewayLink, schedule: ScheduleArgument) -> None:
+    """Run a schedule now, whatever else goes on."""
+    _tell_change(link, link.post(name_path(_PATH, schedule, "run")))
+
+
+@add_verb(schedules, "schedules delete se_2f…", changes=True)
+def delete(link: GatewayLink, schedule: ScheduleArgument) -> None:
+    """Begin no further run; runs that have begun go on, and the history stays."""
+    _tell_change(link, link.delete(name_path(_PATH, schedule)))
+
+
+def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+    schedule = object_at(answer, "schedule")
+    said = [text_at(schedule, "scheduleId"), text_at(schedule, "status")]
+    next_at = text_at(schedule, "nextAt")
+    again = ["as before"] if answer.get("repeated") else []
+    link.tell(answer, ["  ".join([*said, *([f"next {next_at}"] if next_at else []), *again])])
+
+
+def _name_times(schedule: JsonObject) -> str:
+    if schedule.get("everyS") is not None:
+        return f"every {schedule['everyS']} s"
+    return f"{text_at(schedule, 'cron')} {text_at(schedule, 'timezone')}"
+
+
+def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
+    yield from format_table(
+        ("SCHEDULE", "STATUS", "AGENT", "WHEN", "NEXT", "RUNS", "TITLE"),
+        [
+            (
+                text_at(one, "scheduleId"),
+                text_at(one, "status"),
+                text_at(one, "agent"),
+                _name_times(one),
+                text_at(one, "nextAt"),
+                str(one.get("runs", "")),
+                flatten(text_at(one, "title")),
+            )
+            for one in found
+        ],
+    )
+    yield f"schedules: {len(found)}"
+    if next_page:
+        yield f"more: --page {next_page}"
+
+
+def _describe(schedule: JsonObject) -> Iterator[str]:
+    yield from format_fields(
+        [
+            ("schedule", text_at(schedule, "scheduleId")),
+            ("title", text_at(schedule, "title")),
+            ("status", text_at(schedule, "status")),
+            ("agent", text_at(schedule, "agent")),
+            ("when", _name_times(schedule)),
+            ("next", text_at(schedule, "nextAt")),
+            ("jitter", f"up to {schedule.get('jitterS')} s" if schedule.get("jitterS") else ""),
+            ("missed", f"{text_at(schedule, 'missed')}, after {schedule.get('graceS')} s"),
+            ("overlap", text_at(schedule, "overlap")),
+            ("runs", str(schedule.get("runs", ""))),
+            ("ticks missed", str(schedule.get("missedTicks", ""))),
+            ("ticks skipped", str(schedule.get("skippedTicks", ""))),
+        ]
+    )
+    runs = [*objects_at(schedule, "waiting"), *objects_at(schedule, "recent")]
+    if runs:
+        yield ""
+    yield from format_table(
+        ("RUN", "TICK", "WHY", "STATUS", "TASK"),
+        [
+            (
+                str(one.get("number", "")),
+                text_at(one, "tickAt"),
+                text_at(one, "cause"),
+                _name_status(one),
+                text_at(one, "taskId"),
+            )
+            for one in runs
+        ],
+    )
+
+
+def _name_status(run: JsonObject) -> str:
+    error = text_at(object_at(run, "error"), "message")
+    return flatten(error) if error else text_at(run, "status") or "waits"
+
+
+def _describe_history(answer: JsonObject) -> Iterator[str]:
+    for step in objects_at(answer, "steps"):
+        change = object_at(step, "change")
+        counts = [f"{name} {change[name]}" for name in ("missed", "skipped") if change.get(name)]
+        runs = [f"run {one.get('number')}" for one in objects_at(change, "runs")]
+        tasks = [text_at(one, "taskId") for one in objects_at(change, "runs") if one.get("taskId")]
+        said = [str(step.get("sequence")), text_at(step, "at"), text_at(change, "step")]
+        yield "  ".join([*said, *runs, *tasks, *counts])
+    if answer.get("nextAfter") is not None:
+        yield f"more: --after {answer['nextAfter']}"

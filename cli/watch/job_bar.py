@@ -1,0 +1,54 @@
+"""A bar that fills as the items of a job end, for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.wire.display import escape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.wire.json import JsonObject
+
+_ENDED: Final = ("completed", "failed", "cancelled")
+
+
+class JobBar:
+    """While it is entered, it shows the job that it is told of."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[said]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self._bar = self._progress.add_task("", total=None, said="")
+
+    def __enter__(self) -> Callable[[JsonObject], None]:
+        """What is to be told."""
+        self._progress.start()
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def _tell(self, job: JsonObject) -> None:
+        counts = {name: _read(count) for name, count in object_at(job, "counts").items()}
+        said = [f"{name} {counts[name]}" for name in ("running", "failed") if counts.get(name)]
+        self._progress.update(
+            self._bar,
+            description=escape_text(text_at(job, "title")),
+            total=_read(job.get("items")),
+            completed=sum(counts.get(name, 0) for name in _ENDED),
+            said=" ".join([text_at(job, "status"), *said]),
+        )
+
+
+def _read(count: object) -> int:
+    return count if isinstance(count, int) else 0

@@ -1,0 +1,291 @@
+"""Schedules of a caller: made, paused, resumed, run at once, deleted, listed and read (AP-7, OBJ-8).
+
+A schedule is a session of its own, and its record is a part of that of the session. So whoever follows the session is
+told of every step, and what holds for sessions (archive, export, verification, forgetting) holds for schedules.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+from passerelle.core.batch import DueChange, EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.events import decode_event
+from passerelle.core.ids import read_shard
+from passerelle.core.index_changes import SCHEDULES, list_session
+from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
+from passerelle.core.payloads.schedule import ScheduleChange, ScheduleTerms
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.schedule import ScheduleHistory, ScheduleStep, show_schedule
+from passerelle.core.schedule import machine
+from passerelle.core.schedule.requests import (
+    MOST_MESSAGE_BYTES,
+    DeleteSchedule,
+    PauseSchedule,
+    ResumeSchedule,
+    RunSchedule,
+    ScheduleChanged,
+)
+from passerelle.core.session import machine as sessions
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_wire
+from passerelle.delegation.jobs.schedules import name_row, tell
+from passerelle.runtime.common.calendar import find_zone
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.places import choose_shard
+from passerelle.runtime.records.task_pages import read_token, write_token
+from passerelle.runtime.records.writes import AppendOptions, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.core.schedule.machine import Calendar, ScheduleCommand, ScheduleState
+    from passerelle.core.schedule.requests import (
+        CreateSchedule,
+        GetSchedule,
+        GetScheduleHistory,
+        ListSchedules,
+    )
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.records.writes import Writes
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """Works on the schedules of callers."""
+
+    writes: Writes
+    log: EventLog
+    projections: Projections
+    calendar: Calendar
+    find_peer: Callable[[str], Peer]
+
+    async def create(
+        self, principal: Principal, command: CreateSchedule, idem: str | None
+    ) -> ScheduleChanged:
+        """Makes a schedule, once per idempotency key.
+
+        Raises:
+            NotFound: an agent that the caller may not call.
+            InvalidInput: times that are none, or a message that is too long.
+            IdempotencyConflict: the key came with another request.
+        """
+        if not principal.may_call(command.agent):
+            raise NotFound("agent", command.agent)
+        self.find_peer(command.agent)
+        _check(command)
+        writes, once = self.writes, make_once(principal, command, idem)
+        shard = choose_shard(principal, writes.ids, idem)
+        stored = await once.find(writes.log, shard)
+        if stored is not None:
+            return await self._repeat(stored)
+        ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
+        created = SessionCreated(
+            owner=principal.key,
+            tenant=principal.tenant,
+            principal=principal.id,
+            title=command.title,
+            labels=command.labels or None,
+        )
+        terms = _read_terms(command, writes.read_ms(shard))
+        next_ms = self.calendar.next_after(terms, terms.anchor_ms)
+        if next_ms is None:
+            raise InvalidInput("cron", "has no tick")
+
+        def body(decision: Decision) -> AppendOptions:
+            decision.add(sessions.decide(None, sessions.BeginSession(ref.id, created)))
+            step = ScheduleChange("created", by=principal.id, terms=terms, next_ms=next_ms)
+            decision.add(tell(ref.id, step))
+            due_ms = machine.find_due(ref.id, terms, next_ms)
+            row = DueChange(name_row(ref.id), due_ms)
+            return AppendOptions(idem=once.remember(ref.id), due=(row,))
+
+        written = await writes.decide(ref.id, [ref], body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the schedule could not be stored", "no")
+        if written.repeated is not None and written.repeated != ref.id.encode():
+            return await self._repeat(written.repeated)
+        await self._list_now(written.held[ref])
+        return await self._render(written.held[ref])
+
+    async def _repeat(self, stored: bytes) -> ScheduleChanged:
+        ref = EntityRef(EntityKind.SESSION, stored.decode())
+        return await self._render((await self.writes.load([ref]))[ref], repeated=True)
+
+    async def _list_now(self, held: Held) -> None:
+        """In the list before the answer; the relay writes the same row, so a failure loses nothing."""
+        for row in list_session(held.record) if isinstance(held.record, SessionRecord) else ():
+            with suppress(StoreUnavailable):
+                await self.projections.index_now(row)
+
+    async def change(
+        self,
+        principal: Principal,
+        command: PauseSchedule | ResumeSchedule | RunSchedule | DeleteSchedule,
+        idem: str | None,
+    ) -> ScheduleChanged:
+        """Carries a command out; its row in the due set says when the schedule is looked at again.
+
+        Raises:
+            NotFound: no schedule of the caller.
+            UnsupportedOperation: it is in no status for it.
+            IdempotencyConflict: the key came with another request.
+        """
+        found = await self._find(principal, command.schedule_id)
+        ref, writes = EntityRef(EntityKind.SESSION, command.schedule_id), self.writes
+        once = make_once(principal, command, None if idem is None else f"{idem}\0{ref.id}")
+        if await once.find(writes.log, ref.shard) is not None:
+            return await self._render(found, repeated=True)
+
+        def body(decision: Decision) -> AppendOptions:
+            state = _require(decision, ref)
+            wanted = self._read_command(principal, command, state, decision.now_ms)
+            decision.add(tell(ref.id, machine.decide(state, wanted)))
+            state = _require(decision, ref)
+            # Runs that go on are looked for when the row comes due.
+            visit_ms = machine.find_visit(ref.id, state, decision.now_ms, busy=True)
+            row = DueChange(name_row(ref.id), visit_ms)
+            return AppendOptions(idem=once.remember(ref.id), due=(row,))
+
+        written = await writes.decide(ref.id, [ref], body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the schedule could not be stored", "no")
+        return await self._render(written.held[ref], repeated=written.repeated is not None)
+
+    def _read_command(
+        self,
+        principal: Principal,
+        command: PauseSchedule | ResumeSchedule | RunSchedule | DeleteSchedule,
+        state: ScheduleState,
+        now_ms: int,
+    ) -> ScheduleCommand:
+        match command:
+            case PauseSchedule():
+                return machine.StopTicks(principal.id)
+            case ResumeSchedule():
+                next_ms = self.calendar.next_after(state.terms, now_ms)
+                return machine.StartTicks(principal.id, next_ms)
+            case RunSchedule():
+                return machine.RequestRun(principal.id, now_ms)
+            case DeleteSchedule():
+                return machine.EndSchedule(principal.id)
+
+    async def read(self, principal: Principal, query: GetSchedule) -> JsonObject:
+        """A schedule with its newest runs. Raises NotFound."""
+        changed = await self._render(await self._find(principal, query.schedule_id))
+        return {**changed.schedule, "version": changed.version}
+
+    async def list(self, principal: Principal, query: ListSchedules) -> JsonObject:
+        """One page: ``schedules``, and ``nextPageToken`` where there may be more.
+
+        Raises:
+            InvalidInput: a page token that is not ours.
+        """
+        before = read_token(query.page_token)
+        page = await self.projections.read_index(
+            principal.key, SCHEDULES, before, query.page_size + 1
+        )
+        shown = page[: query.page_size]
+        refs = [EntityRef(EntityKind.SESSION, name) for name, _ in shown]
+        held = await self.writes.load(refs) if refs else {}
+        found: list[Json] = []
+        for ref in refs:
+            record = held[ref].record
+            # One that was deleted a moment ago is listed until the relay has come by.
+            if isinstance(record, SessionRecord) and record.schedule and record.ticks:
+                model = show_schedule(record, record.schedule, {})
+                found.append({**to_wire(model), "version": held[ref].stamp.version})
+        more = len(page) > len(shown)
+        token = write_token((shown[-1][1], shown[-1][0])) if more else ""
+        return {"schedules": found, "nextPageToken": token}
+
+    async def read_history(self, principal: Principal, query: GetScheduleHistory) -> JsonObject:
+        """Steps of a schedule in order. Raises NotFound."""
+        await self._find(principal, query.schedule_id)
+        stream = StreamRef(StreamKind.SESSION, query.schedule_id)
+        after, steps = query.after, list[ScheduleStep]()
+        while page := await self.log.read_page(stream, after):
+            for entry in page:
+                after = entry.sequence
+                if entry.type != SessionUpdated.type:
+                    continue
+                event = decode_event(entry.data, entry.frame, entry.facade)
+                payload = event.fact.payload
+                if isinstance(payload, SessionUpdated) and payload.schedule is not None:
+                    steps.append(ScheduleStep(event.sequence, event.timestamp, payload.schedule))
+                if len(steps) == query.limit:
+                    return to_wire(ScheduleHistory(tuple(steps), after))
+        return to_wire(ScheduleHistory(tuple(steps)))
+
+    async def _find(self, principal: Principal, schedule_id: str) -> Held:
+        if read_shard(schedule_id) is not None:
+            ref = EntityRef(EntityKind.SESSION, schedule_id)
+            held = (await self.writes.load([ref]))[ref]
+            record = held.record
+            if (
+                isinstance(record, SessionRecord)
+                and record.owner == principal.key
+                and record.schedule is not None
+            ):
+                return held
+        raise NotFound("schedule", schedule_id)
+
+    async def _render(self, held: Held, *, repeated: bool = False) -> ScheduleChanged:
+        record = held.record
+        if not isinstance(record, SessionRecord) or record.schedule is None:
+            raise NotFound("schedule", "")
+        named = [run.task_id for run in record.schedule.recent if run.task_id]
+        refs = [EntityRef(EntityKind.TASK, name) for name in named]
+        tasks = await self.writes.load(refs) if refs else {}
+        statuses = {
+            one.record.task_id: str(one.record.status)
+            for one in tasks.values()
+            if isinstance(one.record, TaskRecord)
+        }
+        model = show_schedule(record, record.schedule, statuses)
+        return ScheduleChanged(to_wire(model), held.stamp.version, repeated)
+
+
+def _require(decision: Decision, ref: EntityRef) -> ScheduleState:
+    record = decision.state(ref)
+    if not isinstance(record, SessionRecord) or record.schedule is None:
+        raise NotFound("schedule", ref.id)
+    return record.schedule
+
+
+def _check(command: CreateSchedule) -> None:
+    if (command.cron is None) == (command.every_s is None):
+        raise InvalidInput("cron", "exactly one of cron and everyS is required")
+    if command.every_s is not None and command.jitter_s >= command.every_s:
+        raise InvalidInput("jitterS", "is less than everyS")
+    if len(orjson.dumps(command.message)) > MOST_MESSAGE_BYTES:
+        raise InvalidInput("message", f"takes at most {MOST_MESSAGE_BYTES} bytes")
+    find_zone(command.timezone)
+    for name in ("taskId", "contextId"):
+        if command.message.get(name):
+            raise InvalidInput(f"message.{name}", "every run opens a context of its own")
+
+
+def _read_terms(command: CreateSchedule, now_ms: int) -> ScheduleTerms:
+    return ScheduleTerms(
+        agent=command.agent,
+        message=command.message,
+        anchor_ms=now_ms,
+        cron=command.cron,
+        every_s=command.every_s,
+        timezone=command.timezone,
+        missed=command.missed,
+        overlap=command.overlap,
+        jitter_s=command.jitter_s,
+        grace_s=command.grace_s,
+    )

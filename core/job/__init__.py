@@ -1,0 +1,1 @@
+"""Jobs: one objective over many inputs or agents, one task per item."""

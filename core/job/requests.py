@@ -1,0 +1,136 @@
+"""What a caller can ask of its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from passerelle.core.facts import ErrorDetail
+from passerelle.core.job.machine import MOST_AT_ONCE, MOST_ATTEMPTS, MOST_ITEMS, JobStatus
+from passerelle.core.payloads.job import ItemCounts
+from passerelle.core.session.requests import Labels
+from passerelle.core.task.requests import PAGE_LIMIT, Id, ReasonText, Title
+from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.record import record
+
+MOST_INPUT_BYTES: Final = 1024 * 1024
+"""Of the messages of a job together."""
+RESULT_PAGE: Final = 100
+_Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=65_536)]
+
+
+@record
+class SubmitJob:
+    """One task for each of ``inputs`` at one agent, or for each of ``agents`` with one text (EXT-9).
+
+    An item is tried ``attempts`` times by itself. The job fails where more than ``most_failed`` items do in the end.
+    """
+
+    title: Title
+    agents: Annotated[tuple[Id, ...], Field(min_length=1, max_length=MOST_ITEMS)]
+    inputs: Annotated[tuple[_Text, ...], Field(min_length=1, max_length=MOST_ITEMS)]
+    concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 8
+    attempts: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS)] = 1
+    most_failed: Annotated[int, Field(ge=0, le=MOST_ITEMS)] = 0
+    progress: bool = False
+    """Whether items show how far they are while they run; such an item costs about three times as much."""
+    labels: Labels = field(default_factory=dict[str, str])
+
+
+@record
+class CancelJob:
+    """Begin nothing more, and stop what runs; items that have ended stay as they are (CMD-24)."""
+
+    job_id: Id
+    reason: ReasonText | None = None
+
+
+@record
+class RetryJob:
+    """Try items again that failed or were cancelled: these (counted from 1), or all."""
+
+    job_id: Id
+    items: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MOST_ITEMS)] = ()
+
+
+JobRequest: TypeAlias = SubmitJob | CancelJob | RetryJob
+
+
+@record
+class GetJob:
+    """A job and how far it is (CMD-24)."""
+
+    job_id: Id
+
+
+@record
+class ListJobs:
+    """The jobs of the caller, the newest first (CMD-24)."""
+
+    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
+    page_token: Annotated[str, Field(max_length=512)] | None = None
+
+
+@record
+class GetJobResults:
+    """Items in order behind the item ``after``, each with its state, attempts, task and result (PRS-8)."""
+
+    job_id: Id
+    after: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=RESULT_PAGE)] = 50
+    state: Literal["waiting", "running", "completed", "failed", "cancelled"] | None = None
+
+
+JobQuery: TypeAlias = GetJob | ListJobs | GetJobResults
+
+
+@record
+class JobChanged:
+    """The job after a command; ``repeated``: the command had been carried out before."""
+
+    job: JsonObject
+    version: int
+    repeated: bool = False
+
+
+@record
+class JobModel:
+    """A job. Its id is that of its session, whose stream has every step of it."""
+
+    job_id: str
+    status: JobStatus
+    items: int
+    counts: ItemCounts
+    concurrency: int
+    attempts: int
+    most_failed: int
+    agents: tuple[str, ...]
+    created_at: str
+    updated_at: str
+    title: str | None = None
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@record
+class JobItemLine:
+    """One item: its state, how often it was begun, its newest task with its status, and what came of it."""
+
+    item: int
+    state: str
+    attempts: int
+    agent: str
+    task_id: str | None = None
+    task_status: str | None = None
+    percent: int | None = None
+    result: str | None = None
+    error: ErrorDetail | None = None
+
+
+@record
+class JobResults:
+    """Items in order; ``next_after`` is where to go on where there may be more."""
+
+    items: tuple[JobItemLine, ...]
+    next_after: int | None = None

@@ -1,0 +1,1 @@
+"""Schedules: what starts tasks at times, and its decisions."""

@@ -1,0 +1,57 @@
+"""One verb for every task that a filter matches, if there are as many as whoever asks has seen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from passerelle.core.task.requests import Id, ReasonText
+from passerelle.core.task.status import Status, Visibility
+from passerelle.core.wire.record import record
+
+MOST_TASKS: Final = 1_000
+BulkVerb: TypeAlias = Literal["cancel", "pause", "resume", "retry"]
+
+
+@record
+class TaskFilter:
+    """Which tasks of the caller, by the members that ``list_tasks`` has as well."""
+
+    status: Annotated[tuple[Status, ...], Field(max_length=20)] = ()
+    visibility: Annotated[tuple[Visibility, ...], Field(max_length=4)] = ()
+    agent: Id | None = None
+    session_id: Id | None = None
+    context_id: Id | None = None
+    since: Annotated[str, Field(max_length=40)] | None = None
+    until: Annotated[str, Field(max_length=40)] | None = None
+    text: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+@record
+class ChangeTasks:
+    """Do ``verb`` with each task that ``filter`` matches; ``expect`` is how many that are, or nothing is done."""
+
+    verb: BulkVerb
+    filter: TaskFilter
+    expect: Annotated[int, Field(ge=0, le=MOST_TASKS)]
+    reason: ReasonText | None = None
+
+
+@record
+class UnchangedTask:
+    """A task that did not take the verb, and the code of why."""
+
+    task_id: str
+    code: str
+    message: str
+
+
+@record
+class TasksChanged:
+    """How many tasks took the verb, and those that did not."""
+
+    verb: BulkVerb
+    matched: int
+    changed: int
+    unchanged: tuple[UnchangedTask, ...] = ()

@@ -1,0 +1,1 @@
+"""What starts tasks by itself: schedules, and later batches."""

@@ -1,0 +1,243 @@
+"""Has schedules fire: ``schedule:<session>`` comes due, its ticks are judged, and runs begin as ordinary turns (AP-7).
+
+It takes two appends. The first judges the ticks that are due and names the runs that follow. Then each run is sent as a
+turn under an idempotency key made of the schedule and the number of the run, and the second append says which task it
+has. Whoever dies in between leaves the row: it comes due again, and the turn that was stored is found under its key or,
+once that has expired, behind the fact that named the run. So a run begins once, and no tick is judged twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.commands import CancelTask, SubmitTurn
+from passerelle.core.errors import (
+    Draining,
+    Limited,
+    NotCancelable,
+    NotFound,
+    PasserelleError,
+    StoreUnavailable,
+    WriteConflict,
+)
+from passerelle.core.event_type import EventType
+from passerelle.core.events import Fact, decode_event
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
+from passerelle.core.payloads.conversation import SessionUpdated, TurnSubmitted
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.schedule import machine
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.runtime.records.writes import AppendOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
+    from passerelle.core.payloads.schedule import ScheduleChange, ScheduledRun
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.principal import Principal
+    from passerelle.core.schedule.machine import Calendar, ScheduleState
+    from passerelle.runtime.records.writes import Writes
+
+SCHEDULE: Final = "schedule"
+"""The kind of the due row of a schedule."""
+_AGAIN_MS: Final = 5_000
+"""Until the row of a schedule whose run is about to begin comes back, for the case that this process dies first."""
+_KEPT_MS: Final = 60_000
+_AT_ONCE: Final = 16
+"""Runs that begin in one visit; the row is due at once while there are more."""
+_TRANSIENT: Final = (StoreUnavailable, Draining, WriteConflict, Limited)
+"""What says nothing of the run: its row comes back."""
+_CANCELLED_BY: Final = "a later run of the schedule takes its place"
+
+
+def name_row(session_id: str) -> str:
+    """The due row of a schedule."""
+    return f"{SCHEDULE}:{session_id}"
+
+
+def name_run(session_id: str, number: int) -> str:
+    """The idempotency key of a run, and the id of its message."""
+    return f"{SCHEDULE}-{session_id}-{number}"
+
+
+def tell(session_id: str, step: ScheduleChange) -> list[Fact]:
+    """The fact of a step."""
+    return [Fact(Scope(session_id), SessionUpdated(schedule=step))]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRunner:
+    """Judges ticks and begins runs. ``submit`` and ``cancel`` are what any caller's command goes through."""
+
+    writes: Writes
+    log: EventLog
+    calendar: Calendar
+    find_principal: Callable[[str, str], Principal | None]
+    submit: Callable[[Principal, SubmitTurn, str], Awaitable[TurnAccepted]]
+    cancel: Callable[[Principal, CancelTask], Awaitable[object]]
+
+    async def on_due(
+        self,
+        shard: Shard,
+        row: DueRow,
+        now_ms: int,
+        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+    ) -> None:
+        """``schedule:<session>``: a tick may be due, or a run that waits may begin.
+
+        Raises:
+            StoreUnavailable, Draining, WriteConflict, Limited: the row comes back.
+        """
+        ref = EntityRef(EntityKind.SESSION, row.entity)
+        record = (await self.writes.load([ref]))[ref].record
+        schedule = record.schedule if isinstance(record, SessionRecord) else None
+        if not isinstance(record, SessionRecord) or schedule is None:
+            await drop(shard, row)
+            return
+        busy = await self._is_busy(schedule)
+        judged = await self._judge(ref, row, now_ms, busy=busy)
+        for _ in range(_AT_ONCE):
+            run = None if judged is None else machine.find_startable(judged, busy=busy)
+            if judged is None or run is None:
+                return
+            judged = await self._begin(ref, record, judged, run, now_ms)
+            busy = True
+
+    async def _is_busy(self, state: ScheduleState) -> bool:
+        return bool(await self._list_running(state))
+
+    async def _list_running(self, state: ScheduleState) -> list[TaskRecord]:
+        """Tasks of its newest runs that have not ended."""
+        refs = [EntityRef(EntityKind.TASK, run.task_id) for run in state.recent if run.task_id]
+        held = await self.writes.load(refs) if refs else {}
+        records = (one.record for one in held.values())
+        return [one for one in records if isinstance(one, TaskRecord) and one.status not in ENDED]
+
+    async def _judge(
+        self, ref: EntityRef, row: DueRow, now_ms: int, *, busy: bool
+    ) -> ScheduleState | None:
+        """Judges what is due and moves the row; the schedule as it stands then, None where it is gone."""
+        found: list[ScheduleState] = []
+
+        def body(decision: Decision) -> AppendOptions:
+            found.clear()
+            state = _read(decision, ref)
+            if state is None:
+                return _move(row, None)
+            step = machine.judge_ticks(ref.id, state, now_ms, self.calendar, busy=busy)
+            if step is not None:
+                decision.add(tell(ref.id, step))
+                state = _read(decision, ref) or state
+            found.append(state)
+            starts = machine.find_startable(state, busy=busy) is not None
+            visit_ms = machine.find_visit(ref.id, state, now_ms, busy=busy)
+            return _move(row, now_ms + _AGAIN_MS if starts else visit_ms)
+
+        await self.writes.decide(ref.id, [ref], body)
+        return found[0] if found else None
+
+    async def _begin(
+        self,
+        ref: EntityRef,
+        record: SessionRecord,
+        state: ScheduleState,
+        run: ScheduledRun,
+        now_ms: int,
+    ) -> ScheduleState | None:
+        """Begins one run and says so; the schedule as it stands then."""
+        outcome = await self._send(record, state, run)
+        found: list[ScheduleState] = []
+
+        def body(decision: Decision) -> AppendOptions:
+            found.clear()
+            now = _read(decision, ref)
+            if now is None:
+                return AppendOptions()
+            step = (
+                machine.begin_run(now, run, outcome)
+                if isinstance(outcome, str)
+                else machine.fail_run(now, run, outcome)
+            )
+            if step is None:
+                found.append(now)
+                return AppendOptions()
+            decision.add(tell(ref.id, step))
+            now = _read(decision, ref) or now
+            found.append(now)
+            visit_ms = machine.find_visit(ref.id, now, now_ms, busy=True)
+            return AppendOptions(due=(DueChange(name_row(ref.id), visit_ms),))
+
+        await self.writes.decide(ref.id, [ref], body)
+        return found[0] if found else None
+
+    async def _send(
+        self, record: SessionRecord, state: ScheduleState, run: ScheduledRun
+    ) -> str | ErrorDetail:
+        """The task of a run, or why it has none."""
+        session, terms = record.session_id, state.terms
+        key = name_run(session, run.number)
+        if (stored := await self._find_stored(session, run, key)) is not None:
+            return stored
+        principal = self.find_principal(record.principal, record.tenant)
+        if principal is None:
+            return ErrorDetail(
+                "owner_gone", ErrorCategory.CALLER, "the owner of the schedule may not come in"
+            )
+        if machine.may_replace(state, run):
+            await self._replace(principal, state)
+        command = SubmitTurn(
+            agent=terms.agent,
+            message={**terms.message, "messageId": key},
+            source="schedule",
+            wait="none",
+            session_id=session,
+        )
+        try:
+            return (await self.submit(principal, command, key)).task_id
+        except _TRANSIENT:
+            raise
+        except PasserelleError as error:
+            return ErrorDetail(error.stable_code, ErrorCategory.CALLER, str(error))
+
+    async def _find_stored(self, session: str, run: ScheduledRun, key: str) -> str | None:
+        """The task of the turn that was stored for a run before, by whoever died then."""
+        stream, after = StreamRef(StreamKind.SESSION, session), run.since or 0
+        while page := await self.log.read_page(stream, after):
+            for entry in page:
+                if entry.type != EventType.TURN_SUBMITTED:
+                    continue
+                fact = decode_event(entry.data, entry.frame, entry.facade).fact
+                if isinstance(fact.payload, TurnSubmitted) and fact.payload.message_id == key:
+                    return fact.scope.task_id
+            after = page[-1].sequence
+        return None
+
+    async def _replace(self, principal: Principal, state: ScheduleState) -> None:
+        for task in await self._list_running(state):
+            with suppress(NotFound, NotCancelable):
+                await self.cancel(principal, CancelTask(task.task_id, reason=_CANCELLED_BY))
+
+
+def _read(decision: Decision, ref: EntityRef) -> ScheduleState | None:
+    record = decision.state(ref)
+    return record.schedule if isinstance(record, SessionRecord) else None
+
+
+def _move(row: DueRow, at_ms: int | None) -> AppendOptions:
+    """Settles the claim, and sets the row anew where there is a time."""
+    # Where nothing else is stored, only this tells a second try from a second visit (I2).
+    key = f"{row.member}:{row.token}"
+    return AppendOptions(
+        claim=DueClaim(row.member, row.token),
+        due=() if at_ms is None else (DueChange(row.member, at_ms),),
+        idem=IdempotencyRow(key, key, b"", _KEPT_MS),
+    )

@@ -1,0 +1,25 @@
+"""The part that works on many tasks at once, put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.control.bulk import BulkChanges
+from passerelle.core.task.bulk import ChangeTasks
+
+if TYPE_CHECKING:
+    from passerelle.control.handlers import Handlers
+    from passerelle.core.commands import OtherCommand, Result
+    from passerelle.core.principal import Principal
+    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.runtime.records.task_lists import TaskLists
+
+
+def register_bulk(handlers: Handlers, records: TaskLists, governing: Governing) -> None:
+    """Adds it: each task is told by the handler of its own command, behind the rules about commands."""
+
+    async def execute(principal: Principal, command: OtherCommand) -> Result:
+        await governing.govern(principal, command)
+        return await handlers.execute(principal, command, None)
+
+    handlers.on_repeatable(ChangeTasks, BulkChanges(records, execute).change)

@@ -1,0 +1,65 @@
+"""The calls about jobs. Parameters are the command or query itself: its form is the documented one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from passerelle.core.job.requests import (
+    CancelJob,
+    GetJob,
+    GetJobResults,
+    JobChanged,
+    JobModel,
+    JobResults,
+    ListJobs,
+    RetryJob,
+    SubmitJob,
+)
+from passerelle.core.principal import AccessScope
+from passerelle.runtime.common.calls import MethodRow
+
+
+def _row(
+    name: str,
+    summary: str,
+    scope: AccessScope,
+    params: type[Any],
+    result: type[Any] | None = None,
+    model: type[Any] | None = None,
+) -> MethodRow:
+    return MethodRow(name, summary, (scope,), params, lambda given, _: given, result, model=model)
+
+
+JOB_ROWS: Final[Sequence[MethodRow]] = (
+    _row(
+        "submit_job",
+        "Begin a task for each of many inputs, or for each of many agents",
+        AccessScope.CALL,
+        SubmitJob,
+        JobChanged,
+    ),
+    _row("list_jobs", "The jobs of the caller, the newest first", AccessScope.READ_TASKS, ListJobs),
+    _row("get_job", "A job and how far it is", AccessScope.READ_TASKS, GetJob, model=JobModel),
+    _row(
+        "get_job_results",
+        "The items of a job, each with its state, attempts, task and result",
+        AccessScope.READ_TASKS,
+        GetJobResults,
+        model=JobResults,
+    ),
+    _row(
+        "cancel_job",
+        "Begin nothing more of a job, and stop what runs",
+        AccessScope.WRITE_TASKS,
+        CancelJob,
+        JobChanged,
+    ),
+    _row(
+        "retry_job",
+        "Try items of a job again that failed or were cancelled",
+        AccessScope.WRITE_TASKS,
+        RetryJob,
+        JobChanged,
+    ),
+)

@@ -1,0 +1,116 @@
+"""The calls about schedules. Most parameters are the command or query itself: its form is the documented one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from passerelle.a2a_mapping.inbound import ROLE_USER, read_send
+from passerelle.core.errors import InvalidInput
+from passerelle.core.payloads.schedule import MissedPolicy, OverlapPolicy
+from passerelle.core.principal import AccessScope
+from passerelle.core.read_models.schedule import ScheduleHistory, ScheduleModel
+from passerelle.core.schedule.requests import (
+    CreateSchedule,
+    CronText,
+    DeleteSchedule,
+    EverySeconds,
+    GetSchedule,
+    GetScheduleHistory,
+    GraceSeconds,
+    JitterSeconds,
+    ListSchedules,
+    PauseSchedule,
+    ResumeSchedule,
+    RunSchedule,
+    ScheduleChanged,
+)
+from passerelle.core.session.requests import Labels
+from passerelle.core.task.requests import Id, Title
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.record import record
+from passerelle.runtime.common.calls import Caller, MethodRow
+
+
+@record
+class CreateScheduleParams:
+    """When, by exactly one of ``cron`` and ``every_s``, and what: one of ``message`` (A2A 1.0), ``parts``, ``text``.
+
+    Each run gets a message id and a context of its own.
+    """
+
+    title: Title
+    agent: Id
+    message: JsonObject | None = None
+    parts: list[JsonObject] | None = None
+    text: str | None = None
+    cron: CronText | None = None
+    every_s: EverySeconds | None = None
+    timezone: Annotated[str, Field(min_length=1, max_length=64)] = "UTC"
+    missed: MissedPolicy = "once"
+    overlap: OverlapPolicy = "skip"
+    jitter_s: JitterSeconds = 0
+    grace_s: GraceSeconds = 60
+    labels: Labels = field(default_factory=dict[str, str])
+
+
+def _read_create(params: CreateScheduleParams, _caller: Caller) -> CreateSchedule:
+    """Raises InvalidInput: the message is in none of the forms, or in more than one."""
+    given = [one for one in (params.message, params.parts, params.text) if one is not None]
+    if len(given) != 1:
+        raise InvalidInput("message", "exactly one of message, parts and text is required")
+    parts: list[Json] = [*params.parts] if params.parts else [{"text": params.text}]
+    message: JsonObject = params.message or {"parts": parts}
+    read = read_send({"message": {"role": ROLE_USER, **message, "messageId": "schedule"}}).message
+    return CreateSchedule(
+        title=params.title,
+        agent=params.agent,
+        message={name: value for name, value in read.items() if name != "messageId"},
+        cron=params.cron,
+        every_s=params.every_s,
+        timezone=params.timezone,
+        missed=params.missed,
+        overlap=params.overlap,
+        jitter_s=params.jitter_s,
+        grace_s=params.grace_s,
+        labels=params.labels,
+    )
+
+
+def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
+    scopes = (AccessScope.WRITE_TASKS,)
+    return MethodRow(name, summary, scopes, command, lambda given, _: given, ScheduleChanged)
+
+
+def _show(name: str, summary: str, query: type[Any], model: type[Any] | None = None) -> MethodRow:
+    scopes = (AccessScope.READ_TASKS,)
+    return MethodRow(name, summary, scopes, query, lambda given, _: given, model=model)
+
+
+SCHEDULE_ROWS: Final[Sequence[MethodRow]] = (
+    MethodRow(
+        "create_schedule",
+        "Send a message to an agent again and again",
+        (AccessScope.CALL,),
+        CreateScheduleParams,
+        _read_create,
+        ScheduleChanged,
+    ),
+    _show("list_schedules", "The schedules of the caller, the newest first", ListSchedules),
+    _show(
+        "get_schedule", "A schedule, its next tick, and its newest runs", GetSchedule, ScheduleModel
+    ),
+    _show(
+        "get_schedule_history",
+        "The steps of a schedule in order: ticks, runs, pauses",
+        GetScheduleHistory,
+        ScheduleHistory,
+    ),
+    _change("pause_schedule", "Let no tick count until it is resumed", PauseSchedule),
+    _change("resume_schedule", "Let ticks count again, from the next one on", ResumeSchedule),
+    _change("run_schedule", "Run a schedule now", RunSchedule),
+    _change("delete_schedule", "Begin no further run", DeleteSchedule),
+)

@@ -1,0 +1,84 @@
+"""The parts that work on schedules and jobs, put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.control.jobs import Jobs
+from passerelle.control.schedules import Schedules
+from passerelle.core.job.requests import (
+    CancelJob,
+    GetJob,
+    GetJobResults,
+    ListJobs,
+    RetryJob,
+    SubmitJob,
+)
+from passerelle.core.schedule.requests import (
+    CreateSchedule,
+    DeleteSchedule,
+    GetSchedule,
+    GetScheduleHistory,
+    ListSchedules,
+    PauseSchedule,
+    ResumeSchedule,
+    RunSchedule,
+)
+from passerelle.delegation.jobs.jobs import JobRunner
+from passerelle.delegation.jobs.schedules import ScheduleRunner
+from passerelle.runtime.common.calendar import ZonedCalendar
+
+if TYPE_CHECKING:
+    from passerelle.control.cancellation import Cancelling
+    from passerelle.control.handlers import Handlers
+    from passerelle.control.messages import Messages
+    from passerelle.control.task_reads import TaskReads
+    from passerelle.core.commands import SubmitTurn, TurnAccepted
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.dependencies import CoreServices
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleHandlers:
+    """Who works on the schedules and jobs of callers, and has them go on."""
+
+    schedules: Schedules
+    runner: ScheduleRunner
+    jobs: Jobs
+    items: JobRunner
+
+    def register(self, handlers: Handlers) -> None:
+        """Adds them."""
+        handlers.on_command(CreateSchedule, self.schedules.create)
+        handlers.on_command(PauseSchedule, self.schedules.change)
+        handlers.on_command(ResumeSchedule, self.schedules.change)
+        handlers.on_command(RunSchedule, self.schedules.change)
+        handlers.on_command(DeleteSchedule, self.schedules.change)
+        handlers.on_query(GetSchedule, self.schedules.read)
+        handlers.on_query(ListSchedules, self.schedules.list)
+        handlers.on_query(GetScheduleHistory, self.schedules.read_history)
+        handlers.on_command(SubmitJob, self.jobs.submit)
+        handlers.on_command(CancelJob, self.jobs.change)
+        handlers.on_command(RetryJob, self.jobs.change)
+        handlers.on_query(GetJob, self.jobs.read)
+        handlers.on_query(ListJobs, self.jobs.list)
+        handlers.on_query(GetJobResults, self.jobs.read_results)
+
+
+def make_schedules(
+    services: CoreServices, messages: Messages, cancelling: Cancelling, reads: TaskReads
+) -> ScheduleHandlers:
+    """A run of a schedule, and an item of a job, is a turn like any other, by whoever owns it."""
+    deps, store, writes = services.deps, services.store, services.writes
+    calendar = ZonedCalendar()
+
+    async def submit(principal: Principal, command: SubmitTurn, idem: str) -> TurnAccepted:
+        return await services.dispatch.commands.open_run(messages.submit(principal, command, idem))
+
+    return ScheduleHandlers(
+        Schedules(writes, store.log, store.projections, calendar, deps.find_peer),
+        ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancelling.cancel),
+        Jobs(writes, store.projections, store.blobs, deps.find_peer, reads.read),
+        JobRunner(writes, store.blobs, deps.find_principal, submit, cancelling.cancel),
+    )

@@ -1,0 +1,76 @@
+"""One verb for many tasks: all of them or none, as their number says, and each judged for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from passerelle.core.errors import InvalidInput, WriteConflict
+from passerelle.core.task.status import Status
+from tests.support.desk import Desk
+from tests.support.house import BOB
+
+pytestmark = pytest.mark.anyio
+
+
+async def start(desk: Desk, count: int, title: str = "report") -> list[str]:
+    tasks = [await desk.start(f"ask which {number}", title=title) for number in range(count)]
+    for task in tasks:
+        await desk.until(task, Status.WAITING_INPUT)
+    return tasks
+
+
+async def test_every_task_that_matches_is_cancelled(desk: Desk) -> None:
+    wanted, other = await start(desk, 3), await start(desk, 1, "tides")
+    answer: Any = await desk.do(
+        "change_tasks", verb="cancel", filter={"text": "report"}, expect=3, reason="enough"
+    )
+    assert (answer["matched"], answer["changed"], answer["unchanged"]) == (3, 3, [])
+    for task in wanted:
+        await desk.until(task, Status.CANCELLED)
+    assert (await desk.record(other[0])).status is Status.WAITING_INPUT
+
+
+@pytest.mark.parametrize("expect", [0, 1, 3])
+async def test_another_number_than_is_expected_changes_nothing(desk: Desk, expect: int) -> None:
+    tasks = await start(desk, 2)
+    with pytest.raises(WriteConflict) as caught:
+        await desk.do("change_tasks", verb="cancel", filter={"agent": "echo"}, expect=expect)
+    assert (caught.value.details["expected"], caught.value.details["actual"]) == (expect, 2)
+    for task in tasks:
+        assert (await desk.record(task)).status is Status.WAITING_INPUT
+
+
+async def test_task_that_does_not_take_the_verb_stops_no_other(desk: Desk) -> None:
+    [going] = await start(desk, 1)
+    done = await desk.start("echo done", title="report")
+    await desk.until(done, Status.COMPLETED)
+    answer: Any = await desk.do("change_tasks", verb="cancel", filter={"agent": "echo"}, expect=2)
+    assert (answer["matched"], answer["changed"]) == (2, 1)
+    [unchanged] = answer["unchanged"]
+    assert (unchanged["taskId"], unchanged["code"]) == (done, "not_cancelable")
+    await desk.until(going, Status.CANCELLED)
+
+
+async def test_tasks_of_others_match_no_filter(desk: Desk) -> None:
+    await start(desk, 1)
+    answer: Any = await desk.do("change_tasks", None, BOB, verb="cancel", filter={}, expect=0)
+    assert answer["matched"] == 0
+
+
+async def test_failed_tasks_are_tried_again(desk: Desk) -> None:
+    tasks = [await desk.start("fail") for _ in range(2)]
+    for task in tasks:
+        await desk.until(task, Status.FAILED)
+    answer: Any = await desk.do(
+        "change_tasks", verb="retry", filter={"status": ["failed"]}, expect=2
+    )
+    assert answer["changed"] == 2
+    for task in tasks:
+        assert (await desk.record(task)).status is not Status.FAILED
+
+
+async def test_filter_with_another_member_is_refused(desk: Desk) -> None:
+    with pytest.raises(InvalidInput):
+        await desk.do("change_tasks", verb="cancel", filter={"colour": "blue"}, expect=0)

@@ -1,0 +1,297 @@
+"""Jobs over a real engine: many items at one agent, their ends, retries, cancels, and deaths in between (EXT-9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from passerelle.core.commands import SubmitTurn, TurnAccepted
+from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.events import decode_event
+from passerelle.core.ids import Shard, shard_of
+from passerelle.core.ports.due import DueRow
+from passerelle.core.principal import Principal
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json, JsonObject
+from passerelle.delegation.verification.walk import verify_store
+from tests.support.desk import Desk
+from tests.support.house import BOB, House
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+ITEMS: Final = ["echo one", "echo two", "fail", "echo four", "echo five"]
+
+
+async def _keep(_shard: Shard, _row: DueRow) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The jobs of a desk."""
+
+    desk: Desk
+
+    @property
+    def house(self) -> House:
+        return self.desk.house
+
+    async def make(self, inputs: list[str], **members: Json) -> str:
+        given: dict[str, Json] = {"title": "batch", "agents": ["echo"], "inputs": [*inputs]}
+        answer: Any = await self.desk.do("submit_job", None, **{**given, **members})
+        job = str(answer["job"]["jobId"])
+        self.house.remember(job)
+        return job
+
+    async def show(self, job: str) -> Any:  # noqa: ANN401  JSON
+        return await self.desk.do("get_job", jobId=job)
+
+    async def table(self, job: str, **members: Json) -> list[Any]:
+        answer: Any = await self.desk.do("get_job_results", None, jobId=job, **members)
+        return list(answer["items"])
+
+    async def visit(self, job: str) -> None:
+        """Has the row of the job handled, as the due loop does."""
+        member = f"job:{job}"
+        token = (await self.house.due(job)).get(member)
+        if token is not None:
+            row, now_ms = DueRow(member, token), self.house.clock.now_ms()
+            await self.house.parts.schedules.items.on_due(shard_of(job), row, now_ms, _keep)
+
+    async def finish(self, job: str) -> Any:  # noqa: ANN401  JSON
+        """The job once it is over."""
+
+        async def look() -> JsonObject | None:
+            await self.visit(job)
+            shown = await self.show(job)
+            return shown if shown["status"] not in {"created", "running"} else None
+
+        return await wait_until(look, 30, "the job is over")
+
+    async def types(self, job: str) -> Counter[str]:
+        return Counter(entry.type for entry in await self.house.entries(job))
+
+
+@pytest.fixture
+def bench(desk: Desk) -> Bench:
+    return Bench(desk)
+
+
+@pytest.mark.requirement("EXT-9", "OBJ-4")
+async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) -> None:
+    job = await bench.make(ITEMS, concurrency=2)
+    shown = await bench.finish(job)
+    assert (shown["status"], shown["counts"]["completed"], shown["counts"]["failed"]) == (
+        "failed",
+        4,
+        1,
+    )
+    types = await bench.types(job)
+    assert (types["job.item.started"], types["job.item.completed"], types["job.item.failed"]) == (
+        5,
+        4,
+        1,
+    )
+    assert (types["job.created"], types["job.started"], types["job.failed"]) == (1, 1, 1)
+    rows = await bench.table(job)
+    assert [row["state"] for row in rows] == [
+        "completed",
+        "completed",
+        "failed",
+        "completed",
+        "completed",
+    ]
+    for row in rows:
+        record: Any = await bench.desk.do("get_task", taskId=row["taskId"])
+        assert record["status"] == row["taskStatus"], "each item is a task of its own"
+    assert rows[0]["result"] == "echo one"
+    again: Any = await bench.desk.do("retry_job", jobId=job, items=[3])
+    assert again["job"]["status"] == "running"
+    shown = await bench.finish(job)
+    assert shown["counts"] == {
+        "waiting": 0,
+        "running": 0,
+        "completed": 4,
+        "failed": 1,
+        "cancelled": 0,
+    }
+    [third] = await bench.table(job, state="failed")
+    assert (third["item"], third["attempts"]) == (3, 2)
+    assert third["error"]["code"]
+
+
+@pytest.mark.requirement("EXT-9", "CMD-24")
+async def test_job_that_is_cancelled_half_way_leaves_what_is_done(bench: Bench) -> None:
+    job = await bench.make(["echo one", "ask which", "ask who", "echo four"], concurrency=2)
+    await bench.visit(job)
+    shown = await bench.show(job)
+    assert (shown["counts"]["completed"], shown["counts"]["running"]) == (1, 2)
+    running = [row["taskId"] for row in await bench.table(job, state="running")]
+    cancelled: Any = await bench.desk.do("cancel_job", jobId=job, reason="enough")
+    assert cancelled["job"]["status"] == "cancelled"
+    assert [row["state"] for row in await bench.table(job)] == [
+        "completed",
+        "cancelled",
+        "cancelled",
+        "cancelled",
+    ]
+    await bench.visit(job)
+    for task in running:
+        await bench.desk.until(task, Status.CANCELLED)
+    assert f"job:{job}" not in await bench.house.due(job)
+    with pytest.raises(UnsupportedOperation):
+        await bench.desk.do("cancel_job", jobId=job)
+    assert len(bench.house.peer.messages) == 3, "the fourth was never sent"
+
+
+async def test_item_is_tried_as_often_as_its_policy_says(bench: Bench) -> None:
+    job = await bench.make(["fail", "echo ok"], attempts=3, mostFailed=1)
+    shown = await bench.finish(job)
+    assert shown["status"] == "completed"
+    assert [row["attempts"] for row in await bench.table(job)] == [3, 1]
+    assert (await bench.types(job))["job.item.failed"] == 3
+
+
+async def test_one_input_goes_to_many_agents(bench: Bench) -> None:
+    job = await bench.make(["echo hello"], agents=["echo", "other"])
+    shown = await bench.finish(job)
+    assert (shown["status"], shown["items"]) == ("completed", 2)
+    assert [row["agent"] for row in await bench.table(job)] == ["echo", "other"]
+    assert len(bench.house.peers["other"].messages) == 1
+
+
+async def test_no_more_items_run_at_once_than_was_said(bench: Bench) -> None:
+    job = await bench.make(["ask which"] * 6, concurrency=3)
+    await bench.visit(job)
+    await bench.visit(job)
+    assert (await bench.show(job))["counts"]["running"] == 3
+    assert len(bench.house.peer.messages) == 3
+    await bench.desk.do("cancel_job", jobId=job)
+    await bench.visit(job)
+
+
+# ---------------------------------------------------------------- whoever drives it dies
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.requirement("EXT-9")
+@pytest.mark.parametrize("dies_at", [1, 3, 4, 7])
+async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, dies_at: int) -> None:
+    runner = bench.house.parts.schedules.items
+    submit, sent = runner.submit, 0
+
+    async def die(principal: Principal, command: SubmitTurn, key: str) -> TurnAccepted:
+        nonlocal sent
+        accepted = await submit(principal, command, key)
+        sent += 1
+        if sent == dies_at:
+            raise Killed
+        return accepted
+
+    job = await bench.make([f"echo {number}" for number in range(8)], concurrency=3)
+    object.__setattr__(runner, "submit", die)
+    with pytest.raises(Killed):
+        await bench.visit(job)
+    object.__setattr__(runner, "submit", submit)
+    shown = await bench.finish(job)
+    assert (shown["status"], shown["counts"]["completed"]) == ("completed", 8)
+    assert [row["attempts"] for row in await bench.table(job)] == [1] * 8
+    tasks = {row["taskId"] for row in await bench.table(job)}
+    listed: Any = await bench.desk.do("list_tasks", agent="echo", pageSize=50)
+    assert {one["taskId"] for one in listed["tasks"]} == tasks
+
+
+async def test_cancel_reaches_what_was_sent_and_never_noted(bench: Bench) -> None:
+    runner = bench.house.parts.schedules.items
+    submit = runner.submit
+
+    async def die(principal: Principal, command: SubmitTurn, key: str) -> TurnAccepted:
+        await submit(principal, command, key)
+        raise Killed
+
+    job = await bench.make(["ask which", "ask who"], concurrency=1)
+    object.__setattr__(runner, "submit", die)
+    with pytest.raises(Killed):
+        await bench.visit(job)
+    object.__setattr__(runner, "submit", submit)
+    await bench.desk.do("cancel_job", jobId=job)
+    await bench.visit(job)
+    listed: Any = await bench.desk.do("list_tasks", agent="echo")
+    [task] = listed["tasks"]
+    await bench.desk.until(task["taskId"], Status.CANCELLED)
+
+
+async def test_two_who_handle_one_row_send_each_item_once(bench: Bench) -> None:
+    job = await bench.make([f"echo {number}" for number in range(10)], concurrency=5)
+    member = f"job:{job}"
+    row = DueRow(member, (await bench.house.due(job))[member])
+    runner, now_ms = bench.house.parts.schedules.items, bench.house.clock.now_ms()
+    await asyncio.gather(
+        *(runner.on_due(shard_of(job), row, now_ms, _keep) for _ in range(3)),
+        return_exceptions=True,
+    )
+    shown = await bench.finish(job)
+    assert shown["counts"]["completed"] == 10
+    listed: Any = await bench.desk.do("list_tasks", agent="echo", pageSize=50)
+    assert len(listed["tasks"]) == 10
+
+
+# ---------------------------------------------------------------- commands and reads
+
+
+async def test_job_of_somebody_else_is_none(bench: Bench) -> None:
+    job = await bench.make(["echo one"])
+    for method in ("get_job", "cancel_job", "retry_job", "get_job_results"):
+        with pytest.raises(NotFound):
+            await bench.desk.do(method, None, BOB, jobId=job)
+    mine: Any = await bench.desk.do("list_jobs")
+    others: Any = await bench.desk.do("list_jobs", None, BOB)
+    assert [one["jobId"] for one in mine["jobs"]] == [job]
+    assert others["jobs"] == []
+    await bench.finish(job)
+
+
+async def test_same_key_makes_one_job(bench: Bench) -> None:
+    given: dict[str, Json] = {"title": "t", "agents": ["echo"], "inputs": ["echo one"]}
+    first: Any = await bench.desk.do("submit_job", "k", **given)
+    again: Any = await bench.desk.do("submit_job", "k", **given)
+    assert (first["job"]["jobId"], again["repeated"]) == (again["job"]["jobId"], True)
+    await bench.finish(first["job"]["jobId"])
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"inputs": []},
+        {"inputs": ["a"] * 1001},
+        {"agents": ["echo", "other"], "inputs": ["a", "b"]},
+        {"concurrency": 0},
+        {"inputs": ["x" * 60_000] * 20},
+    ],
+)
+async def test_batch_that_is_none_is_refused(bench: Bench, members: dict[str, Json]) -> None:
+    given: dict[str, Json] = {"title": "t", "agents": ["echo"], "inputs": ["echo one"]}
+    with pytest.raises(InvalidInput):
+        await bench.desk.do("submit_job", None, **{**given, **members})
+
+
+async def test_store_with_jobs_is_whole(bench: Bench) -> None:
+    over = await bench.make(ITEMS)
+    await bench.finish(over)
+    going = await bench.make(["ask which"])
+    await bench.visit(going)
+    report = await verify_store(bench.house.store, rebuild=True)
+    assert report.lines == []
+    entries = await bench.house.entries(over)
+    steps = [decode_event(one.data, one.frame, one.facade).fact for one in entries]
+    assert all(fact.scope.session_id == over for fact in steps)
+    await bench.desk.do("cancel_job", jobId=going)
+    await bench.visit(going)

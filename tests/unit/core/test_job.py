@@ -1,0 +1,139 @@
+"""The job machine: its table, its ends, and what holds for every course of items."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.core.errors import InvalidInput, UnsupportedOperation
+from passerelle.core.events import AnyPayload, Event, Fact
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Ref, Scope
+from passerelle.core.job import machine
+from passerelle.core.job.machine import (
+    LIVE,
+    JobCommand,
+    JobState,
+    JobStatus,
+    RetryItems,
+    StopJob,
+    decide,
+    evolve,
+    find_end,
+    list_next,
+)
+from passerelle.core.payloads.job import (
+    ItemRefusal,
+    JobCreated,
+    JobItemCompleted,
+    JobItemFailed,
+    JobItemStarted,
+    JobProgress,
+)
+from passerelle.core.wire.record import change
+
+JOB: Final = "se_0000000000000000000000000000"
+ERROR: Final = ErrorDetail("failed", ErrorCategory.PEER, "failed")
+
+
+def tell(state: JobState | None, payload: AnyPayload, task: str | None = None) -> JobState:
+    fact = Fact(Scope(JOB, task_id=task), payload, {"input": Ref(blob="0")})
+    after = evolve(state, Event("ev", "2026-01-01T00:00:00.000Z", "rt", fact))
+    assert after is not None
+    return after
+
+
+def make(items: int = 3, **members: object) -> JobState:
+    created = JobCreated(JOB, "o", "inputs", items, "ada", agents=("echo",), concurrency=2)
+    return tell(None, change(created, **members))
+
+
+@pytest.mark.parametrize("status", JobStatus)
+@pytest.mark.parametrize("command", [StopJob("ada"), RetryItems("ada")])
+def test_what_the_table_names_is_done_and_nothing_else(
+    status: JobStatus, command: JobCommand
+) -> None:
+    state = change(make(), status=status, states="wfx")
+    target = machine.TABLE[type(command)].get(status)
+    if target is None:
+        with pytest.raises(UnsupportedOperation):
+            decide(JOB, state, command)
+        return
+    assert tell(state, decide(JOB, state, command)).status is target
+
+
+def test_cancelled_job_leaves_what_has_ended() -> None:
+    state = change(make(5), status=JobStatus.RUNNING, states="cfrwx")
+    after = tell(state, decide(JOB, state, StopJob("ada")))
+    assert after.states == "cfxxx"
+
+
+@pytest.mark.parametrize("items", [(1,), (4,), (0,)])
+def test_item_that_has_not_failed_is_not_tried_again(items: tuple[int, ...]) -> None:
+    state = change(make(), status=JobStatus.FAILED, states="cff")
+    with pytest.raises(InvalidInput):
+        decide(JOB, state, RetryItems("ada", items))
+
+
+def test_item_is_not_tried_again_for_ever() -> None:
+    state = change(make(1), status=JobStatus.FAILED, states="f", tries="9")
+    with pytest.raises(UnsupportedOperation):
+        decide(JOB, state, RetryItems("ada"))
+
+
+@pytest.mark.parametrize(
+    ("states", "most_failed", "end"),
+    [
+        ("ccc", 0, "job.completed"),
+        ("ccf", 0, "job.failed"),
+        ("ccf", 1, "job.completed"),
+        ("cff", 1, "job.failed"),
+        ("ccw", 0, None),
+        ("ccr", 3, None),
+    ],
+)
+def test_job_ends_by_its_rule(states: str, most_failed: int, end: str | None) -> None:
+    state = change(make(), status=JobStatus.RUNNING, states=states, most_failed=most_failed)
+    found = find_end(JOB, state)
+    assert (None if found is None else found.type) == end
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from("sefru"), st.integers(0, 20)), max_size=80),
+)
+def test_every_item_ends_and_is_tried_as_often_as_its_policy_says(
+    items: int, attempts: int, course: list[tuple[str, int]]
+) -> None:
+    state = make(items, attempts=attempts)
+    for act, which in [*course, *(("s" if step % 2 else "f", 0) for step in range(200))]:
+        chosen = list_next(state, 1)
+        running = state.running[which % len(state.running)] if state.running else None
+        if act in "su" and chosen and len(state.running) < state.concurrency:
+            [(item, attempt)] = chosen
+            if act == "u":
+                refusal = ItemRefusal(item, attempt, ERROR)
+                state = tell(state, JobProgress(JOB, state.counts, (refusal,)))
+            else:
+                state = tell(state, JobItemStarted(JOB, item, attempt), f"task {item} {attempt}")
+        elif act in "ef" and running is not None:
+            retries = machine.has_attempt_left(state, running.attempt)
+            ended: AnyPayload = (
+                JobItemCompleted(JOB, running.item, running.attempt)
+                if act == "e"
+                else JobItemFailed(JOB, running.item, running.attempt, ERROR, retries)
+            )
+            state = tell(state, ended, running.task_id)
+        counts = state.counts
+        assert counts.running == len(state.running) <= state.concurrency
+        assert sum(vars(counts).values()) == items == len(state.tries)
+        assert all(int(tries) <= attempts for tries in state.tries)
+        if (end := find_end(JOB, state)) is not None:
+            state = tell(state, end)
+    assert state.status not in LIVE
+    assert set(state.states) <= {"c", "f"}
+    for letter, tries in zip(state.states, state.tries, strict=True):
+        assert letter == "c" or int(tries) == attempts
