@@ -3,7 +3,7 @@ PYTHON ?= $(or $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 
 BIN := .venv/bin
 TIER ?= unit contract integration e2e stores
 # More than there are processors: a test waits more than it computes, for processes, leases and disks.
-JOBS ?= 4
+JOBS ?= 3
 
 # Where Python may not keep compiled modules, every process of a test compiles what it imports, and every run all tests.
 unexport PYTHONDONTWRITEBYTECODE
