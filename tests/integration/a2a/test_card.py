@@ -105,7 +105,11 @@ async def test_card_of_an_agent_that_was_never_reached_is_a_typed_error(rig: Rig
 
 
 async def test_card_of_nobody_is_not_found(rig: Rig) -> None:
-    for path in ("/.well-known/agent-card.json", "/agents/none/.well-known/agent-card.json"):
+    # That of the root is the gateway's own: tests/integration/a2a/test_own_agent.py.
+    for path in (
+        "/agents/none/.well-known/agent-card.json",
+        "/agents/none/acme/.well-known/agent-card.json",
+    ):
         response = await rig.http.get(path)
         assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
