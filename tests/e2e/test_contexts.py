@@ -17,7 +17,8 @@ from tests.support.processes import run_gateway
 from tests.support.terminal import open_terminal, read_screen
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.anyio
+# Many programs are started one after another, each of which may have to wait for others.
+pytestmark = (pytest.mark.anyio, pytest.mark.timeout(300))
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 
 
