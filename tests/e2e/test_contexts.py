@@ -19,7 +19,7 @@ from tests.support.terminal import open_terminal, read_screen
 from tests.support.waiting import wait_until
 
 # Many programs are started one after another, each of which may have to wait for others.
-pytestmark = (pytest.mark.anyio, pytest.mark.timeout(300))
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 
 

@@ -18,7 +18,7 @@ from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
 # Many programs are started one after another, each of which may have to wait for others.
-pytestmark = (pytest.mark.anyio, pytest.mark.timeout(300))
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
 @contextlib.asynccontextmanager
