@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.support.processes import run_gateway
 from tests.support.terminal import open_terminal, read_screen
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.anyio
+# Many programs are started one after another, each of which may have to wait for others.
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 
 
@@ -76,8 +78,7 @@ async def test_whoever_has_logged_in_needs_no_flag(tmp_path: Path) -> None:
         as_yaml = await run(home, "tasks", "list", "-o", "yaml")
         assert f"taskId: {named[0]}" in as_yaml.stdout
         drawn = await open_in_terminal(gateway, "tasks", "list")
-        assert "0s" in drawn or "s " in drawn
-        assert "Z  " not in drawn, "times are ages"
+        assert re.search(r"  echo +\d+[smh] ", drawn), drawn
         assert (await run(home, "logout")).stdout == "logged out of team\n"
         gone = await run(home, "--gateway", "team", "tasks", "list")
         assert gone.returncode == ExitStatus.CALLER

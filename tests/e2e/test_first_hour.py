@@ -17,7 +17,8 @@ from tests.support.command import run_command
 from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.anyio
+# Many programs are started one after another, each of which may have to wait for others.
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
 @contextlib.asynccontextmanager
