@@ -99,7 +99,7 @@ class JobState:
 
     def agent_of(self, item: int) -> str:
         """Whom an item is for."""
-        return self.agents[item - 1] if len(self.agents) > 1 else self.agents[0]
+        return self.agents[min(item, len(self.agents)) - 1]
 
     def tries_of(self, item: int) -> int:
         """How often an item was begun, or refused."""
