@@ -77,8 +77,8 @@ def choose_segments(
             break
         group.append(one)
         total += one.bytes + NOTE_BYTES
-    # One that is as large as all others together would be copied anew each time that these few have come.
-    while group and 2 * (group[-1].bytes + NOTE_BYTES) > total and total < most // 2:
+    # One that is twice as large as all others together would be copied anew each time that these few have come.
+    while group and 3 * (group[-1].bytes + NOTE_BYTES) > 2 * total and total < most // 2:
         total -= group.pop().bytes + NOTE_BYTES
     is_worth_it = len(group) >= few or (len(group) > 1 and total >= most // 2)
     return group if is_worth_it else []
