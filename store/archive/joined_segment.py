@@ -5,6 +5,7 @@ So each frame of one of them stands further on by the same number of bytes. The 
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -88,13 +89,16 @@ def join_segments(
 
 
 def _check(content: bytes, name: SegmentName, runtime_id: str) -> _CheckedSegment:
-    """A name says what was written first: frames that were erased since are marks."""
+    """A name is the hash of what was written first; where frames were erased since, each is compared by itself."""
     body, stored = split_segment(content)
     footer = _read_footer(stored)
     if len(content) != name.bytes:
         _refuse(name, "its length")
     if (footer.get("shard"), footer.get("runtimeId")) != (name.home.tag, runtime_id):
         _refuse(name, "whose it is")
+    is_as_written = not any("forgotten" in frame for frame in footer["frames"])
+    if is_as_written and hashlib.sha256(content).hexdigest() != name.sha256:
+        _refuse(name, "its hash")
     for frame in footer["frames"]:
         offset, length = int(frame["offset"]), int(frame["length"])
         stored_frame = content[offset : offset + length]

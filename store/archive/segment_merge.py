@@ -23,7 +23,7 @@ from passerelle.store.archive.joined_segment import (
     check_segment,
     join_segments,
 )
-from passerelle.store.archive.segment import SegmentName
+from passerelle.store.archive.segment import SegmentName, read_footer, split_segment
 from passerelle.store.archive.segment_copies import SegmentCopies, SegmentCopy
 from passerelle.store.archive.segment_erasure import SegmentErasure
 from passerelle.store.connection import pack
@@ -63,6 +63,8 @@ class MergedSegments:
 class _Begun(NamedTuple):
     name: SegmentName
     parts: list[JoinedPart]
+    whole: frozenset[int]
+    """Offsets of the frames that are not erased."""
 
 
 def choose_segments(
@@ -75,8 +77,8 @@ def choose_segments(
             break
         group.append(one)
         total += one.bytes + NOTE_BYTES
-    # One that is as large as all others together would be copied anew each time that these few have come.
-    while group and 2 * (group[-1].bytes + NOTE_BYTES) > total and total < most // 2:
+    # One that is twice as large as all others together would be copied anew each time that these few have come.
+    while group and 3 * (group[-1].bytes + NOTE_BYTES) > 2 * total and total < most // 2:
         total -= group.pop().bytes + NOTE_BYTES
     is_worth_it = len(group) >= few or (len(group) > 1 and total >= most // 2)
     return group if is_worth_it else []
@@ -216,9 +218,11 @@ class SegmentMerge:
             return None
         try:
             check = asyncio.to_thread(check_segment, content, name, self.owner_keys.runtime_id)
-            return _Begun(name, await check)
+            parts = await check
+            notes = read_footer(split_segment(content)[1])
         except (LookupError, TypeError, ValueError) as error:
             raise ArchiveDamaged(str(error)) from None
+        return _Begun(name, parts, frozenset(note.offset for note in notes))
 
     async def _drop(self, home: Shard, name: SegmentName, now_ms: int) -> None:
         """Gives up what was begun: it stays noted, and is deleted for that."""
@@ -233,8 +237,9 @@ class SegmentMerge:
         for part in begun.parts:
             for offset, tombstone in (await self.erasure.read_noted(part.name)).items():
                 forgotten.setdefault(offset + part.shift, tombstone)
-        if forgotten:
-            await self.erasure.erase(begun.name, forgotten)
+        left = {at: name for at, name in forgotten.items() if at in begun.whole}
+        if left:
+            await self.erasure.erase(begun.name, left)
 
     async def _name_everywhere(self, home: Shard, begun: _Begun, now_ms: int) -> bool:
         """Whether no shard names an old one any more, as far as could be seen."""

@@ -14,12 +14,13 @@ from passerelle.core.ids import ALL_SHARDS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from passerelle.core.ids import Shard
     from passerelle.store.store import Store
 
-_FEW: Final = 3
+_FEW: Final = 2
 """A round has few segments of a shard."""
-_PAUSE_S: Final = 0.2
-_LONGEST_S: Final = 0.1
+_PAUSE_S: Final = 0.01
+_LONGEST_S: Final = 0.2
 
 
 @dataclass
@@ -32,9 +33,13 @@ class Merges:
 
     async def merge_all(self) -> None:
         """Once in each shard, to the end."""
-        merge = replace(self.store.segment_merge, few=_FEW)
         for shard in ALL_SHARDS:
-            self.merged += (await merge.merge(shard, self.store.clock.read_ms(shard), 8)).merged
+            await self.merge(shard)
+
+    async def merge(self, shard: Shard) -> None:
+        """Once in this one, to the end."""
+        merge = replace(self.store.segment_merge, few=_FEW)
+        self.merged += (await merge.merge(shard, self.store.clock.read_ms(shard), 8)).merged
 
     async def run(self) -> None:
         """Until cancelled; the store may be away."""
@@ -43,7 +48,7 @@ class Merges:
             await asyncio.sleep(_PAUSE_S)
             try:
                 async with asyncio.timeout(chance.uniform(0, _LONGEST_S)):
-                    await self.merge_all()
+                    await self.merge(chance.choice(ALL_SHARDS))
             except TimeoutError:
                 self.cut += 1
             except StoreUnavailable:

@@ -212,6 +212,17 @@ async def test_forgetting_that_is_killed_at_any_step_before_a_merge_ends_in_ever
     assert step > 10
 
 
+async def test_what_was_merged_before_is_forgotten_in_the_old_objects_too(
+    store: Store, server: Server, tmp_path: Path
+) -> None:
+    told = await tell(store)
+    assert (await merge(store)).made == 1
+    assert len(list_objects(tmp_path)) == COUNT + 1
+    assert (await forget(store, *told.mine[:2])).count == 2
+    assert len(list_objects(tmp_path)) == COUNT + 1
+    await check(store, server, tmp_path, told, told.mine[:2])
+
+
 async def test_nothing_is_deleted_while_somebody_forgets(
     store: Store, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
-from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store.archive.session_survey import SessionChoice
 from passerelle.store.store import Store, StoreSettings
 from tests.contract.test_archive import Story, begin, read_all
 from tests.interop.test_blobs import bucket, server
+from tests.support.batches import make_place
 from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.faulty_bucket import BucketFault, FaultyBucket
 
 __all__ = ["bucket", "engine_server", "server", "started_legs"]
 pytestmark = pytest.mark.anyio
 
+HOME: Final = Shard(9)
 SEEDS: Final = range(3)
 STEPS: Final = 60
 STORIES: Final = 6
@@ -184,3 +187,39 @@ async def test_whatever_the_bucket_answers_nothing_is_lost(
             for one in (store, other):
                 assert await read_all(one, story) == told[id(story)]
     assert len(faulty.faulted) >= 4
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+async def test_segments_are_merged_in_a_bucket_or_stay_as_they_were(
+    store: Store, faulty: FaultyBucket, engine_server: Server, fault: BucketFault | None
+) -> None:
+    stories = [await begin(store, 1, Story(make_place(HOME))) for _ in range(STORIES)]
+    told = [await read_all(store, story) for story in stories]
+    for story in stories:
+        assert await leave(store, story)
+    merge = replace(store.segment_merge, few=STORIES)
+    before = await store.archive.list_segments(HOME)
+    if fault is not None:
+        faulty.fault = fault
+        try:
+            done = await merge.merge(HOME, store.clock.read_ms(HOME))
+            assert done.made == 0
+            assert done.damaged
+        except StoreUnavailable:
+            pass
+        assert faulty.faulted[fault]
+        faulty.fault = None
+        assert await store.archive.list_segments(HOME) == before
+        assert [await read_all(store, story) for story in stories] == told
+    done = await merge.merge(HOME, store.clock.read_ms(HOME))
+    assert (done.made, done.merged, done.damaged) == (1, STORIES, [])
+    [segment] = await store.archive.list_segments(HOME)
+    choice = SessionChoice(store.clock.now_ms(), frozenset({stories[0].at.session}))
+    assert (await store.session_forgetting.forget(choice, "carl")).count == 1
+    async with await Store.open(StoreSettings(engine_server.url, PLACE)) as other:
+        for one in (store, other):
+            assert [await read_all(one, story) for story in stories[1:]] == told[1:]
+            assert await one.log.read_head(stories[0].at.stream) is None
+        for ref in (segment, *before):
+            names = [note.session for note in await other.archive.read_notes(ref.name)]
+            assert stories[0].at.session not in names
