@@ -129,7 +129,7 @@ def results(
 
 @add_verb(jobs, "jobs watch se_2f…")
 def watch(link: GatewayLink, job: JobArgument) -> None:
-    """Watch a job until it is over: a bar in a terminal, a line for each change elsewhere.
+    """Watch a job until it is over: a bar in a terminal, else a line a change.
 
     It ends with status 0 when the job has completed, with 1 when it ended otherwise.
     """

@@ -12,6 +12,9 @@ from tests.contract.test_archive import Story, begin, leave
 from tests.support.batches import make_place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.store.archive.segment import SegmentName
     from passerelle.store.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -34,13 +37,23 @@ async def test_sessions_are_drawn_from_every_primary(store: Store) -> None:
     assert await store.inspection.draw_sessions((), 4, ids.draw) == []
 
 
+async def draw_names(
+    store: Store, count: int, draw: Callable[[int], int]
+) -> set[tuple[Shard, SegmentName]]:
+    """So many segments, none of them twice."""
+    drawn = await store.archive.draw_segments(SHARDS, count, draw)
+    names = {(shard, one.name) for shard, one in drawn}
+    assert len(names) == len(drawn)
+    return names
+
+
 async def test_segments_are_drawn_of_every_shard(store: Store) -> None:
     for shard in SHARDS:
         for _ in range(2):
             await leave(store, await begin(store, 1, Story(make_place(shard))))
     draw = SystemIds().draw
-    everything = await store.archive.draw_segments(SHARDS, 100, draw)
-    assert len(set(everything)) == 8
-    drawn = [await store.archive.draw_segments(SHARDS, 2, draw) for _ in range(60)]
-    assert all(len(set(one)) == 2 for one in drawn)
-    assert {place for one in drawn for place in one} == set(everything)
+    everything = await draw_names(store, 100, draw)
+    assert len(everything) == 8
+    drawn = [await draw_names(store, 2, draw) for _ in range(60)]
+    assert all(len(one) == 2 for one in drawn)
+    assert {place for one in drawn for place in one} == everything

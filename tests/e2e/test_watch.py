@@ -160,7 +160,7 @@ async def test_what_is_not_there_is_a_complaint(gateway: GatewayProcess) -> None
         (("--session", "se_1"), "there is no session 'se_1'"),
     ):
         done = await run_command(gateway, "tasks", "watch", *words)
-        assert done.status == ExitStatus.CALLER
+        assert done.status == ExitStatus.NOT_FOUND
         assert done.err.startswith(f"passerelle: error: {said}")
     away = await asyncio.to_thread(
         subprocess.run,

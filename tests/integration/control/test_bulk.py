@@ -32,6 +32,16 @@ async def test_every_task_that_matches_is_cancelled(desk: Desk) -> None:
     assert (await desk.record(other[0])).status is Status.WAITING_INPUT
 
 
+async def test_repeat_finds_what_is_done_done_and_what_matches_no_more_refused(desk: Desk) -> None:
+    await start(desk, 2)
+    given: Any = {"verb": "cancel", "filter": {"text": "report"}, "expect": 2}
+    waiting: Any = {**given, "filter": {"status": ["waiting_input"]}}
+    assert (await desk.do("change_tasks", **waiting))["changed"] == 2
+    assert (await desk.do("change_tasks", **given))["changed"] == 0
+    with pytest.raises(WriteConflict):
+        await desk.do("change_tasks", **waiting)
+
+
 @pytest.mark.parametrize("expect", [0, 1, 3])
 async def test_another_number_than_is_expected_changes_nothing(desk: Desk, expect: int) -> None:
     tasks = await start(desk, 2)

@@ -268,6 +268,21 @@ async def test_same_key_makes_one_job(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "text"), [("cancel_job", "ask which"), ("retry_job", "fail badly")]
+)
+async def test_same_key_changes_a_job_once(bench: Bench, method: str, text: str) -> None:
+    job = await bench.make([text])
+    if method == "retry_job":
+        await bench.finish(job)
+    one: Any = await bench.desk.do(method, "k", jobId=job)
+    stored = len(await bench.house.entries(job))
+    two: Any = await bench.desk.do(method, "k", jobId=job)
+    assert (one["repeated"], two["repeated"]) == (False, True)
+    assert len(await bench.house.entries(job)) == stored
+    await bench.finish(job)
+
+
+@pytest.mark.parametrize(
     "members",
     [
         {"inputs": []},

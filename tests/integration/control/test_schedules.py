@@ -305,6 +305,12 @@ async def test_same_key_is_carried_out_once(wall: Wall) -> None:
     await wall.visit(schedule)
     await wall.ended(schedule, 1)
     assert await wall.count_tasks(schedule) == 1
+    for method in ("pause_schedule", "resume_schedule", "delete_schedule"):
+        one: Any = await wall.desk.do(method, f"k-{method}", scheduleId=schedule)
+        stored = len(await wall.house.entries(schedule))
+        two: Any = await wall.desk.do(method, f"k-{method}", scheduleId=schedule)
+        assert (one["repeated"], two["repeated"]) == (False, True), method
+        assert len(await wall.house.entries(schedule)) == stored, method
 
 
 async def test_schedule_of_somebody_else_is_none(wall: Wall) -> None:
