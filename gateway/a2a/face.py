@@ -275,7 +275,15 @@ class Face:
                 self._finish(visit, loop.time() - began_s)
 
     def _finish(self, visit: HttpVisit, seconds: float) -> None:
-        self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+        parent = visit.reading.incoming.headers.get("traceparent")
+        trace = read_trace(parent) if parent else None
+        self.parts.metrics.count_request(
+            visit.agent,
+            visit.operation,
+            visit.outcome,
+            seconds,
+            trace.trace_id if trace else "",
+        )
         if self._settings.access_log:
             _log(visit, seconds)
 

@@ -38,6 +38,7 @@ class Readiness:
     """Why nothing leaves the memory of the store; nobody is unready for it."""
 
 
+_OPEN: Final = metrics.OPEN_MEDIA_TYPE.partition(";")[0]
 Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
 """Writes to the store and says whether that held. An error of ours is the same as not ready."""
 
@@ -66,8 +67,11 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
             return _answer(200, {"status": "ready"} | said)
         return _answer(UNREADY, {"status": "unready", "reason": readiness.reason or "starting"})
 
-    async def answer_metrics(_request: Request) -> Response:
-        return Response(counted.render(), headers={"Content-Type": metrics.MEDIA_TYPE})
+    async def answer_metrics(request: Request) -> Response:
+        wants_open = _OPEN in request.headers.get("accept", "")
+        media_type = metrics.OPEN_MEDIA_TYPE if wants_open else metrics.MEDIA_TYPE
+        text = counted.render(exemplars=wants_open)
+        return Response(text, headers={"Content-Type": media_type})
 
     return [
         Route("/healthz", answer_health),

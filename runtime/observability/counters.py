@@ -10,7 +10,7 @@ from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from passerelle.runtime.common.clock import SystemClock
@@ -56,10 +56,11 @@ class LabeledCounter(Collector):
 
 
 class _Series:
-    __slots__ = ("counts", "since", "total")
+    __slots__ = ("counts", "exemplars", "since", "total")
 
     def __init__(self, buckets: int) -> None:
         self.counts = [0] * buckets
+        self.exemplars = dict[int, Exemplar]()
         self.total = 0.0
         self.since = _CLOCK.now_ms() / 1000
 
@@ -95,17 +96,28 @@ class LabeledHistogram(Collector):
             self._series[()] = _Series(len(self._bounds) + 1)
         registry.register(self)
 
-    def observe(self, value: float, labels: LabelValues = ()) -> None:
-        """Counts one value; ``labels`` in the order of their names."""
-        series = self._series[labels]
-        series.counts[bisect_left(self._bounds, value)] += 1
+    def observe(self, value: float, labels: LabelValues = (), trace_id: str = "") -> None:
+        """Counts one value; ``labels`` in the order of their names.
+
+        The newest trace of each bucket is shown as its exemplar: an id as a label would make series without end.
+        """
+        series, place = self._series[labels], bisect_left(self._bounds, value)
+        series.counts[place] += 1
         series.total += value
+        if trace_id:
+            at_s = _CLOCK.now_ms() / 1000
+            series.exemplars[place] = Exemplar({"trace_id": trace_id}, value, at_s)
 
     def collect(self) -> Iterator[Metric]:
         """As Prometheus reads it: each bucket holds those below it too."""
         family = HistogramMetricFamily(self._name, self._about, labels=self._labels)
         for labels, series in sorted(self._series.items()):
-            buckets = list(zip(self._names, accumulate(series.counts), strict=True))
+            counts = zip(self._names, accumulate(series.counts), strict=True)
+            exemplars = series.exemplars
+            buckets = [
+                (name, count, exemplars[place]) if place in exemplars else (name, count)
+                for place, (name, count) in enumerate(counts)
+            ]
             family.add_metric(labels, buckets, series.total)
             named = dict(zip(self._labels, labels, strict=True))
             family.add_sample(f"{self._name}_created", named, series.since)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
+from prometheus_client.openmetrics import exposition
 from prometheus_client.registry import Collector
 
 from passerelle.runtime.common.version import VERSION
@@ -25,6 +26,14 @@ from passerelle.runtime.observability.metric_groups import (
 )
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_MEDIA_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+"""The only one of the two in which a number has an exemplar."""
+
+
+_generate_open: Final = cast(
+    "Callable[[CollectorRegistry], bytes]",
+    exposition.generate_latest,  # pyright: ignore[reportUnknownMemberType] - it has no types
+)
 
 
 class Metrics:
@@ -57,10 +66,12 @@ class Metrics:
         """Shows what a collector knows, with each answer."""
         self.registry.register(collector)
 
-    def count_request(self, agent: str, operation: str, outcome: str, seconds: float) -> None:
-        """One answered request; ``outcome`` is ``ok`` or the code of the error."""
+    def count_request(
+        self, agent: str, operation: str, outcome: str, seconds: float, trace_id: str = ""
+    ) -> None:
+        """One answered request; ``outcome`` is ``ok`` or the code of the error, ``trace_id`` its caller's trace."""
         self.calls.requests.counts[agent, operation, outcome] += 1
-        self.calls.request_seconds.observe(seconds, (agent, operation))
+        self.calls.request_seconds.observe(seconds, (agent, operation), trace_id)
 
     def count_refusal(self, kind: str) -> None:
         """One call that a limit of its caller refused."""
@@ -105,11 +116,11 @@ class Metrics:
         """Calls ``read`` before each answer: for what stands somewhere, and is no event that can be counted."""
         self._readers.append(read)
 
-    def render(self) -> bytes:
-        """The text format, as ``GET /metrics`` answers it."""
+    def render(self, *, exemplars: bool = False) -> bytes:
+        """The text format, as ``GET /metrics`` answers it; with ``exemplars`` that of OpenMetrics (PRS-11)."""
         for read in self._readers:
             read(self)
-        return generate_latest(self.registry)
+        return _generate_open(self.registry) if exemplars else generate_latest(self.registry)
 
 
 def _count_tasks() -> float:

@@ -12,6 +12,7 @@ from passerelle.core.ids import parse_facade
 from passerelle.core.principal import Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.runtime.records.places import name_home
+from tests.support.open_metrics import read_families
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.waiting import wait_until
 
@@ -128,6 +129,24 @@ async def test_refusal_carries_the_trace_of_the_request_that_met_it(rig: Rig) ->
 
     assert await wait_until(told, 15, "the refusal is a fact")
     assert (await one.read_home("none"))[1]["traceId"] == TRACE
+
+
+@pytest.mark.requirement("PRS-11")
+async def test_metrics_lead_to_the_trace_that_the_facts_of_a_call_name(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "thrifty"}], agent=PRICED)
+    key = {"Authorization": "Bearer thrifty-key", "A2A-Version": "1.0"}
+    trace = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": one.message("x")}
+    answer = await one.http.post("/agents/echo", json=body, headers=key | trace)
+    facts = await told_on(one, task_of(answer))
+    assert {fact["traceId"] for fact in facts} == {TRACE}
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    shown = (await one.http.get("/metrics", headers=accept)).text
+    assert "passerelle_request_seconds" in read_families(shown)
+    [line] = [one for one in shown.splitlines() if TRACE in one]
+    named = 'passerelle_request_seconds_bucket{agent="echo",le="'
+    assert line.startswith(named)
+    assert f'# {{trace_id="{TRACE}"}}' in line
 
 
 async def test_usage_that_the_agent_reports_is_what_the_call_cost(rig: Rig) -> None:

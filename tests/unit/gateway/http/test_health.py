@@ -9,6 +9,12 @@ from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.version import VERSION
 from passerelle.runtime.observability.metrics import Metrics
+from tests.support.open_metrics import read_families
+
+_PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+"""What a Prometheus server asks for."""
 
 
 async def probe_well() -> Readiness:
@@ -23,10 +29,12 @@ async def probe_failing() -> Readiness:
     raise StoreUnavailable("no space left", "no")
 
 
-async def get(path: str, probe: Probe = probe_well, metrics: Metrics | None = None) -> Response:
+async def get(
+    path: str, probe: Probe = probe_well, metrics: Metrics | None = None, accept: str = "*/*"
+) -> Response:
     site = make_site(make_health_routes(probe, metrics or Metrics()), Settings())
     async with AsyncClient(transport=ASGITransport(site), base_url="http://127.0.0.1") as http:
-        return await http.get(path)
+        return await http.get(path, headers={"Accept": accept})
 
 
 @pytest.mark.anyio
@@ -66,6 +74,26 @@ async def test_metrics_have_what_was_counted() -> None:
     wanted = 'passerelle_requests_total{agent="echo",operation="SendMessage",outcome="ok"} 1.0'
     assert wanted in lines
     assert f'passerelle_build_info{{version="{VERSION}"}} 1.0' in lines
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("PRS-11")
+async def test_open_metrics_lead_from_a_time_to_the_trace_of_a_request() -> None:
+    metrics = Metrics()
+    metrics.count_request("echo", "SendMessage", "ok", 0.002)
+    metrics.count_request("echo", "SendMessage", "ok", 0.002, "a" * 32)
+    metrics.count_request("echo", "SendMessage", "ok", 7.0, "b" * 32)
+    response = await get("/metrics", metrics=metrics, accept=_PROMETHEUS)
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0")
+    families = read_families(response.text)
+    shown = {
+        float(one.labels["le"]): (one.exemplar.labels["trace_id"], one.exemplar.value)
+        for one in families["passerelle_request_seconds"].samples
+        if one.exemplar is not None
+    }
+    assert sorted(shown.values()) == [("a" * 32, 0.002), ("b" * 32, 7.0)]
+    assert all(value <= bound for bound, (_, value) in shown.items())
+    assert "trace_id" not in (await get("/metrics", metrics=metrics)).text
 
 
 def test_registries_of_two_gateways_do_not_mix() -> None:
