@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import PasserelleError, StoreUnavailable, WriteConflict
+from passerelle.core.ids import parse_facade
 from passerelle.core.task.bulk import MOST_TASKS, TasksChanged, UnchangedTask
 from passerelle.core.task.requests import (
     PAGE_LIMIT,
@@ -39,10 +40,12 @@ class BulkChanges:
     """Carries them out. ``execute`` is what the command for one task goes through, with everything that judges it."""
 
     records: TaskLists
-    execute: Callable[[Principal, OtherCommand], Awaitable[Result]]
+    execute: Callable[[Principal, OtherCommand, str | None], Awaitable[Result]]
 
-    async def change(self, principal: Principal, command: ChangeTasks) -> TasksChanged:
-        """Does the verb with each task that matches.
+    async def change(
+        self, principal: Principal, command: ChangeTasks, idem: str | None
+    ) -> TasksChanged:
+        """Does the verb with each task that matches, with each of them once for an idempotency key.
 
         Raises:
             WriteConflict: another number of tasks matches than is expected; nothing is done.
@@ -61,7 +64,7 @@ class BulkChanges:
 
         async def tell(task: str) -> UnchangedTask | None:
             async with room:
-                return await self._tell(principal, command, task)
+                return await self._tell(principal, command, task, idem)
 
         told = await asyncio.gather(*map(tell, found))
         unchanged = tuple(one for one in told if one is not None)
@@ -92,10 +95,10 @@ class BulkChanges:
         return list(found)
 
     async def _tell(
-        self, principal: Principal, command: ChangeTasks, task: str
+        self, principal: Principal, command: ChangeTasks, task: str, idem: str | None
     ) -> UnchangedTask | None:
         try:
-            await self.execute(principal, _name_command(command.verb, task, command.reason))
+            await self.execute(principal, _name_command(command.verb, task, command.reason), idem)
         except StoreUnavailable:
             raise
         except PasserelleError as error:
@@ -112,6 +115,8 @@ def _name_command(verb: BulkVerb, task: str, reason: str | None) -> OtherCommand
         case "resume":
             return ResumeTask(task, reason=reason)
         case "retry":
-            return RetryTask(task, reason or _ASKED)
+            # It is another name of the task that shows its next attempt, and a repeat has to come to the same one.
+            parsed = parse_facade(task)
+            return RetryTask(parsed[0] if parsed else task, reason or _ASKED)
         case _:
             assert_never(verb)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def register_bulk(handlers: Handlers, records: TaskLists, governing: Governing) -> None:
     """Adds it: each task is told by the handler of its own command, behind the rules about commands."""
 
-    async def execute(principal: Principal, command: OtherCommand) -> Result:
+    async def execute(principal: Principal, command: OtherCommand, idem: str | None) -> Result:
         await governing.govern(principal, command)
-        return await handlers.execute(principal, command, None)
+        return await handlers.execute(principal, command, idem)
 
-    handlers.on_repeatable(ChangeTasks, BulkChanges(records, execute).change)
+    handlers.on_command(ChangeTasks, BulkChanges(records, execute).change)

@@ -81,6 +81,18 @@ async def test_failed_tasks_are_tried_again(desk: Desk) -> None:
         assert (await desk.record(task)).status is not Status.FAILED
 
 
+async def test_tasks_are_tried_again_once_for_each_key(desk: Desk) -> None:
+    tasks = [await desk.start("fail badly", title="report") for _ in range(2)]
+    for task in tasks:
+        await desk.until(task, Status.FAILED)
+    given: Any = {"verb": "retry", "filter": {"text": "report"}, "expect": 2}
+    for _ in range(2):
+        assert (await desk.do("change_tasks", "k", **given))["changed"] == 2
+    for task in tasks:
+        assert (await desk.types(task)).count("task.retrying") == 1
+        await desk.do("cancel_task", taskId=task)
+
+
 async def test_filter_with_another_member_is_refused(desk: Desk) -> None:
     with pytest.raises(InvalidInput):
         await desk.do("change_tasks", verb="cancel", filter={"colour": "blue"}, expect=0)

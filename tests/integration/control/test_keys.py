@@ -40,8 +40,6 @@ UNREPEATED: Final = frozenset(
         *("mute_peer", "unmute_peer"),
         # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
         *("ask_permission", "use_permission", "withdraw_permission", "resolve_permission"),
-        # How many tasks are expected says whether a repeat finds what the first one found: test_bulk.py.
-        "change_tasks",
         # What has not changed since is the same export: evidence/test_exports.py.
         *("export_evidence", "export_replay", "export_review"),
     }
@@ -51,6 +49,7 @@ ELSEWHERE: Final = frozenset(
     {
         "retry_task",  # below
         *("roll_back_thread", "compact_thread"),  # test_rollback.py, test_compaction.py
+        "change_tasks",  # test_bulk.py
         *("submit_job", "cancel_job", "retry_job"),  # test_jobs.py
         # test_schedules.py
         *(
