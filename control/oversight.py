@@ -5,6 +5,8 @@ operations. Nothing is answered or changed so. Each read is a fact in the reader
 shown, one for each person, task or session, and hour; where the fact cannot be stored, nothing is read.
 
 A name of another tenant, one that is unknown and one that the reader may not see are answered as they are to everybody.
+
+A page of a session that has left memory is told as well, to whom it belongs: that it came out of the archive (EXT-11).
 """
 
 from __future__ import annotations
@@ -85,11 +87,14 @@ class Oversight:
                 require_scope(principal, (AccessScope.OVERSEE_TASKS,))
                 await self._tell(principal, name_tenant(principal), _NO_EVENTS)
             try:
-                return await read(principal, query)
+                answer = await read(principal, query)
             except NotFound:
                 owner = await self._find_owner(principal, query)
                 if owner is None:
                     raise
+            else:
+                await self._tell_page(principal, query, answer)
+                return answer
             return await read(owner, query)
 
         return overseen
@@ -169,6 +174,18 @@ class Oversight:
             return None
         ref = EntityRef(kind, name)
         return (await self.writes.load([ref]))[ref]
+
+    async def _tell_page(
+        self, principal: Principal, query: OverseenQuery, answer: JsonObject
+    ) -> None:
+        """Of an owner who pages through a session that has left memory."""
+        if not isinstance(query, GetArchived) or answer["inMemory"]:
+            return
+        session, after = str(answer["sessionId"]), answer.get("after")
+        last = after if isinstance(after, int) else ArchiveRef.read(query.ref).sequence
+        first = min(query.after + 1, last)
+        said = HistoryWindowLoaded(first, last, "archive", None if after is None else str(after))
+        await self._tell(principal, session, said)
 
     async def _tell(self, principal: Principal, name: str, said: HistoryWindowLoaded) -> None:
         hour = self.writes.clock.now_ms() // HOUR_MS

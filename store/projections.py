@@ -26,8 +26,9 @@ from passerelle.store.connection import pack
 from passerelle.store.list_registry import ListRegistry, name_list
 from passerelle.store.log import read_feed_rows
 from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
-from passerelle.store.replies import as_hash, as_texts
+from passerelle.store.replies import as_hash, as_int, as_texts
 from passerelle.store.scripts import read_script
+from passerelle.store.stream_entries import as_entry_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -40,9 +41,12 @@ if TYPE_CHECKING:
 
 KEEP_BEHIND_MS: Final = 15 * 60 * 1000
 """A target shard can lose its tail, mark and rows together: the feed reaches this far behind the mark."""
+KEEP_AT_LEAST_MS: Final = 60 * 1000
+KEEP_ROWS: Final = 512
+"""Of about 100 bytes, in each shard. A feed that has more reaches less far behind, but never less than a minute."""
 INBOX_BYTES: Final = 8 * 1024 * 1024
 """Events that an inbox keeps for devices that were away; what is pending stands beside them."""
-_TRIM_EVERY_S: Final = 60.0
+_TRIM_EVERY_S: Final = 30.0
 _MARK: Final = keys.MARK
 _TAKEN: Final = "taken:"
 _DROPPED: Final = "dropped"
@@ -274,11 +278,23 @@ class RedisProjections:
         if now_s - self._trimmed_at.get(shard, -_TRIM_EVERY_S) < _TRIM_EVERY_S:
             return
         self._trimmed_at[shard] = now_s
-        low = _order(feed_id)[0] - KEEP_BEHIND_MS
+        low = _order(feed_id)[0] - await self._find_reach_ms(shard, _order(feed_id)[0])
         lowest = f"{max(low, 0)}-0"
         trim = pack("XTRIM", keys.feed(shard), "MINID", lowest)
         if await self._update(shard, trim):
             await self._update(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
+
+    async def _find_reach_ms(self, shard: Shard, mark_ms: int) -> int:
+        """How far behind the mark the feed is to reach."""
+        feed = keys.feed(shard)
+        count, oldest = await self._ask(
+            shard, pack("XLEN", feed), pack("XRANGE", feed, "-", "+", "COUNT", 1)
+        )
+        rows = as_int(count)
+        if rows <= KEEP_ROWS:
+            return KEEP_BEHIND_MS
+        first_ms = _order(as_entry_rows(oldest)[0][0].decode())[0]
+        return min(max((mark_ms - first_ms) * KEEP_ROWS // rows, KEEP_AT_LEAST_MS), KEEP_BEHIND_MS)
 
 
 def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:

@@ -47,10 +47,10 @@ class EvidenceChanged:
 
 @record
 class HistoryWindowLoaded:
-    """A page of an old session was read (EXT-11, CMD-16).
+    """A page of an old session was read (EXT-11, CMD-16), told in the home session of the reader once in an hour.
 
-    With ``of`` it is the audit of whoever read what is somebody else's: ``of`` is the task or the session, ``owner``
-    the key of its owner then, and ``first`` to ``last`` are the sequences that it had.
+    ``of`` is the task or the session, and ``first`` to ``last`` are the sequences that the first page of the hour had.
+    With ``owner`` it is the audit of whoever read what is somebody else's: that is the key of its owner then.
     """
 
     type: ClassVar = EventType.HISTORY_WINDOW_LOADED

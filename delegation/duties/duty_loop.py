@@ -186,7 +186,7 @@ def make_duties(
         repair.note_epoch(shard, await store.log.bump_epoch(shard, epoch))
 
     factless_writes = FactlessWrites(store.log, writes.ids)
-    view_rebuild = ViewRebuild(store, factless_writes, log, due.wake)
+    view_rebuild = ViewRebuild(store, writes, factless_writes, log, due.wake)
 
     relay = Relay(
         facts=store.relay_facts,

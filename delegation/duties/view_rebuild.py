@@ -8,29 +8,37 @@ Two losses lead here, each as a row in the due set of that shard, so that a cras
   out, as far as they are not older than that; and sessions with something open are compared, since a question that was
   closed in the tail is open again and stands in no inbox.
 
-The work may take long, so it is done beside the loop: the row comes back until it is over. Facts and records are never
-written.
+The work may take long, so it is done beside the loop: the row comes back until it is over. Facts and records are not
+touched; where something of a session differed, that it was made anew is a fact of its own (EXT-11).
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import DueChange, DueClaim, EntityKind
+from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import PasserelleError
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard, shard_of
+from passerelle.core.payloads.history import HistoryReconstructed
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.delegation.verification.strays import find_stray_rows, repair_stray
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from structlog.typing import FilteringBoundLogger
 
+    from passerelle.core.decision import Decision
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.duties.factless_writes import FactlessWrites
+    from passerelle.delegation.verification.repair import SessionRepair
+    from passerelle.runtime.records.writes import Writes
     from passerelle.store.store import Store
 
 REBUILD: Final = "rebuild"
@@ -39,6 +47,7 @@ _TRY_AGAIN_S: Final = 5.0
 _REACH_MS: Final = 3_600_000
 """A replica that is promoted lags by less, or ``passerelle verify --repair`` finds the rest."""
 _EVERYTHING: Final = 0
+_TOLD_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -46,6 +55,7 @@ class ViewRebuild:
     """Handles the rows ``rebuild:<shard>:<ms>``."""
 
     store: Store
+    writes: Writes
     factless_writes: FactlessWrites
     log: FilteringBoundLogger
     wake: Callable[[Shard], None]
@@ -124,11 +134,11 @@ class ViewRebuild:
         since = {shard: ms for shard, ms in batch.values() if ms != _EVERYTHING}
         repaired = 0
         for session in await self._list_sessions(whole):
-            await repair_session(self.store, session, has_lost=True)
+            await self._repair(session, has_lost=True)
             repaired += 1
         for session in await self.store.inspection.list_open_sessions():
             if shard_of(session) in since:
-                repaired += bool((await repair_session(self.store, session)).found)
+                repaired += await self._repair(session)
         strays = await find_stray_rows(self.store, since) if since else []
         for stray in strays:
             await repair_stray(self.store, stray)
@@ -138,6 +148,30 @@ class ViewRebuild:
             sessions=repaired,
             strays=len(strays),
         )
+
+    async def _repair(self, session: str, *, has_lost: bool = False) -> bool:
+        """Whether something differed."""
+        repair = await repair_session(self.store, session, has_lost=has_lost)
+        if not repair.found:
+            return False
+        ref = EntityRef(EntityKind.SESSION, session)
+        held = (await self.writes.load([ref]))[ref]
+        # A session that has left memory is not brought back for it.
+        if held.record is not None and held.archive is None:
+            await self._tell(ref, repair)
+        return True
+
+    async def _tell(self, ref: EntityRef, repair: SessionRepair) -> None:
+        said = HistoryReconstructed("session", "crashed", 1, repair.last, repair.sha256)
+        # The fact changes no record: a second try is told from a second fact by this row alone (I2).
+        name = hashlib.sha256(f"rebuilt {ref.id} {repair.last}".encode()).hexdigest()[:32]
+        row = IdempotencyRow(name, name, b"", _TOLD_MS)
+
+        def body(decision: Decision) -> AppendOptions:
+            decision.add([Fact(Scope(ref.id), said)])
+            return AppendOptions(idem=row)
+
+        await self.writes.decide(ref.id, [ref], body)
 
     async def _list_sessions(self, shards: set[Shard]) -> list[str]:
         if not shards:

@@ -6,6 +6,7 @@ shows a fault, or a loss that is older than the feed. Nothing is repaired here (
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
-from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.codec import to_bytes, to_wire
 from passerelle.delegation.verification.report import Problem
 from passerelle.runtime.records.lag import RELAY
 
@@ -106,6 +107,13 @@ def _compare_models(
         path = find_difference(one, other)
         if path is not None:
             yield Problem("read_model", look.session, subject, f"differs at {path}")
+
+
+def digest_tasks(look: Look) -> str:
+    """The SHA-256 of the list of a session's tasks, as its facts alone give it, in canonical bytes."""
+    tasks = [one for one in look.states.values() if isinstance(one, TaskRecord)]
+    shown = show_tasks(look.session, look.head.sequence, tasks, 0)
+    return hashlib.sha256(to_bytes(shown)).hexdigest()
 
 
 def _read_tasks(look: Look) -> Iterator[TaskRecord]:

@@ -20,6 +20,7 @@ from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.projections import fill_inbox, read_entity, sees_question
 from passerelle.delegation.verification.rebuild import (
     compare_rebuilt,
+    digest_tasks,
     expect_all_rows,
     expect_rows,
     list_former,
@@ -43,6 +44,10 @@ class SessionRepair:
 
     found: tuple[Problem, ...] = ()
     left: tuple[Problem, ...] = ()
+    last: int = 0
+    """The sequence up to which the session was read."""
+    sha256: str = ""
+    """Of its list of tasks as its facts give it, in canonical bytes."""
 
 
 async def repair_session(store: Store, session: str, *, has_lost: bool = False) -> SessionRepair:
@@ -54,23 +59,21 @@ async def repair_session(store: Store, session: str, *, has_lost: bool = False) 
     Raises:
         StoreUnavailable: the rest is for a retry.
     """
-    first: tuple[Problem, ...] | None = None
-    left: tuple[Problem, ...] = ()
-    for _ in range(_LOOKS):
+    found: tuple[Problem, ...] | None = None
+    for tries in range(1, _LOOKS + 1):
         look = await look_at(store.log, session)
         if look is None or not look.is_whole:
-            return SessionRepair()
+            break
         left = tuple(await compare_rebuilt(store, look))
-        is_due = has_lost and first is None
-        first = left if first is None else first
-        if not left and not is_due:
-            break
-        await _write_anew(store, look)
-        stream = StreamRef(StreamKind.SESSION, session)
-        if await store.log.read_head(stream) == look.head:
-            left = tuple(await compare_rebuilt(store, look))
-            break
-    return SessionRepair(first or (), left)
+        is_due = bool(left) or (has_lost and found is None)
+        found = left if found is None else found
+        if is_due:
+            await _write_anew(store, look)
+            if await store.log.read_head(StreamRef(StreamKind.SESSION, session)) == look.head:
+                left, is_due = tuple(await compare_rebuilt(store, look)), False
+        if not is_due or tries == _LOOKS:
+            return SessionRepair(found, left, look.head.sequence, digest_tasks(look))
+    return SessionRepair()
 
 
 async def _write_anew(store: Store, look: Look) -> None:

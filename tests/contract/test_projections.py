@@ -14,7 +14,9 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import InboxRow, IndexRow
 from passerelle.store import keys
 from passerelle.store.connection import RespValue, pack
+from passerelle.store.projections import KEEP_AT_LEAST_MS, KEEP_ROWS
 from passerelle.store.store import Store
+from passerelle.store.stream_entries import as_entry_rows
 from tests.support.batches import EPOCH, event, make_place, mint, operation
 from tests.support.waiting import wait_until
 
@@ -305,6 +307,24 @@ async def test_feed_rows_far_behind_the_mark_are_dropped(store: Store) -> None:
     milliseconds = int(only.id.partition("-")[0])
     await store.projections.move_mark(at.shard, "relay", f"{milliseconds + 16 * 60_000}-0")
     assert await store.projections.read_feed(at.shard, None) == []
+
+
+@pytest.mark.parametrize("reach_s", [600, 120, 30])
+async def test_feed_with_many_rows_reaches_less_far_behind_but_a_minute(
+    store: Store, reach_s: int
+) -> None:
+    shard, rows, mark_ms = Shard(reach_s % 61), 2 * KEEP_ROWS, 10_000_000
+    feed, reach_ms = keys.feed(shard), reach_s * 1000
+    await store.nodes.write(shard, pack("DEL", feed))
+    for number in range(1, rows + 1):
+        row_id = f"{mark_ms - reach_ms + reach_ms * number // rows}-{number}"
+        row = ("s", "se_a", "f", 1, "t", 1)
+        await store.nodes.write(shard, pack("XADD", feed, row_id, *row))
+    await store.projections.move_mark(shard, "relay", f"{mark_ms}-{rows}")
+    [left] = await store.nodes.query_all(shard, pack("XRANGE", feed, "-", "+"))
+    oldest_ms = int(as_entry_rows(left)[0][0].partition(b"-")[0])
+    wanted_ms = min(max(reach_ms / 2, KEEP_AT_LEAST_MS), reach_ms)
+    assert mark_ms - oldest_ms == pytest.approx(wanted_ms, abs=reach_ms / rows + 1)
 
 
 async def test_two_relays_of_one_shard_apply_every_row_once(store: Store) -> None:

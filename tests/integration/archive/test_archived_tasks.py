@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
+from passerelle.core.principal import Principal
+from passerelle.delegation.verification.walk import verify_store
+from passerelle.runtime.records.places import name_home
 from tests.integration.archive.test_archived_reads import leave_all
 from tests.integration.callers.rig import open_rig
 from tests.support.engine import Server, ask, engine_server, started_legs
@@ -119,6 +122,34 @@ async def test_ref_is_read_page_by_page_and_by_its_owner_alone(rig: Rig) -> None
     for wrong in ("se_x@1", session, f"{session}@0", f"{session}@{'9' * 20}"):
         problem = await read(at, f"/v1/archive/{wrong}", status=400)
         assert problem["field"] == "ref"
+
+
+@pytest.mark.requirement("EXT-11")
+async def test_owner_who_pages_through_an_old_session_is_told_of_the_window_once(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    home = name_home(Principal("ada"))
+
+    async def list_windows() -> list[dict[str, Any]]:
+        events = await at.read_session(home)
+        return [one["payload"] for one in events if one["type"] == "history.window.loaded"]
+
+    task = await send(at)
+    record = await read(at, f"/v1/tasks/{task['id']}")
+    session, last = record["sessionId"], len(await at.read_session(record["sessionId"]))
+    await read(at, f"/v1/archive/{session}@{last}")
+    assert await list_windows() == [], "it is in memory"
+    await leave_all(rig)
+    ref = (await read(at, f"/v1/tasks/{task['id']}"))["archive"]
+    page = await read(at, f"/v1/archive/{ref}?limit=4")
+    told = [{"first": 1, "last": 4, "source": "archive", "nextCursor": "4", "of": session}]
+    assert await list_windows() == told
+    other = await rig.start(clients=[ADA, BOB])
+    for again in (at, other):
+        await read(again, f"/v1/archive/{ref}?limit=4&after={page['after']}")
+    assert await list_windows() == told
+    await read(at, f"/v1/archive/{ref}", "bob", 404)
+    assert await list_windows() == told
+    assert (await verify_store(at.gateway.store, rebuild=True)).problems == []
 
 
 @pytest.mark.requirement("TEV-17")

@@ -6,6 +6,7 @@ The tail of a shard is taken from a running engine: once that of the views, once
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sys
 from pathlib import Path
 from typing import cast
@@ -16,10 +17,15 @@ from passerelle.core.batch import EntityRef
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.index_changes import SESSIONS
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
+from passerelle.core.payloads.history import HistoryReconstructed
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import PARTS, IndexPart
+from passerelle.core.read_models.tasks import show_tasks
 from passerelle.core.session import machine
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_bytes
 from passerelle.delegation.verification.report import DERIVED
+from passerelle.delegation.verification.stream import look_at
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
@@ -246,6 +252,53 @@ async def test_what_had_ended_in_the_tail_is_open_again_where_people_look(
     await await_settled(instances.url)
     parts = {part: await list_part(store, part) for part in PARTS}
     assert {part for part, named in parts.items() if named} == {"open"}
+    assert await list_problems(store) == []
+
+
+@pytest.mark.requirement("EXT-11", "I10")
+async def test_session_whose_views_were_made_anew_says_so_once(
+    instances: Instances, store: Store
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    stories = [await begin(store), await begin(store)]
+    sessions = [await name_session(story) for story in stories]
+    for story in stories:
+        await story.fail()
+    await relay_all(relaying)
+    ask(instances.url, "ZREM", keys.session_tasks(SOURCE, sessions[0]), stories[0].task.id)
+    forget_feed(instances.url)
+
+    async def list_told(session: str) -> list[HistoryReconstructed]:
+        look = await look_at(store.log, session)
+        assert look is not None
+        payloads = (event.fact.payload for event in look.events)
+        return [one for one in payloads if isinstance(one, HistoryReconstructed)]
+
+    async def is_told() -> bool:
+        return await list_told(sessions[0]) != []
+
+    last = await store.log.read_head(StreamRef(StreamKind.SESSION, sessions[0]))
+    assert last is not None
+    await instances.stack.enter_async_context(relaying.duties)
+    await relaying.duties.view_rebuild.owe_all(SOURCE)
+    await wait_until(is_told, 60, "the session says that its views were made anew")
+    await await_settled(instances.url)
+    (told,) = await list_told(sessions[0])
+    assert (told.model, told.cause, told.first, told.last) == (
+        "session",
+        "crashed",
+        1,
+        last.sequence,
+    )
+    look = await look_at(store.log, sessions[0])
+    assert look is not None
+    tasks = [one for one in look.states.values() if isinstance(one, TaskRecord)]
+    shown = to_bytes(show_tasks(sessions[0], last.sequence, tasks, 0))
+    assert told.sha256 == hashlib.sha256(shown).hexdigest()
+    assert await list_told(sessions[1]) == [], "nothing of it differed"
+    await relaying.duties.view_rebuild.owe_all(SOURCE)
+    await await_settled(instances.url)
+    assert await list_told(sessions[0]) == [told], "nothing differs any more"
     assert await list_problems(store) == []
 
 
