@@ -1,8 +1,10 @@
 """Sessions that are over, found by SCAN.
 
 What tells them (nothing open, the time of the last event) stands in what they have anyway: no append pays for it, and
-nothing can be forgotten. A look asks each session that it does not know. Of one that was asked before, the time of its
-last event can only have grown: it is asked again when that is old enough, and no more once it was found over.
+nothing can be forgotten. The first look at a shard asks each session. One that a later look meets for the first time
+has an event since the look before: it is asked when this look is old enough. Of one that was asked, the time of its
+last event can only have grown: it is asked again when that is old enough, at each look while something is open in it,
+and no more once it was found over.
 What is known here saves questions and decides nothing: whoever takes a session out of the engine compares all of it.
 """
 
@@ -53,7 +55,9 @@ class EndedSessions:
     nodes: Nodes
     most_known: int = MOST_KNOWN
     _recent: dict[str, int] = field(default_factory=dict[str, int], init=False)
-    """The time of the last event of those that were not over."""
+    """The time of the last event of those that were not over, or of the look that met them first."""
+    _looked: set[Shard] = field(default_factory=set["Shard"], init=False)
+    """The shards of which everything was met in the last look."""
     _ended: dict[str, EndedSession] = field(default_factory=dict[str, EndedSession], init=False)
 
     async def find(
@@ -66,8 +70,11 @@ class EndedSessions:
         Raises:
             StoreUnavailable: a node does not answer.
         """
+        now_ms = {shard: self.nodes.node(shard).time.now_ms() for shard in shards}
         present = await self._scan(shards)
         self._drop_absent(present)
+        for shard in self._looked.intersection(shards):
+            self._meet(present.get(shard, ()), now_ms[shard])
         found = defaultdict[Shard, list[EndedSession]](list)
         asked = list[tuple[Shard, str]]()
         for shard, sessions in present.items():
@@ -77,6 +84,7 @@ class EndedSessions:
         for first in range(0, len(asked), _ASKED_AT_ONCE):
             for shard, ended in await self._ask(asked[first : first + _ASKED_AT_ONCE], before_ms):
                 found[shard].append(ended)
+        self._looked = set(shards)
         return {
             shard: sorted(ended, key=lambda one: one.at_ms)
             for shard, ended in found.items()
@@ -86,7 +94,9 @@ class EndedSessions:
     def forget(self, sessions: Iterable[str]) -> None:
         """Has these asked again: they were over, and yet they could not leave."""
         for session in sessions:
-            self._ended.pop(session, None)
+            ended = self._ended.pop(session, None)
+            if ended is not None:
+                self._recent[session] = ended.at_ms
 
     async def _scan(self, shards: Collection[Shard]) -> dict[Shard, set[str]]:
         wanted = {shard.number: shard for shard in shards}
@@ -103,6 +113,15 @@ class EndedSessions:
         for session in known.difference(*present.values()):
             self._recent.pop(session, None)
             self._ended.pop(session, None)
+
+    def _meet(self, sessions: Iterable[str], now_ms: int) -> None:
+        for session in sessions:
+            if (
+                session not in self._ended
+                and session not in self._recent
+                and self.known < self.most_known
+            ):
+                self._recent[session] = now_ms
 
     def _may_be_over(self, session: str, before_ms: int) -> bool:
         """Whether it has to be asked."""
@@ -124,9 +143,14 @@ class EndedSessions:
             elif self.known < self.most_known:
                 self._recent[one.session] = one.at_ms
         free = await self._drop_busy(old)
-        for _, one in free:
-            if self.known < self.most_known:
+        over = {one.session for _, one in free}
+        for _, one in old:
+            if self.known >= self.most_known:
+                break
+            if one.session in over:
                 self._ended[one.session] = one
+            else:
+                self._recent[one.session] = one.at_ms
         return free
 
     @property

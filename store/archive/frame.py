@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 import hiredis
 import orjson
-import zstandard
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import read_shard
 from passerelle.core.packed_events import read_scopes
 from passerelle.core.wire.times import parse_ms
+from passerelle.store.archive.compression import compress, decompress
 from passerelle.store.connection import pack_words
 from passerelle.store.replies import as_list
 
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 MOST_PLAIN_BYTES: Final = 8 * 1024 * 1024
 """A longer session stays in the engine: to read one of its events would take all of it."""
-_COMPRESSOR: Final = zstandard.ZstdCompressor(level=1)
-"""One for all: to make one costs half as much as to pack a session. Neither is for two threads at once. A frame is
-sealed, which finds every changed byte: it needs no checksum of its own."""
-_DECOMPRESSOR: Final = zstandard.ZstdDecompressor()
 _SESSION: Final = b"session"
 _ENTITY: Final = b"entity"
 _TASKS: Final = b"tasks"
@@ -112,11 +108,20 @@ def _read_old_scopes(members: list[bytes]) -> list[bytes]:
 
 
 def pack_frame(frame: SessionFrame) -> bytes:
-    """The stored form: the plain one, compressed, with a checksum.
+    """The stored form: the plain one, compressed.
 
     Raises:
         ValueError: the session is too long.
     """
+    plain = join_frame(frame)
+    if len(plain) > MOST_PLAIN_BYTES:
+        message = f"{frame.session} has {len(plain)} bytes, and a frame {MOST_PLAIN_BYTES} at most"
+        raise ValueError(message)
+    return compress(plain)
+
+
+def join_frame(frame: SessionFrame) -> bytes:
+    """The plain form."""
     parts = [pack_words((_SESSION, frame.session))]
     for ref, flat in frame.hashes.items():
         parts.append(pack_words((_ENTITY, ref.kind, ref.id, *as_list(flat))))
@@ -125,11 +130,7 @@ def pack_frame(frame: SessionFrame) -> bytes:
         pack_words((_TARGETS, *as_list(frame.targets))),
     ]
     parts += [pack_words((_ENTRY, name, *members)) for name, members in frame.entries]
-    plain = b"".join(parts)
-    if len(plain) > MOST_PLAIN_BYTES:
-        message = f"{frame.session} has {len(plain)} bytes, and a frame {MOST_PLAIN_BYTES} at most"
-        raise ValueError(message)
-    return _COMPRESSOR.compress(plain)
+    return b"".join(parts)
 
 
 def read_frame(stored: bytes) -> SessionFrame:
@@ -139,17 +140,13 @@ def read_frame(stored: bytes) -> SessionFrame:
         ValueError: these bytes are none, or are damaged.
     """
     try:
-        size = zstandard.frame_content_size(stored)
-        if not 0 < size <= MOST_PLAIN_BYTES:
-            message = f"{size} bytes"
-            raise ValueError(message)
         reader = hiredis.Reader()
-        reader.feed(_DECOMPRESSOR.decompress(stored))
+        reader.feed(decompress(stored, MOST_PLAIN_BYTES))
         arrays = list[list[bytes]]()
         while (array := reader.gets()) is not False:
             arrays.append(cast("list[bytes]", array))
         return _read_arrays(arrays)
-    except (zstandard.ZstdError, hiredis.HiredisError, LookupError, TypeError, ValueError) as error:
+    except (hiredis.HiredisError, LookupError, TypeError, ValueError) as error:
         message = f"no frame: {error}"
         raise ValueError(message) from None
 

@@ -553,7 +553,7 @@ async def test_a_look_asks_what_it_cannot_know(
 
     assert await find(AT_MS + 1) == ([over.at.session], [3, 4])
     assert await find(AT_MS + 1) == ([over.at.session], [1, 2])
-    assert await find(AT_MS) == ([], [1])
+    assert await find(AT_MS) == ([], [])
     assert await find(AT_MS + 10_000) == ([over.at.session, late.at.session], [2, 4])
     store.ended_sessions.forget([over.at.session])
     assert await find(AT_MS + 10_000) == ([over.at.session, late.at.session], [2, 4])
@@ -561,6 +561,34 @@ async def test_a_look_asks_what_it_cannot_know(
     await leave(store, over)
     monkeypatch.setattr(store.nodes, "query_each_in_background", count)
     assert await find(AT_MS + 10_000) == ([late.at.session], [1, 2])
+
+
+async def test_a_session_that_a_later_look_meets_first_is_asked_once_it_can_be_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, counts = Shard(11), list[int]()
+    query = store.nodes.query_each_in_background
+
+    async def count(asked: Sequence[tuple[Shard, bytes]]) -> list[RespValue]:
+        counts.append(len(asked))
+        return await query(asked)
+
+    monkeypatch.setattr(store.nodes, "query_each_in_background", count)
+    time = store.nodes.node(home).time
+
+    async def find(before_ms: int) -> tuple[list[str], list[int]]:
+        counts.clear()
+        found = await store.ended_sessions.find([home], before_ms)
+        return [one.session for one in found.get(home, [])], [*counts]
+
+    assert await find(time.now_ms()) == ([], [])
+    story = await begin(store, 2, Story(make_place(home)))
+    assert await find(time.now_ms() - 20_000) == ([], []), "it began since the last look"
+    assert await find(time.now_ms() - 20_000) == ([], [])
+    assert await find(time.now_ms() + 1_000) == ([story.at.session], [1, 2])
+    assert await find(time.now_ms() + 1_000) == ([story.at.session], [])
+    # Who looks at the shard for the first time knows nothing of it.
+    assert await EndedSessions(store.nodes).find([home], AT_MS + 1) != {}
 
 
 async def test_what_goes_on_after_a_look_stays_until_it_is_over_again(store: Store) -> None:

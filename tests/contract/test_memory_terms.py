@@ -95,7 +95,8 @@ async def test_agents_are_read_once_after_each_end(
     monkeypatch.setattr(store.nodes, "query_in_background", count)
 
     async def find() -> dict[str, frozenset[str]]:
-        return await agents.find(await store.ended_sessions.find([HOME], AT_MS + 10_000))
+        soon_ms = store.nodes.node(HOME).time.now_ms() + 1_000
+        return await agents.find(await store.ended_sessions.find([HOME], soon_ms))
 
     for _ in range(3):
         assert await find() == {name: {"weekly"} for name in names}

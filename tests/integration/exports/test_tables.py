@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -430,6 +431,7 @@ async def test_two_exports_do_not_share_a_folder(
 async def test_without_the_extra_one_sentence_says_what_to_install(
     stored: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import_module("passerelle.store.exports.tables.parquet_folder")
     for name in [one for one in sys.modules if one.startswith("pyarrow")]:
         monkeypatch.setitem(cast("dict[str, Any]", sys.modules), name, None)
     monkeypatch.delitem(sys.modules, "passerelle.store.exports.tables.parquet_folder")

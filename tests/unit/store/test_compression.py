@@ -1,0 +1,56 @@
+"""Frames are compressed with a dictionary that is shipped; those without one, or with an earlier one, are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+import zstandard
+
+from passerelle.store.archive import compression
+from passerelle.store.archive.compression import CURRENT, compress, decompress, read_dictionary
+
+_MOST: Final = 1 << 20
+_SAID: Final = (
+    b'{"taskId":"task_3a","type":"task.attempt.completed","nativeStatus":"TASK_STATE_COMPLETED"}'
+)
+_SHIPPED: Final = sorted(
+    (Path(compression.__file__).parent / "dictionaries").iterdir(), key=lambda path: path.name
+)
+
+
+@pytest.mark.parametrize("plain", [_SAID, _SAID * 1000, b"\0", bytes(range(256)) * 9])
+def test_what_is_compressed_is_read_again(plain: bytes) -> None:
+    stored = compress(plain)
+    assert decompress(stored, _MOST) == plain
+    assert zstandard.get_frame_parameters(stored).dict_id == CURRENT
+
+
+def test_a_short_text_of_events_takes_less_with_the_dictionary() -> None:
+    assert len(compress(_SAID)) < len(zstandard.ZstdCompressor(level=1).compress(_SAID)) * 0.8
+
+
+def test_what_was_compressed_without_a_dictionary_is_read() -> None:
+    assert decompress(zstandard.ZstdCompressor(level=1).compress(_SAID), _MOST) == _SAID
+
+
+def test_a_dictionary_that_is_not_here_is_named() -> None:
+    other = zstandard.train_dictionary(4096, [_SAID + bytes([number]) for number in range(250)])
+    stored = zstandard.ZstdCompressor(dict_data=other).compress(_SAID)
+    with pytest.raises(ValueError, match=f"dictionary {other.dict_id()}"):
+        decompress(stored, _MOST)
+
+
+@pytest.mark.parametrize(
+    "stored", [b"", b"no frame", compress(_SAID)[:-1], compress(_SAID * 20_000)]
+)
+def test_what_is_damaged_or_too_long_is_refused(stored: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decompress(stored, _MOST)
+
+
+def test_each_dictionary_has_the_number_that_its_file_says() -> None:
+    numbers = [int(path.stem) for path in _SHIPPED]
+    assert CURRENT in numbers
+    assert [read_dictionary(number).dict_id() for number in numbers] == numbers
