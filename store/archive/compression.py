@@ -57,7 +57,7 @@ def read_dictionary(number: int) -> zstandard.ZstdCompressionDict:
 @cache
 def _make_compressor() -> zstandard.ZstdCompressor:
     dictionary = read_dictionary(CURRENT)
-    dictionary.precompute_compress(level=LEVEL)
+    dictionary.precompute_compress(level=LEVEL)  # pyright: ignore[reportUnknownMemberType] - no annotation
     # A frame is sealed, which finds every changed byte: it needs no checksum of its own.
     return zstandard.ZstdCompressor(level=LEVEL, dict_data=dictionary)
 
