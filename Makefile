@@ -31,7 +31,7 @@ test: ## unit, contract, integration, e2e, stores; TIER=unit runs one, SEED=n re
 
 conformance: ## our port of the official A2A conformance kit, and payloads byte for byte; KIT=<checkout> runs the kit itself as well
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance tests/fidelity
-	@$(if $(KIT),$(BIN)/python -m tests.conformance.kit $(KIT))
+	@$(if $(KIT),$(BIN)/python -m tests.conformance.kit $(KIT) && $(BIN)/python -m tests.conformance.kit --root $(KIT))
 
 interop: ## foreign SDKs as callers and as agents, through a gateway; makes their environments first, needs Node 20
 	@$(BIN)/python -m tests.interop.environments

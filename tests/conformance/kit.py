@@ -9,7 +9,9 @@ changed. Counts come from the JUnit file, since the kit's own summary counts rec
 - the gateway counted the calls: with a copied address of the agent the kit would test the agent alone.
 
 The kit has no way to authenticate: a plugin of ours (``kit_key.py``) puts the owner's key on its calls. It sends no
-tenant over gRPC either, so ``grpc.default_agent`` is the conformance agent.
+tenant over gRPC either, so ``grpc.default_agent`` is the agent that it tests.
+
+It tests the conformance agent by its name; with ``--root`` the gateway's own agent, which routes to it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from xml.etree import ElementTree as ET
 
 import orjson
 
+from passerelle.core.agent_name import ROUTER
 from tests.conformance.registry import HERE, read_requirements
 from tests.conformance.site import AGENT, make_settings, open_http, run_agent
 from tests.support.ports import find_free_port
@@ -121,12 +124,14 @@ def compare_registry(kit: Path, python: Path) -> Iterator[str]:
         yield f"{name} is {theirs[name]} in the kit"
 
 
-async def run_kit(kit: Path, python: Path, folder: Path) -> tuple[Outcome, int]:
-    """The kit against the gateway: its outcome, and how many calls the gateway counted."""
+async def run_kit(kit: Path, python: Path, folder: Path, tested: str) -> tuple[Outcome, int]:
+    """The kit against an agent of the gateway: its outcome, and how many calls the gateway counted."""
+    settings = make_settings(find_free_port())
+    settings["grpc"] |= {"default_agent": tested}
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(run_agent(folder, "agent"))
         gateway = await stack.enter_async_context(
-            run_gateway(folder, {AGENT: agent.url}, **make_settings(find_free_port()))
+            run_gateway(folder, {AGENT: agent.url}, **settings)
         )
         shutil.copy(HERE / f"{_KEY_PLUGIN}.py", folder)
         keyed = {
@@ -135,7 +140,8 @@ async def run_kit(kit: Path, python: Path, folder: Path) -> tuple[Outcome, int]:
             "PYTHONPATH": str(folder),
             "PYTEST_ADDOPTS": f"-p {_KEY_PLUGIN}",
         }
-        command = [python, "run_tck.py", "--sut-host", f"{gateway.url}/agents/{AGENT}"]
+        where = gateway.url if tested == ROUTER else f"{gateway.url}/agents/{tested}"
+        command = [python, "run_tck.py", "--sut-host", where]
         said = (folder / "kit.log").open("wb")
         stack.callback(said.close)
         running = await asyncio.create_subprocess_exec(
@@ -146,17 +152,17 @@ async def run_kit(kit: Path, python: Path, folder: Path) -> tuple[Outcome, int]:
         finally:
             if running.returncode is None:
                 running.kill()
-        return read_outcome(kit / _REPORT), await count_calls(gateway.url)
+        return read_outcome(kit / _REPORT), await count_calls(gateway.url, tested)
 
 
-async def count_calls(url: str) -> int:
-    """The A2A calls that the gateway has answered, from its metrics."""
+async def count_calls(url: str, agent: str) -> int:
+    """The A2A calls to an agent that the gateway has answered, from its metrics."""
     async with open_http() as http:
         text = (await http.get(f"{url}/metrics")).text
     return sum(
         int(float(line.rpartition(" ")[2]))
         for line in text.splitlines()
-        if line.startswith(f'passerelle_requests_total{{agent="{AGENT}"')
+        if line.startswith(f'passerelle_requests_total{{agent="{agent}"')
     )
 
 
@@ -164,12 +170,15 @@ def main() -> int:
     """Runs the kit and says in one line whether it holds."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.kit", description=__doc__)
     parser.add_argument("checkout", type=Path)
-    checkout: Path = parser.parse_args().checkout.resolve()
+    parser.add_argument("--root", action="store_true", help="test the gateway's own agent")
+    asked = parser.parse_args()
+    checkout: Path = asked.checkout.resolve()
+    tested = ROUTER if asked.root else AGENT
     with tempfile.TemporaryDirectory(prefix="psr-kit-") as name:
         folder = Path(name)
         kit, python = prepare(checkout, folder)
         faults = list(compare_registry(kit, python))
-        outcome, calls = asyncio.run(run_kit(kit, python, folder))
+        outcome, calls = asyncio.run(run_kit(kit, python, folder, tested))
     faults += outcome.list_faults(read_names(DEVIATIONS), read_names(SKIPS))
     if calls < len(outcome.passed):
         faults.append(f"the gateway counted {calls} calls: the kit has tested something else")

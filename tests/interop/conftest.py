@@ -11,6 +11,7 @@ from typing import Final, cast
 import pytest
 from aiohttp import web
 
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from tests.interop.environments import JAVASCRIPT, PYTHON_0_3, require
@@ -67,7 +68,8 @@ class World:
         known = self._callers.get((*side, agent))
         if known is None:
             library, binding = side
-            card = f"{self.gateway.url}/agents/{agent}/.well-known/agent-card.json"
+            place = self.gateway.url + ("" if agent == ROUTER else f"/agents/{agent}")
+            card = f"{place}/.well-known/agent-card.json"
             opening = open_puppet(library, card, self.gateway.token, binding)
             known = await self.stack.enter_async_context(opening)
             self._callers[*side, agent] = known
@@ -115,9 +117,9 @@ def side(request: pytest.FixtureRequest) -> tuple[str, str]:
     return cast("tuple[str, str]", request.param)
 
 
-@pytest.fixture(params=[name_of(side) for side in SIDES])
+@pytest.fixture(params=[*(name_of(side) for side in SIDES), ROUTER])
 def agent(request: pytest.FixtureRequest) -> str:
-    """Who is called."""
+    """Who is called; the gateway's own agent is one of them, and routes to another."""
     return cast("str", request.param)
 
 
