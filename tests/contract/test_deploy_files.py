@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from passerelle.gateway.settings.source import Sources, read_settings
 from tests.support.tls import Authority
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
@@ -80,3 +81,18 @@ def test_caddy_takes_the_file(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "warn" not in done.stderr.lower(), done.stderr
     assert '"flush_interval":-1' in done.stdout
+
+
+@pytest.mark.parametrize("name", ["nginx/passerelle.conf", "caddy/Caddyfile"])
+def test_the_gateway_takes_the_settings_that_a_proxy_file_asks_for(
+    name: str, tmp_path: Path
+) -> None:
+    head = re.findall(
+        r"^#(?: In passerelle.yaml:)? +(\w+: .*)$", (DEPLOY / name).read_text("utf-8"), re.MULTILINE
+    )
+    assert len(head) == 2
+    config = tmp_path / "passerelle.yaml"
+    config.write_text("\n".join(head), "utf-8")
+    reading = read_settings(Sources(config=config, environ={}, folder=tmp_path))
+    assert reading.settings is not None, reading
+    assert reading.settings.proxy is not None
