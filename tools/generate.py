@@ -24,6 +24,7 @@ from tools.evidence_docs import render_hash
 from tools.machine_docs import render_state_machine
 from tools.settings_docs import render_settings
 from tools.table_docs import render_tables
+from tools.threat_docs import render_threats
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,6 +43,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/operate/table-columns.md": render_tables,
     "docs/protocol/events.schema.json": render_event_schema,
     "docs/state-machine.md": render_state_machine,
+    "docs/threat-model.md": render_threats,
     "gateway/capabilities.json": render_capabilities,
     "gateway/settings.schema.json": render_schema,
 }
