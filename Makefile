@@ -9,7 +9,7 @@ JOBS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs-test check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs-test examples check fix generate lock bench clean help
 
 # The lock is complete: a resolver would look past it for what another package asks for with an extra.
 .venv/.ready: pyproject.toml requirements.lock
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs-test check fix generate lock bench: .venv/.ready
+client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs-test examples check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -43,6 +43,9 @@ conversations: ## conversations with agents of every make, directly and through 
 
 docs-test: ## commands of README and the first tutorial as they are written, where nothing is installed; PAGES="…" are others
 	@$(BIN)/python -m tests.documents $(PAGES)
+
+examples: ## pages of examples as they are written, with real processes; needs nginx, redis-server, Node 20 and Chromium
+	@$(BIN)/python -m pytest -q -n 2 --dist load tests/examples
 
 client: ## types and vectors of the JavaScript client, in Node and in Chromium; needs Node 20
 	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null

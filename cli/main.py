@@ -40,6 +40,7 @@ from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
 from passerelle.cli.verbs.schedules import schedules
 from passerelle.cli.verbs.sessions import sessions
+from passerelle.cli.verbs.support import support
 from passerelle.cli.verbs.task_changes import changes
 from passerelle.cli.verbs.tasks import tasks
 from passerelle.cli.verbs.watch import watch_verb
@@ -88,6 +89,7 @@ app.add_typer(deliveries, name="deliveries")
 app.add_typer(agents)
 app.add_typer(owner_token)
 app.add_typer(store_verbs)
+app.add_typer(support)
 
 SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
 

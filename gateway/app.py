@@ -24,6 +24,7 @@ from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings.model import is_loopback
 from passerelle.gateway.settings.source import Sources
+from passerelle.gateway.systemd import find_service_manager
 from passerelle.runtime.common.collector import calm_collector
 from passerelle.runtime.memory.machine import give_back, use_one_arena
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.owner import OwnerToken
     from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.systemd import ServiceManager
     from passerelle.store.engine import EmbeddedEngine
 
 
@@ -67,6 +69,7 @@ async def run_gateway(
     tls = load_server_tls(settings)
     listener = bind(settings.host, settings.port, "https" if tls else "http")
     stop = asyncio.Event()
+    manager = find_service_manager(sources.environ if sources else {})
     try:
         async with open_gateway(settings) as gateway:
             async with open_access(settings, gateway.store, on_owner) as access:
@@ -88,8 +91,8 @@ async def run_gateway(
                     grpc = None if port is None else f"{settings.host}:{port}"
                     _warn_unencrypted(settings)
                     calm_collector()
-                    ready = _announce(Addresses(listener.url, grpc, channels), on_ready)
-                    await _serve(gateway, server, stop, ready, reloading)
+                    ready = _announce(Addresses(listener.url, grpc, channels), on_ready, manager)
+                    await _serve(gateway, server, stop, ready, reloading, manager)
             _raise_fault(gateway)
     finally:
         listener.close()
@@ -117,16 +120,19 @@ async def _serve(
     stop: asyncio.Event,
     announcement: Coroutine[None, None, None],
     reloading: Reloading,
+    manager: ServiceManager,
 ) -> None:
     with stop_on_signals(stop, server.hurry):
         watch = asyncio.create_task(_watch(gateway, stop))
         ready = asyncio.create_task(announcement)
         reload = asyncio.create_task(reloading.run(), name="config")
         memory = asyncio.create_task(give_back(), name="memory")
+        alive = asyncio.create_task(manager.keep_alive(), name="watchdog")
+        ending = asyncio.create_task(_tell_of_the_end(stop, manager), name="service.end")
         try:
             await server.serve(stop)
         finally:
-            tasks = (ready, watch, reload, memory)
+            tasks = (ready, watch, reload, memory, alive, ending)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -140,10 +146,18 @@ def _warn_unencrypted(settings: Settings) -> None:
 
 
 async def _announce(
-    addresses: Addresses, on_ready: Callable[[Addresses], Coroutine[None, None, None]] | None
+    addresses: Addresses,
+    on_ready: Callable[[Addresses], Coroutine[None, None, None]] | None,
+    manager: ServiceManager,
 ) -> None:
+    manager.tell("READY=1")
     if on_ready is not None:
         await on_ready(addresses)
+
+
+async def _tell_of_the_end(stop: asyncio.Event, manager: ServiceManager) -> None:
+    await stop.wait()
+    manager.tell("STOPPING=1")
 
 
 async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.errors import RemoteError
 from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
@@ -22,6 +23,8 @@ from passerelle.runtime.observability.spans import end_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+
+    from opentelemetry.trace import Span
 
     from passerelle.core.peer import MayLeave, PeerCard, PeerOutcome, StreamOutcome
     from passerelle.core.ports.chance import Clock
@@ -206,7 +209,7 @@ class AgentPeer:
         span = None
         try:
             if self._spans:
-                span = self._spans.begin_call(self.name, call.operation)
+                span = self._begin_span(self._spans, call)
             tried: TriedInterfaces = []
             while True:
                 known = self._cards.fresh or await self._cards.load()
@@ -230,12 +233,16 @@ class AgentPeer:
             self._count(self.name, name_outcome(outcome))
         return outcome
 
+    def _begin_span(self, spans: Spans, call: PeerCall) -> Span:
+        conversation = text_at(object_at(call.params, "message"), "contextId")
+        return spans.begin_call(self.name, call.operation, conversation)
+
     async def _follow(
         self, operation: Operation, params: JsonObject, may_leave: MayLeave | None = None
     ) -> AsyncGenerator[StreamOutcome, None]:
         call = PeerCall(operation, params, self._config.total_timeout_s, may_leave)
         last: StreamOutcome | None = None
-        span = self._spans.begin_call(self.name, operation) if self._spans else None
+        span = self._begin_span(self._spans, call) if self._spans else None
         try:
             tried: TriedInterfaces = []
             while (line := self._choose(await self._cards.load(), call, tried)) is not None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from passerelle.gateway.settings.source import render_schema
+from tools.alert_docs import render_rule_tests, render_rules, render_runbook
+from tools.board import render_board
 from tools.capability_data import render_capabilities
 from tools.channel_docs import render_frames
 from tools.channel_docs import render_schema as render_frame_schema
@@ -22,12 +24,17 @@ from tools.evidence_docs import render_hash
 from tools.machine_docs import render_state_machine
 from tools.settings_docs import render_settings
 from tools.table_docs import render_tables
+from tools.threat_docs import render_threats
 
 ROOT = Path(__file__).resolve().parent.parent
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "clients/js/src/frames.d.ts": render_types,
+    "deploy/grafana/passerelle.json": render_board,
+    "deploy/prometheus/passerelle.rules.yaml": render_rules,
+    "deploy/prometheus/passerelle.tests.yaml": render_rule_tests,
     "docs/events.md": render_events,
+    "docs/operate/runbook.md": render_runbook,
     "docs/protocol/channel-frames.md": render_frames,
     "docs/protocol/channel-frames.schema.json": render_frame_schema,
     "docs/protocol/check_evidence.sha256": render_hash,
@@ -36,6 +43,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/operate/table-columns.md": render_tables,
     "docs/protocol/events.schema.json": render_event_schema,
     "docs/state-machine.md": render_state_machine,
+    "docs/threat-model.md": render_threats,
     "gateway/capabilities.json": render_capabilities,
     "gateway/settings.schema.json": render_schema,
 }

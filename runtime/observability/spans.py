@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _NOWHERE = SpanContext(0, 0, is_remote=False)
 _FINE = frozenset({"ok", "drained", "left", "answered"})
+_INVOKES = frozenset({"SendMessage", "SendStreamingMessage"})
+"""Operations that have an agent work; a GetTask is no step of a conversation."""
 
 
 class Spans:
@@ -45,13 +47,29 @@ class Spans:
         SERVED.set(_read(span, caller))
         return span
 
-    def begin_call(self, agent: str, operation: str) -> Span:
-        """The span of a call, in the trace of the run that it is made for; the agent is told of it."""
+    def begin_call(self, agent: str, operation: str, conversation: str = "") -> Span:
+        """The span of a call, in the trace of the run that it is made for; the agent is told of it.
+
+        ``conversation`` is the context at the agent, empty where it makes one.
+        """
         trace = TRACE.get()
-        attributes = {"passerelle.agent": agent, "a2a.operation": operation}
+        attributes = {
+            "passerelle.agent": agent,
+            "a2a.operation": operation,
+            **describe_invocation(agent, operation),
+        }
+        if conversation:
+            attributes["gen_ai.conversation.id"] = conversation
         span = self._tracer.start_span(operation, _place(trace), SpanKind.CLIENT, attributes)
         CALLING.set(_read(span, trace))
         return span
+
+
+def describe_invocation(agent: str, operation: str) -> dict[str, str]:
+    """What OpenTelemetry's conventions for GenAI say of a span in which an agent works; nothing for any other."""
+    if operation not in _INVOKES:
+        return {}
+    return {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
 
 
 def end_request(
@@ -65,6 +83,7 @@ def end_request(
             "a2a.operation": operation,
             "a2a.binding": binding,
             "a2a.version": version,
+            **describe_invocation(agent, operation),
         }
     )
     _end(span, outcome)
@@ -80,6 +99,7 @@ def _end(span: Span, outcome: str) -> None:
     span.set_attribute("passerelle.outcome", outcome)
     if outcome not in _FINE:
         span.set_status(StatusCode.ERROR, outcome)
+        span.set_attribute("error.type", outcome)
     span.end()
 
 

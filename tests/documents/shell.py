@@ -73,7 +73,8 @@ class PageShell:
         printed.touch()
         # A shell has what it starts behind itself ignore Ctrl-C, which a terminal does not.
         run = f"exec env --default-signal=INT setsid bash {script} >{printed} 2>&1 </dev/null"
-        self._do(step, f"({run}) & echo $! >{pid}", printed)
+        # Nor may it hold the pipe, by whose end a failed command of a later step is noticed.
+        self._do(step, f"({run}) {self._told}>&- & echo $! >{pid}", printed)
         self._terminals[step.terminal] = int(pid.read_text("ascii"))
         return self._await(step, printed)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.wire.trace import read_trace
 from passerelle.gateway.span_export import open_spans
@@ -45,6 +46,19 @@ async def test_span_of_a_request_is_on_its_events_and_over_the_call_of_the_agent
         "a2a.operation": "SendMessage",
         "a2a.binding": "JSONRPC",
         "a2a.version": "1.0",
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "echo",
+    }
+    assert read.attributes["error.type"] == read.attributes["passerelle.outcome"]
+    assert not {name for name in read.attributes if name.startswith("gen_ai.")}, "nobody worked"
+    [asked] = [one for one in rig.peer.requests if one.method == "SendMessage"]
+    assert called.attributes == {
+        "passerelle.agent": "echo",
+        "passerelle.outcome": "answered",
+        "a2a.operation": "SendMessage",
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "echo",
+        "gen_ai.conversation.id": text_at(object_at(asked.params, "message"), "contextId"),
     }
     assert called.attributes["passerelle.outcome"] == "answered"
     [request] = [one for one in rig.peer.requests if one.method == "SendMessage"]

@@ -1,0 +1,1 @@
+"""Each example is played as its page says, with real processes."""

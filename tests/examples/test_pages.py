@@ -1,0 +1,27 @@
+"""Examples whose page alone shows that they work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.examples.stage import EXAMPLES, PAGE, open_example
+
+OTHERS = {"browser-page", "two-instances", "webhook-receiver"}
+"""Examples that have a test of their own beside."""
+
+
+@pytest.mark.parametrize("name", ["asking-agent", "caller", "payments-policy"])
+def test_an_example_does_what_its_page_says(name: str, tmp_path: Path) -> None:
+    with open_example(name, tmp_path) as example:
+        example.play()
+        assert example.played == len(example.steps) > 2
+
+
+def test_each_example_is_played_and_listed() -> None:
+    there = {path.parent.name for path in EXAMPLES.glob(f"*/{PAGE}")}
+    played = {"asking-agent", "caller", "payments-policy"} | OTHERS
+    listed = set(re.findall(r"\]\(([a-z-]+)/README\.md\)", (EXAMPLES / PAGE).read_text("utf-8")))
+    assert there == played == listed
