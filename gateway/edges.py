@@ -162,6 +162,7 @@ def make_edges(
         make_button_route(
             ButtonEdge(gateway.parts.links.devices.tokens, devices, gateway.parts.service)
         ),
+        make_openapi_route(settings.public_url),
         make_socket_route(face, tickets, settings),
         make_blob_route(_make_blob_edge(gateway, access)),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
@@ -257,7 +258,6 @@ def _make_routes(
             gateway.parts.actions.read_ahead,
         ),
         make_index_route(),
-        make_openapi_route(),
         make_asyncapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),
         *make_health_routes(probe, gateway.metrics),
