@@ -63,6 +63,9 @@ class PageShell:
         Raises:
             PageFault: a command failed, took too long, or printed something else than the page shows.
         """
+        if step.file is not None:
+            (self.folder / step.file).write_text(step.commands, "utf-8")
+            return ""
         self._count += 1
         script, printed = self.notes / f"{self._count}.sh", self.notes / f"{self._count}.out"
         script.write_text(f"set -eo pipefail\n{step.commands}\n", "utf-8")
@@ -72,7 +75,7 @@ class PageShell:
         pid = self.notes / f"{self._count}.pid"
         printed.touch()
         # A shell has what it starts behind itself ignore Ctrl-C, which a terminal does not.
-        run = f"exec env --default-signal=INT setsid bash {script} >{printed} 2>&1 </dev/null"
+        run = f"exec env --default-signal=INT setsid bash {script} >{printed} 2>&1 </dev/null {self._told}>&-"
         self._do(step, f"({run}) & echo $! >{pid}", printed)
         self._terminals[step.terminal] = int(pid.read_text("ascii"))
         return self._await(step, printed)

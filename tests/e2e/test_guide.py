@@ -19,12 +19,18 @@ import httpx
 import pytest
 
 from passerelle.demo.processes import GatewayProcess, run_peers
-from tests.support.client_package import PROJECT, build_client, install_client, write_client
+from tests.support.client_package import (
+    PROJECT,
+    build_client,
+    install_client,
+    write_client,
+)
 from tests.support.processes import run_gateway
 from tests.support.waiting import block_until, wait_until
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-GUIDE: Final = ROOT / "docs" / "guide"
+GUIDE: Final = ROOT / "docs" / "how-to"
+FIRST: Final = ROOT / "docs" / "tutorials" / "first-agent.md"
 FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN_ADDRESS: Final = "http://127.0.0.1:8080"
 SHOWN_DIGEST: Final = "sha256:…"
@@ -107,9 +113,7 @@ async def test_shown_requests_are_answered(tmp_path: Path) -> None:
     async with open_house(tmp_path) as gateway:
         (sent,) = [await play(gateway, words) for words in read_requests(ROOT / "README.md")]
         assert sent["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
-        first, listed, called, turn = [
-            await play(gateway, words) for words in read_requests(GUIDE / "first-steps.md")
-        ]
+        first, listed, called, turn = [await play(gateway, words) for words in read_requests(FIRST)]
         assert first["task"]["artifacts"][0]["parts"][0]["text"] == "hello"
         assert first["task"]["id"] in {task["id"] for task in listed["tasks"]}
         assert called["result"]["task"]["artifacts"][0]["parts"][0]["text"] == "hello again"
@@ -137,7 +141,7 @@ async def test_shown_question_is_asked_and_answered(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_path: Path) -> None:
-    turn_request = read_requests(GUIDE / "first-steps.md")[-1]
+    turn_request = read_requests(FIRST)[-1]
     async with open_house(tmp_path) as gateway:
         turn = await play(gateway, turn_request)
         stream = f"session:{turn['sessionId']}"
