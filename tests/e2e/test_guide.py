@@ -20,6 +20,8 @@ import pytest
 
 from passerelle.demo.processes import GatewayProcess, run_peers
 from tests.support.client_package import (
+    API_LIBRARIES,
+    LIBRARIES,
     PROJECT,
     build_client,
     install_client,
@@ -170,7 +172,7 @@ async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_pa
 async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wheel_alone(
     tmp_path: Path,
 ) -> None:
-    (program,) = read_blocks(PROJECT / "README.md", "python")
+    _approve, program = read_blocks(PROJECT / "README.md", "python")
     (tmp_path / "send.py").write_text(program, encoding="utf-8")
     python = install_client(build_client(tmp_path), tmp_path / "environment")
     async with open_house(tmp_path) as gateway:
@@ -186,3 +188,25 @@ async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wh
     sequences, types = zip(*(line.split() for line in said.decode().splitlines()), strict=True)
     assert [int(one) for one in sequences] == list(range(1, len(sequences) + 1))
     assert types[-1] == "task.completed"
+
+
+@pytest.mark.anyio
+async def test_quickstart_of_the_api_client_has_a_payment_allowed_by_the_wheel_alone(
+    tmp_path: Path,
+) -> None:
+    program, _send = read_blocks(PROJECT / "README.md", "python")
+    (tmp_path / "approve.py").write_text(program, encoding="utf-8")
+    wheel = build_client(tmp_path)
+    python = install_client(wheel, tmp_path / "environment", (*LIBRARIES, *API_LIBRARIES))
+    async with open_house(tmp_path) as gateway:
+        process = await asyncio.create_subprocess_exec(
+            *(python, "approve.py"),
+            cwd=tmp_path,
+            env={**os.environ, "PASSERELLE_URL": gateway.url, "PASSERELLE_TOKEN": gateway.token},
+            stdout=subprocess.PIPE,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    title, result, status = said.decode().splitlines()
+    assert title.startswith("payments asks for permission")
+    assert (result.partition("(")[0], status) == ("Won", "completed")
