@@ -25,7 +25,7 @@ PAGE: Final = "/clients/js/test/browser/page.html"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SERVED: Final = ("/clients/js/src/", "/clients/js/test/", "/tests/vectors/")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".json": "application/json"}
-_FLAGS: Final = (
+FLAGS: Final = (
     "--headless=new",
     "--no-sandbox",  # it runs as whoever runs the tests, and loads our own pages
     "--disable-gpu",
@@ -67,7 +67,7 @@ class Theatre:
         self._waiting.append(puppet)
         process = await asyncio.create_subprocess_exec(
             find_browser(),
-            *_FLAGS,
+            *FLAGS,
             f"--user-data-dir={self.folder / 'profile'}",
             f"{self.origin}{PAGE}?{query}",
             stdout=asyncio.subprocess.DEVNULL,
