@@ -9,7 +9,7 @@ JOBS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs-test examples check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs docs-test examples check fix generate lock bench clean help
 
 # The lock is complete: a resolver would look past it for what another package asks for with an extra.
 .venv/.ready: pyproject.toml requirements.lock
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs-test examples check fix generate lock bench: .venv/.ready
+client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs docs-test examples check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -40,6 +40,9 @@ interop: ## foreign SDKs as callers and as agents, through a gateway; makes thei
 conversations: ## conversations with agents of every make, directly and through a gateway; SHORT=1 plays each pair, not each triple
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m tests.conversations $(if $(SHORT),,--whole)
+
+docs: ## the documents as a site with search, in build/site; links that lead nowhere fail
+	@$(BIN)/python -m tools.site
 
 docs-test: ## commands of README and the first tutorial as they are written, where nothing is installed; PAGES="…" are others
 	@$(BIN)/python -m tests.documents $(PAGES)

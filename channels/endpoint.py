@@ -24,12 +24,13 @@ from passerelle.channels.handshake import (
     read_shown,
 )
 from passerelle.channels.limits import ChannelLimits
+from passerelle.channels.origins import WebOrigins
 from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
 from passerelle.protocol.frames import SUBPROTOCOL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -49,13 +50,13 @@ class ChannelEndpoint:
         self,
         services: ChannelServices,
         limits: ChannelLimits | None = None,
-        origins: Collection[str] = (),
+        origins: WebOrigins | None = None,
         on_arrival: Callable[[], None] = lambda: None,
     ) -> None:
         """``on_arrival`` is told of each socket that is accepted."""
         self.limits = limits or ChannelLimits()
         self._services = services
-        self._origins = frozenset(origins)
+        self._origins = origins or WebOrigins()
         self._connections: set[ChannelConnection] = set()
         self._board = PresenceBoard(services.presences, self.limits.presence_interval_s)
         self._doorway = Doorway()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import orjson
 
+from passerelle.channels.origins import WebOrigins
 from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.protocol.frames import SUBPROTOCOL
 
@@ -64,7 +64,7 @@ FULL: Final = HandshakeRefused(
 )
 
 
-def judge_handshake(scope: Scope, origins: Collection[str]) -> HandshakeRefused | None:
+def judge_handshake(scope: Scope, origins: WebOrigins) -> HandshakeRefused | None:
     """Why a handshake cannot be served, or None. A web page must be listed or of the same host (``origins``)."""
     repeated = find_repeated([name for name, _ in scope["headers"]])
     if repeated is not None:
@@ -72,7 +72,7 @@ def judge_handshake(scope: Scope, origins: Collection[str]) -> HandshakeRefused 
     if SUBPROTOCOL not in scope.get("subprotocols", ()):
         return HandshakeRefused(400, "subprotocol", f"the subprotocol is {SUBPROTOCOL}")
     origin = _read_first(scope, b"origin")
-    if origin is None or origin in origins or _is_same_host(origin, _read_first(scope, b"host")):
+    if origins.admits(origin, _read_first(scope, b"host")):
         return None
     return HandshakeRefused(403, "origin", "this origin is not allowed")
 
@@ -94,13 +94,6 @@ def _read_first(scope: Scope, wanted: bytes) -> str | None:
         if name == wanted:
             return value.decode("latin-1")
     return None
-
-
-def _is_same_host(origin: str, host: str | None) -> bool:
-    try:
-        return urlsplit(origin).netloc == host
-    except ValueError:
-        return False
 
 
 def _read_offered(scope: Scope) -> str | None:

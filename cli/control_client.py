@@ -198,7 +198,7 @@ def _read(answer: httpx.Response) -> JsonObject:
     if code in _CLOSED:
         raise ActionClosed(cast("ClosedState", code), object_at(answered, "winner"))
     if code in _STALE:
-        raise StaleAnswer(cast("Literal['stale_revision', 'digest_mismatch']", code), "question")
+        raise StaleAnswer(cast("Literal['stale_revision', 'digest_mismatch']", code), "approval")
     if answered.get("code") == VersionMismatch.code:
         raise VersionMismatch(
             whole_at(answered, "expected") or 0, whole_at(answered, "actual") or 0

@@ -19,7 +19,7 @@ class ExitStatus(IntEnum):
     """The command or the configuration cannot be carried out as it stands."""
     ALREADY_RESOLVED = 3
     CLOSED = 4
-    """The question expired, was cancelled or was replaced."""
+    """The approval expired, was cancelled or was replaced."""
     STALE = 5
     """What was read has changed since: look again."""
     FORBIDDEN = 6

@@ -296,7 +296,7 @@ def _group_token() -> None:
 
 
 def _name_winner(error: PasserelleError) -> list[str]:
-    """Whoever comes late to a question learns who closed it (I7)."""
+    """Whoever decides too late learns who closed the approval (I7)."""
     if not isinstance(error, ActionClosed):
         return []
     return [f"{name}: {said}" for name, said in error.winner.items() if said is not None]

@@ -234,7 +234,7 @@ class Jobs:
             task = one if isinstance(one, TaskRecord) else None
             lines.append(await self._show_item(principal, state, item, task, errors.get(item)))
         more = chosen[-1] if len(wanted) > len(chosen) else None
-        return to_wire(JobResults(tuple(lines), more))
+        return to_wire(JobResults(tuple(lines), more, str(more or "")))
 
     async def _read_facts(
         self, job_id: str, items: frozenset[int]

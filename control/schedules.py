@@ -224,7 +224,7 @@ class Schedules:
                 if isinstance(payload, SessionUpdated) and payload.schedule is not None:
                     steps.append(ScheduleStep(event.sequence, event.timestamp, payload.schedule))
                 if len(steps) == query.limit:
-                    return to_wire(ScheduleHistory(tuple(steps), after))
+                    return to_wire(ScheduleHistory(tuple(steps), after, str(after)))
         return to_wire(ScheduleHistory(tuple(steps)))
 
     async def _find(self, principal: Principal, schedule_id: str) -> Held:

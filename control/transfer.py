@@ -146,7 +146,7 @@ def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
     if record.owner == heir.key:
         return []
     if record.open_actions:
-        message = "a question of the task is open: it has to be answered or withdrawn first"
+        message = "an approval of the task is pending: it has to be decided or withdrawn first"
         raise UnsupportedOperation(
             message, why="open_question", actions=" ".join(record.open_actions)
         )

@@ -335,6 +335,7 @@ class ListDeliveries:
     """Webhooks whose deliveries fail, the longest failing ones first: the caller's, or an operator's all."""
 
     limit: int = 100
+    page_token: str | None = None
 
 
 Query: TypeAlias = (

@@ -52,6 +52,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
+_SHOWN_KINDS: Final = {"action": "approval"}
+"""How a sentence calls a kind that has another name on the wire."""
+
 Wrote: TypeAlias = Literal["no", "unknown"]
 CallerLimitKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
 ClosedState: TypeAlias = Literal["already_resolved", "expired", "cancelled", "superseded"]
@@ -249,7 +252,8 @@ class NotFound(CallerError):
     code = "not_found"
 
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"there is no {kind} {name[:120]!r}", kind=kind, name=name[:120])
+        said = _SHOWN_KINDS.get(kind, kind)
+        super().__init__(f"there is no {said} {name[:120]!r}", kind=kind, name=name[:120])
         self.kind = kind
 
 
@@ -295,7 +299,7 @@ class ActionClosed(CallerError):
     """The question is closed; ``winner`` says who closed it and how (I7)."""
 
     def __init__(self, state: ClosedState, winner: JsonObject) -> None:
-        super().__init__(f"the action is closed: {state.replace('_', ' ')}", state=state)
+        super().__init__(f"the approval is closed: {state.replace('_', ' ')}", state=state)
         self.state: ClosedState = state
         self.winner = winner
 
@@ -308,7 +312,7 @@ class StaleAnswer(CallerError):
     """The answer names an older revision (``stale_revision``) or another digest (``digest_mismatch``)."""
 
     def __init__(self, why: Literal["stale_revision", "digest_mismatch"], field: str) -> None:
-        super().__init__(f"{field}: the question has changed since it was read", field=field)
+        super().__init__(f"{field}: the approval has changed since it was read", field=field)
         self.why = why
 
     @property

@@ -14,6 +14,7 @@ import structlog
 
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.channels.links import StoredLinkFacts
+from passerelle.channels.origins import WebOrigins
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ids import Shard
@@ -114,6 +115,7 @@ class Gateway:
     spans: Spans | None = None
     host: Host | None = None
     memory: MemoryRoom = field(default_factory=MemoryRoom)
+    origins: WebOrigins = field(default_factory=WebOrigins)
 
 
 @asynccontextmanager

@@ -180,6 +180,6 @@ def make_channel_edges(
         face.operations.seats,
     )
     rest = GcPause()
-    endpoint = ChannelEndpoint(services, limits, settings.channels.origins, rest.join)
+    endpoint = ChannelEndpoint(services, limits, gateway.origins, rest.join)
     gateway.metrics.add(ChannelMetrics(gateway.hub.counts, gateway.hub, endpoint))
     return ChannelEdges(endpoint, streams, rest)

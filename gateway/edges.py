@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route, WebSocketRoute
 
+from passerelle.channels.origins import WebOrigins
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.delegation.runs.callbacks import CallbackEdge
@@ -151,6 +152,7 @@ def make_edges(
         ),
     )
     tickets = Tickets(gateway.store.tickets, SystemIds())
+    gateway.origins.reload(settings.channels.origins)
     channels = make_channel_edges(gateway, settings, access, tickets, face, connections.channels)
     endpoint, streams = channels.endpoint, channels.streams
     access.on_change(endpoint.recheck)
@@ -162,7 +164,8 @@ def make_edges(
         make_button_route(
             ButtonEdge(gateway.parts.links.devices.tokens, devices, gateway.parts.service)
         ),
-        make_socket_route(face, tickets, settings),
+        make_openapi_route(settings.public_url),
+        make_socket_route(face, tickets, gateway.origins),
         make_blob_route(_make_blob_edge(gateway, access)),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
         *make_stream_routes(streams),
@@ -189,9 +192,9 @@ def _admit_all(_scope: Scope) -> bool:
     return True
 
 
-def make_socket_route(face: Face, tickets: Tickets, settings: Settings) -> BaseRoute:
+def make_socket_route(face: Face, tickets: Tickets, origins: WebOrigins) -> BaseRoute:
     """A2A over WebSocket."""
-    sockets = SocketEdge(face, tickets.redeem, settings.channels.origins)
+    sockets = SocketEdge(face, tickets.redeem, origins)
     return WebSocketRoute(f"{AGENTS}/{{rest:path}}", sockets.handle)
 
 
@@ -257,7 +260,6 @@ def _make_routes(
             gateway.parts.actions.read_ahead,
         ),
         make_index_route(),
-        make_openapi_route(),
         make_asyncapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),
         *make_health_routes(probe, gateway.metrics),

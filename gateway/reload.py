@@ -65,6 +65,7 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     gateway.duties.sweep.terms = read_memory_terms(new)
     gateway.duties.retention_sweep.terms = read_forget_terms(new)
     gateway.parts.links.push_configs.rules.reload(new.webhooks.allow)
+    gateway.origins.reload(new.channels.origins)
     gateway.parts.dispatch.outputs.reload(read_output_terms(new.outputs))
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)

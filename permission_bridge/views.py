@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.approval.record import DELIVERY_STATES
 from passerelle.core.wire.canonical import digest
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
@@ -61,6 +62,7 @@ def render_view(record: ActionRecord) -> JsonObject:
         "rev": record.rev,
         "state": record.state,
         **render_request(record.request, record.scope),
+        "delivery": DELIVERY_STATES[record.return_state],
         "returnState": record.return_state,
     }
     if record.return_attempts:

@@ -62,7 +62,7 @@ _WORDS: Final[dict[object, str]] = {str: "text", int: "integer", bool: "boolean"
 _INTRODUCTION: Final = f"""# Events
 
 Drawn from the payload types in `core/payloads/`; `make generate` writes it. The same as JSON Schema stands in
-[protocol/events.schema.json](protocol/events.schema.json).
+[events.schema.json](../protocol/events.schema.json).
 
 Every event is one envelope of schema version {SCHEMA_VERSION}: `sequence`, `eventId`, `type`, `timestamp`,
 `schemaVersion`, `runtimeId`, the ids it belongs to, `refs`, and last the `payload`. The column *needs* names the ids
@@ -76,7 +76,7 @@ A member may be added within a major schema version; none is removed or changes 
 
 
 def render_events() -> str:
-    """``docs/events.md``: a table for each family, then the shapes that payloads share."""
+    """``docs/reference/events.md``: a table for each family, then the shapes that payloads share."""
     parts = [_INTRODUCTION]
     for row, kinds in groupby(_in_rows(), key=read_row):
         table = "| class | what it says | needs | payload |\n|---|---|---|---|\n"

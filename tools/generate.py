@@ -17,10 +17,12 @@ from tools.capability_data import render_capabilities
 from tools.channel_docs import render_frames
 from tools.channel_docs import render_schema as render_frame_schema
 from tools.channel_types import render_types
+from tools.cli_docs import render_cli
 from tools.difference_docs import render_differences
 from tools.event_docs import render_events
 from tools.event_schema import render_event_schema
 from tools.evidence_docs import render_hash
+from tools.http_docs import render_http
 from tools.machine_docs import render_state_machine
 from tools.settings_docs import render_settings
 from tools.table_docs import render_tables
@@ -33,17 +35,19 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "deploy/grafana/passerelle.json": render_board,
     "deploy/prometheus/passerelle.rules.yaml": render_rules,
     "deploy/prometheus/passerelle.tests.yaml": render_rule_tests,
-    "docs/events.md": render_events,
     "docs/operate/runbook.md": render_runbook,
+    "docs/reference/cli.md": render_cli,
+    "docs/reference/events.md": render_events,
+    "docs/reference/http-api.md": render_http,
     "docs/protocol/channel-frames.md": render_frames,
     "docs/protocol/channel-frames.schema.json": render_frame_schema,
     "docs/protocol/check_evidence.sha256": render_hash,
     "docs/protocol/differences.md": render_differences,
-    "docs/operate/settings.md": render_settings,
-    "docs/operate/table-columns.md": render_tables,
+    "docs/reference/settings.md": render_settings,
+    "docs/reference/table-columns.md": render_tables,
     "docs/protocol/events.schema.json": render_event_schema,
-    "docs/state-machine.md": render_state_machine,
     "docs/threat-model.md": render_threats,
+    "docs/reference/state-machine.md": render_state_machine,
     "gateway/capabilities.json": render_capabilities,
     "gateway/settings.schema.json": render_schema,
 }

@@ -41,7 +41,7 @@ class _Row:
 
 
 def render_state_machine() -> str:
-    """The whole text of ``docs/state-machine.md``."""
+    """The whole text of ``docs/reference/state-machine.md``."""
     return "\n".join(
         [
             _INTRODUCTION,

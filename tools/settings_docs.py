@@ -28,7 +28,7 @@ _SCALARS: Final = {"string": "text", "integer": "number", "boolean": "yes or no"
 
 
 def render_settings() -> str:
-    """The whole text of ``docs/operate/settings.md``."""
+    """The whole text of ``docs/reference/settings.md``."""
     schema = cast("JsonObject", json.loads(render_schema()))
     definitions = cast("dict[str, JsonObject]", schema["$defs"])
     parts = [_INTRODUCTION, *_render_section("Top level", schema, definitions)]

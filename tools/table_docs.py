@@ -22,8 +22,8 @@ KINDS: Final[dict[ColumnKind, str]] = {
 }
 _INTRODUCTION: Final = f"""# Tables of an export
 
-Drawn from the definitions in `store/exports/tables/`; `make generate` writes it. [Ask what was done](tables.md) says
-how the files are made, and has queries.
+Drawn from the definitions in `store/exports/tables/`; `make generate` writes it.
+[Ask what was done](../operate/tables.md) says how the files are made, and has queries.
 
 This is form {FORM}: the number stands in `export.json`, and in the metadata of each file as `passerelle.form`, beside
 `passerelle.table`, `passerelle.version`, `passerelle.runtimeId` and `passerelle.at`. A column may be added within a
@@ -32,7 +32,7 @@ form; none is removed or changes its meaning. Columns with a question mark may b
 
 
 def render_tables() -> str:
-    """The whole text of ``docs/operate/table-columns.md``."""
+    """The whole text of ``docs/reference/table-columns.md``."""
     return "\n".join([_INTRODUCTION, *(line for table in TABLES for line in _render(table))])
 
 

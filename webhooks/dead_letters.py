@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import as_list
 from passerelle.core.commands import DeliveryRetried
-from passerelle.core.errors import NotFound
+from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.times import format_ms
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from passerelle.webhooks.kinds import Described, TargetKind
 
 _MOST_LOOKED_AT: Final = 5_000
+_TIME_DIGITS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,24 @@ class DeadLetters:
     """Told of a shard with something to do."""
 
     async def list(self, principal: Principal, query: ListDeliveries) -> JsonObject:
-        """What fails, the longest failing first."""
+        """One page of what fails, the longest failing first; raises InvalidInput for a token that is not ours."""
         found: list[JsonObject] = []
+        before = _read_token(query.page_token)
+        last = ""
         for stuck in await self.targets.list_stuck(_MOST_LOOKED_AT):
+            if before is not None and (stuck.since_ms, stuck.name) <= before:
+                continue
             described = await self._describe(stuck.name)
             if described is None or not _sees(principal, described):
                 continue
             shown = await self._show(stuck, described)
-            if shown is not None:
-                found.append(shown)
+            if shown is None:
+                continue
             if len(found) == query.limit:
-                break
-        return {"deliveries": as_list(found)}
+                return {"deliveries": as_list(found), "nextPageToken": last}
+            found.append(shown)
+            last = f"{stuck.since_ms}.{stuck.name}"
+        return {"deliveries": as_list(found), "nextPageToken": ""}
 
     async def retry(self, principal: Principal, command: RetryDelivery) -> DeliveryRetried:
         """Has a target tried again now.
@@ -85,6 +92,16 @@ class DeadLetters:
             "cursor": target.cursor,
             "stream": stuck.stream.id,
         }
+
+
+def _read_token(token: str | None) -> tuple[int, str] | None:
+    """The last target of the page before."""
+    if not token:
+        return None
+    since, dot, name = token.partition(".")
+    if not dot or not since.isascii() or not since.isdecimal() or len(since) > _TIME_DIGITS:
+        raise InvalidInput("pageToken", "is no page token of this list")
+    return int(since), name
 
 
 def _sees(principal: Principal, described: Described) -> bool:

@@ -1,4 +1,4 @@
-"""Verbs of ``passerelle approvals`` that answer: a question is shown in full, and decided."""
+"""Verbs of ``passerelle approvals`` that answer: an approval is shown in full, and decided."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 _PATH: Final = "/v1/approvals"
 _WHOLE_BYTES: Final = 1024 * 1024
-_GRAVE: Final = frozenset({"high", "critical"})
+_HIGH_RISK: Final = frozenset({"high", "critical"})
 
 answers: Final = typer.Typer()
 
-QuestionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")]
+QuestionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")]
 OptionFlag = Annotated[
     str | None, typer.Option("--option", help="Id of the option, where there are several.")
 ]
 CommentFlag = Annotated[str | None, typer.Option(help="Why; it is recorded.")]
 DigestFlag = Annotated[
     str | None,
-    typer.Option(help="Only if the question still has this digest; nothing is asked back then."),
+    typer.Option(help="Only if the approval still has this digest; no question is put back then."),
 ]
 
 
 @add_verb(answers, "approvals show act_2f…")
 def show(link: GatewayLink, question: QuestionArgument) -> None:
-    """Show a question in full, with what may be chosen and what became of it."""
+    """Show an approval in full, with its options and its decision."""
     answer = link.read(name_path(_PATH, question))
     link.tell(answer, describe_question(answer if link.as_json else _read_whole(link, answer)))
 
@@ -50,9 +50,9 @@ def allow(
     comment: CommentFlag = None,
     digest: DigestFlag = None,
 ) -> None:
-    """Say yes.
+    """Approve.
 
-    At high risk the whole question is shown and asked back; with --digest it is not.
+    At high risk the whole approval is shown and has to be confirmed; with --digest it need not be.
     """
     view = link.read(name_path(_PATH, question))
     _check_digest(view, digest)
@@ -70,7 +70,7 @@ def deny(
     digest: DigestFlag = None,
     mute: MuteFlag = None,
 ) -> None:
-    """Say no."""
+    """Reject."""
     view = link.read(name_path(_PATH, question))
     _check_digest(view, digest)
     chosen = option or _find_option(view, ("reject_once", "reject_always", "cancel"))
@@ -84,7 +84,7 @@ def answer(
     words: Annotated[str, typer.Argument(metavar="WORDS", help="The answer.")],
     option: OptionFlag = None,
 ) -> None:
-    """Answer a question that wants words."""
+    """Answer an approval that asks for text."""
     view = link.read(name_path(_PATH, question))
     chosen = option or _find_option(view, ("answer",))
     _decide(link, view, chosen, None, {"text": words})
@@ -92,19 +92,20 @@ def answer(
 
 @add_verb(answers, "approvals retry-return act_2f…", "retry-return")
 def retry_return(link: GatewayLink, question: QuestionArgument) -> None:
-    """Try an answer again that could not be delivered to the agent."""
+    """Retry delivery of a decision to the agent."""
     told = link.post(name_path(_PATH, question, "return"))
-    link.tell(told, [f"{text_at(told, 'returnState')}  {question}"])
+    link.tell(told, [f"{text_at(told, 'delivery')}  {question}"])
 
 
 @add_verb(answers, "approvals audit act_2f…")
 def audit(
     link: GatewayLink,
     question: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A question; else what came of devices.")
+        str | None,
+        typer.Argument(metavar="ID", help="An approval; else what was done with devices."),
     ] = None,
 ) -> None:
-    """Show every recorded fact of a question, and whether its record is whole."""
+    """Show every recorded event of an approval, and whether the record is complete."""
     told = link.read("/v1/audit", {"actionId": question})
     link.tell(told, describe_audit(told))
     if text_at(object_at(told, "proof"), "state") == "broken":
@@ -152,7 +153,7 @@ def _decide(
 
 
 def _read_whole(link: GatewayLink, view: JsonObject) -> JsonObject:
-    """The question with all of its content, where it shows only the beginning; as it is where that is too large."""
+    """The approval with all of its content, where it shows only the beginning; as it is where that is too large."""
     subject = object_at(view, "subject")
     size = subject.get("bytes")
     if "contentDigest" not in subject or not isinstance(size, int) or size > _WHOLE_BYTES:
@@ -175,8 +176,8 @@ def _check_digest(view: JsonObject, digest: str | None) -> None:
 
 
 def _ask_back(link: GatewayLink, view: JsonObject) -> None:
-    """A yes of consequence is said twice, and with the whole of it before one's eyes."""
-    if text_at(view, "risk") not in _GRAVE:
+    """Approving at high risk is confirmed, with the whole approval shown; what has ended the gateway refuses."""
+    if text_at(view, "risk") not in _HIGH_RISK or text_at(view, "state") != "pending":
         return
     if not sys.stdin.isatty():
         raise Forbidden("at high risk name the --digest that was read, or answer in a terminal")

@@ -1,4 +1,4 @@
-"""Questions as text: our own words first, and what the agent says apart and made harmless."""
+"""Approvals as text: our own words first, and what the agent says apart and made harmless."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOLD: Final = (
 
 
 def describe_question(view: JsonObject) -> Iterator[str]:
-    """All of a question, nothing cut."""
+    """All of an approval, nothing cut."""
     yield text_at(view, "title")
     yield from format_fields(
         [
@@ -93,9 +93,9 @@ def _describe_state(view: JsonObject) -> str:
         words.append(f"by {text_at(decision, 'decidedBy')}")
         words.append(text_at(decision, "deviceName"))
         words.append(text_at(decision, "decidedAt"))
-    returned = text_at(view, "returnState")
-    if returned not in {"", "none"}:
-        words.append(f"answer {returned}")
+    delivery = text_at(view, "delivery")
+    if delivery not in {"", "none"}:
+        words.append(f"delivery {delivery}")
     return ", ".join(word for word in words if word)
 
 

@@ -1,4 +1,4 @@
-"""``passerelle approvals``: questions, why they were asked, standing approvals, and rules tried on what was asked."""
+"""``passerelle approvals``: lists, why they were asked for, standing approvals, and rules tried on what was asked."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _State = Literal[
 _Kind = Literal["permission", "input", "auth", "confirmation"]
 
 approvals: Final = typer.Typer(
-    help="Questions: answer them, watch them; standing approvals, and rules tried on what was asked.",
+    help="Approvals: list, decide, watch; standing approvals, and rules tried on past ones.",
     epilog="Example: passerelle approvals list",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-ActionArgument = Annotated[str, typer.Argument(metavar="QUESTION", help="Id of the question.")]
+ActionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")]
 
 
 @add_verb(approvals, "approvals list", "list")
@@ -52,17 +52,19 @@ def list_pending(
     link: GatewayLink,
     *,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 100,
-    kind: Annotated[_Kind | None, typer.Option(help="Those of a kind.")] = None,
-    risk: Annotated[RiskWord | None, typer.Option(help="Those from a risk on.")] = None,
-    task: Annotated[str | None, typer.Option(help="Those of a task.")] = None,
-    state: Annotated[_State, typer.Option(help="Open ones, or those that ended so.")] = "pending",
-    page: Annotated[str | None, typer.Option(help="Go on where a list ended.")] = None,
+    kind: Annotated[_Kind | None, typer.Option(help="Only this kind.")] = None,
+    risk: Annotated[RiskWord | None, typer.Option(help="Only this risk and above.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
+    state: Annotated[
+        _State, typer.Option(help="Pending ones, or those that ended this way.")
+    ] = "pending",
+    page: Annotated[str | None, typer.Option(help="Token of the next page.")] = None,
 ) -> None:
-    """List the questions that wait for an answer, the newest first.
+    """List pending approvals, the newest first.
 
     With --state those that ended, the last to end first.
     """
-    asked = {"limit": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
+    asked = {"pageSize": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
     answer = link.read("/v1/approvals", {**asked, "state": state})
     token = text_at(answer, "nextPageToken")
     if state == "pending":
@@ -73,7 +75,7 @@ def list_pending(
 
 @add_verb(approvals, "approvals explain act_2f…")
 def explain(link: GatewayLink, question: ActionArgument) -> None:
-    """Say why a question was asked, and what became of it."""
+    """Say why an approval was asked for, and how it ended."""
     answer = link.read(name_path("/v1/approvals", question, "explain"))
     link.tell(answer, _explain(answer))
 
@@ -90,7 +92,7 @@ def revoke(
     link: GatewayLink,
     grant: Annotated[str, typer.Argument(metavar="GRANT", help="As the list names it.")],
 ) -> None:
-    """End a standing approval; what it has answered already stays answered."""
+    """Revoke a standing approval; what it has approved already stays approved."""
     answer = link.delete(name_path("/v1/grants", grant))
     link.tell(answer, [f"{text_at(answer, 'outcome')}  {grant}"])
 
@@ -102,7 +104,7 @@ def bypass(
         int, typer.Option(min=0, max=28_800, help="For how long; 0 ends it.")
     ] = 3_600,
 ) -> None:
-    """Have all allowed for a while, but for what is critical or destroys."""
+    """Approve everything for a while, except critical and destructive actions."""
     answer = link.post("/v1/policy/bypass", {"seconds": seconds})
     until = text_at(answer, "until")
     link.tell(answer, [f"bypass until {until}" if until else "bypass is off"])
@@ -118,7 +120,7 @@ def _list(found: list[JsonObject], token: str) -> Iterator[str]:
         ]
         for one in found
     ]
-    yield from format_table(("QUESTION", "RISK", "EXPIRES", "TITLE"), rows)
+    yield from format_table(("APPROVAL", "RISK", "EXPIRES", "TITLE"), rows)
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
     if token:
         yield f"more: --page {token}"
@@ -135,7 +137,7 @@ def _list_closed(found: list[JsonObject], token: str) -> Iterator[str]:
         ]
         for one in found
     ]
-    yield from format_table(("QUESTION", "ENDED", "BY", "AT", "TITLE"), rows)
+    yield from format_table(("APPROVAL", "ENDED", "BY", "AT", "TITLE"), rows)
     yield f"approvals: {len(found)} ended{' on this page' if token else ''}"
     if token:
         yield f"more: --page {token}"

@@ -31,7 +31,7 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 100,
 ) -> None:
     """List webhooks that were given up (dead) or wait for a retry (backoff)."""
-    answer = link.read("/v1/deliveries", {"limit": limit})
+    answer = link.read("/v1/deliveries", {"pageSize": limit})
     link.tell(answer, _list(objects_at(answer, "deliveries")))
 
 
@@ -53,7 +53,7 @@ def retry(
 
 
 def _name_dead(link: GatewayLink) -> list[str]:
-    listed = objects_at(link.read("/v1/deliveries", {"limit": _MOST}), "deliveries")
+    listed = objects_at(link.read("/v1/deliveries", {"pageSize": _MOST}), "deliveries")
     return [str(one["delivery"]) for one in listed if one["state"] == "dead"]
 
 

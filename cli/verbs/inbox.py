@@ -22,15 +22,15 @@ inbox_verb: Final = typer.Typer()
 def watch(
     link: GatewayLink,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Show what is open, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show what is pending, and end.")] = False,
     patience: Annotated[
-        float, typer.Option(min=0, help="Seconds that the gateway may be away.")
+        float, typer.Option(min=0, help="Seconds to wait for a gateway that is down.")
     ] = 60.0,
 ) -> None:
     """Watch the inbox, and decide from it.
 
-    In a terminal keys choose and answer; a yes is said twice, and at high risk spelled out. Elsewhere, or with --json,
-    one line for each question that comes and each that ends. It lasts through restarts of the gateway.
+    In a terminal, keys choose and decide; approving is confirmed, at high risk by typing it out. Elsewhere, or with
+    --json, one line for each approval that arrives and each that ends. It reconnects when the gateway restarts.
     """
     from passerelle.cli.watch.inbox_watcher import InboxWatcher
     from passerelle.runtime.common.clock import SystemClock

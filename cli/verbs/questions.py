@@ -1,6 +1,6 @@
-"""Verbs of ``passerelle approvals`` for whoever asks, and for whoever wants to hear less of an agent for a while.
+"""Verbs of ``passerelle approvals`` for those who ask for approvals, and for muting the pushes of an agent.
 
-Whoever asks learns what policy would say, and takes a question back.
+They learn what policy would decide, and withdraw an approval.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def evaluate(
     command: Annotated[str | None, typer.Option(help="A command line.")] = None,
     path: Annotated[str | None, typer.Option(help="A file.")] = None,
     host: Annotated[str | None, typer.Option(help="A host.")] = None,
-    risk: Annotated[
-        RiskWord | None, typer.Option(help="How grave whoever asks says it is.")
+    risk: Annotated[RiskWord | None, typer.Option(help="The risk that the caller states.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="The task, for grants that are limited to it.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="The task: grants may hold for it.")] = None,
     destructive: Annotated[
-        bool, typer.Option("--destructive", help="It says that it destroys something.")
+        bool, typer.Option("--destructive", help="The caller states that it destroys something.")
     ] = False,
 ) -> None:
-    """Say what policy would decide, and why; nothing is written or asked."""
+    """Say what policy would decide, and why; nothing is recorded or asked."""
     subject: dict[str, Json] = {
         "tool": tool,
         "arguments": None if args is None else _read_args(args),
@@ -76,9 +76,9 @@ def evaluate(
 @add_verb(asking, "approvals cancel act_2f… --token-env WORKER_KEY")
 def cancel(
     link: GatewayLink,
-    question: Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")],
+    question: Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")],
 ) -> None:
-    """Take back an open question, as whoever asked; others deny it."""
+    """Withdraw a pending approval that you asked for; others deny it."""
     told = link.post(name_path(_PATH, question, "cancel"))
     link.tell(told, [f"{text_at(object_at(told, 'action'), 'state')}  {question}"])
 
@@ -106,7 +106,7 @@ MOST_MIN: Final = 480
 mutes: Final = typer.Typer()
 
 AgentArgument = Annotated[
-    str, typer.Argument(metavar="AGENT", help="Whose questions; all of its tenants are meant.")
+    str, typer.Argument(metavar="AGENT", help="The agent, with all of its tenants.")
 ]
 MuteFlag = Annotated[
     int | None,
@@ -115,7 +115,7 @@ MuteFlag = Annotated[
         min=1,
         max=MOST_MIN,
         metavar="MINUTES",
-        help="Have no pushes for what its agent asks for so long, unless it is grave.",
+        help="Send no pushes for this agent for so long, except at high risk.",
     ),
 ]
 
@@ -126,9 +126,9 @@ def mute(
     agent: AgentArgument,
     minutes: Annotated[int, typer.Option(min=1, max=MOST_MIN, help="For how long.")] = 60,
 ) -> None:
-    """Have no pushes for what an agent asks, unless it is grave.
+    """Send no pushes for an agent's approvals, except at high risk.
 
-    It answers nothing: the questions stand in the inbox, and expire, as ever.
+    It decides nothing: the approvals stay in the inbox and expire as always.
     """
     told = link.put(name_path(_MUTES_PATH, find_base(agent)), {"minutes": minutes})
     link.tell(told, [f"muted  {text_at(told, 'peer')}  until {text_at(told, 'until')}"])
@@ -136,7 +136,7 @@ def mute(
 
 @add_verb(mutes, "approvals unmute echo", changes=True)
 def unmute(link: GatewayLink, agent: AgentArgument) -> None:
-    """Have pushes again for what an agent asks."""
+    """Send pushes for an agent's approvals again."""
     told = link.delete(name_path(_MUTES_PATH, find_base(agent)))
     link.tell(told, [f"not muted  {text_at(told, 'peer')}"])
 

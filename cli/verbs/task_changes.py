@@ -41,7 +41,7 @@ def pause(
 def resume(
     link: GatewayLink, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
 ) -> None:
-    """Go on with a task that is paused, blocked or lost."""
+    """Resume a task that is paused, blocked or lost."""
     _change(link, task, "resume", reason=reason, version=version)
 
 
@@ -54,9 +54,9 @@ def give(
     ],
     version: VersionFlag = None,
 ) -> None:
-    """Give a task to another owner; from then on it is theirs alone.
+    """Transfer a task to another owner; from then on it is theirs alone.
 
-    A task with an open question, with other tasks that hang on it, or that has ended is not given.
+    Refused for a task that has ended, has a pending approval, or has other tasks that depend on it.
     """
     body: dict[str, Json] = {"owner": owner, "version": version}
     answer = link.post(name_path("/v1/tasks", task, "give"), body)

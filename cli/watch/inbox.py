@@ -131,7 +131,7 @@ class Inbox:
 
     def _begin(self, view: JsonObject, wish: str) -> None:
         if find_option(view, wish) is None:
-            self.notes.append(f"this question offers no way to {wish}")
+            self.notes.append(f"this approval offers no way to {wish}")
             return
         self.wish = "allow" if wish == "allow" else "deny" if wish == "deny" else "reply"
         self.typed = ""

@@ -59,7 +59,7 @@ class InboxScreen:
 
 @dataclass(slots=True)
 class InboxLines:
-    """A line for each question that comes, and for each that ends."""
+    """A line for each approval that arrives, and for each that ends."""
 
     write: Callable[[str], None]
     as_json: bool

@@ -119,7 +119,7 @@ def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> ApprovalD
     fitting = (option for option in state.request.options if option.kind in kinds)
     option = min(fitting, key=lambda one: kinds.index(one.kind), default=None)
     if option is None:
-        raise UnsupportedOperation("the question offers nothing that policy could choose")
+        raise UnsupportedOperation("the approval offers nothing that policy could choose")
     source: AnswerSource = "policy_allow" if command.allows else "policy_deny"
     decision = decide_alone(state, OUTCOMES[option.kind], command.cause, source, now_ms)
     return replace(decision, option_id=option.option_id, grant_id=command.grant_id)

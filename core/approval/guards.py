@@ -62,7 +62,7 @@ def check_opening(command: OpenAction) -> None:
     if not 0 < request.expires_ms - request.created_ms <= MAX_LIFETIME_MS:
         raise InvalidInput("expiresMs", "must be after createdMs, and within 30 days of it")
     if request.on_timeout == "keep_waiting" and request.kind != "input":
-        raise InvalidInput("onTimeout", "keep_waiting is for questions of kind input")
+        raise InvalidInput("onTimeout", "keep_waiting is for approvals of kind input")
     _check_options(request)
     _check_audience(request)
 
@@ -95,7 +95,7 @@ def check_audience(record: ActionRecord, answer: AnswerAction) -> None:
     if not may_decide(record, who):
         is_self = who.id == request.principal and not request.quorum.allow_self
         why = "self_approval" if is_self else "not_in_audience"
-        raise Forbidden("this question is for others to decide", why=why)
+        raise Forbidden("this approval is for others to decide", why=why)
 
 
 def _check_host(record: ActionRecord, who: Principal) -> None:
@@ -106,7 +106,7 @@ def _check_host(record: ActionRecord, who: Principal) -> None:
     if who.kind not in _DECIDERS or AccessScope.HOST not in who.scopes:
         raise Forbidden(f"the credential lacks {AccessScope.HOST}", scope=AccessScope.HOST)
     if request.quorum.need > 1 or request.audience:
-        raise Forbidden("this question is for others to decide", why="not_in_audience")
+        raise Forbidden("this approval is for others to decide", why="not_in_audience")
 
 
 def check_right(record: ActionRecord, answer: AnswerAction, option: Option) -> None:
@@ -217,7 +217,7 @@ def check_words(record: ActionRecord, answer: AnswerAction, option: Option) -> N
             "decisionId", "only an answer that came as a turn has the id of its turn"
         )
     if names_turn and (option.kind != "answer" or record.request.kind not in _WORDS):
-        raise InvalidInput("optionId", "a message answers questions in words, and nothing else")
+        raise InvalidInput("optionId", "a message answers in words, and nothing else")
     if answer.comment is not None and len(answer.comment) > COMMENT_LIMIT:
         raise InvalidInput("comment", f"must have at most {COMMENT_LIMIT} characters")
     if option.kind == "answer":
@@ -270,7 +270,7 @@ def _check_options(request: ApprovalRequest) -> None:
             option.kind.startswith("allow_") and wants_words
         ):
             raise InvalidInput(
-                "options", f"{option.kind} does not fit a question of {request.kind}"
+                "options", f"{option.kind} does not fit an approval of kind {request.kind}"
             )
     if request.response_schema is not None:
         check_schema(request.response_schema)

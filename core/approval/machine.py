@@ -79,7 +79,13 @@ from passerelle.core.approval.guards import (
     check_words,
     choose_option,
 )
-from passerelle.core.approval.record import SCHEMA, ActionRecord, ActionState, ReturnState
+from passerelle.core.approval.record import (
+    DELIVERY_STATES,
+    SCHEMA,
+    ActionRecord,
+    ActionState,
+    ReturnState,
+)
 from passerelle.core.approval.votes import (
     closes,
     fold_vote,
@@ -163,7 +169,7 @@ def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> l
     """
     if isinstance(command, OpenAction):
         if state is not None:
-            raise InvalidInput("actionId", "the question is open already")
+            raise InvalidInput("actionId", "the approval is pending already")
         check_opening(command)
         return tell_opening(command.scope, command.request)
     if state is None:
@@ -325,7 +331,7 @@ def _close(
         case Expire(at_ms=at_ms):
             now_ms = now_ms if at_ms is None else at_ms
             if now_ms < state.request.expires_ms:
-                raise UnsupportedOperation("the question has not expired", state=state.state)
+                raise UnsupportedOperation("the approval has not expired", state=state.state)
             return tell_closing(state, decide_alone(state, "expired", "timeout", "timeout", now_ms))
         case CancelAction(cause=cause):
             return tell_closing(state, decide_alone(state, "cancelled", cause, "system", now_ms))
@@ -360,7 +366,7 @@ def _refuse(
         return ActionClosed(closed, state.describe_winner())
     name = type(command).__name__
     return UnsupportedOperation(
-        f"a question that is {state.state}, return {state.return_state}, does not take {name}",
+        f"an approval that is {state.state}, delivery {DELIVERY_STATES[state.return_state]}, does not take {name}",
         state=stand,
         command=name,
     )

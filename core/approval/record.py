@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from passerelle.core.errors import ClosedState
@@ -20,6 +21,15 @@ SCHEMA: Final = 1
 
 ActionState: TypeAlias = Literal["pending"] | ClosingState
 ReturnState: TypeAlias = Literal["none", "owed", "returning", "returned", "undeliverable"]
+DecisionDelivery: TypeAlias = Literal["none", "pending", "delivering", "delivered", "undeliverable"]
+DELIVERY_STATES: Final[Mapping[ReturnState, DecisionDelivery]] = {
+    "none": "none",
+    "owed": "pending",
+    "returning": "delivering",
+    "returned": "delivered",
+    "undeliverable": "undeliverable",
+}
+"""How callers read the way of a decision back to the agent; ``returnState`` is the older name of it."""
 
 
 @record

@@ -44,6 +44,7 @@ class ReturnOwed:
 
     action_id: str
     return_state: str
+    delivery: str
 
 
 MuteMinutes: TypeAlias = Annotated[int, Field(ge=1, le=480)]
@@ -93,10 +94,14 @@ AUDIT_LIMIT = 500
 
 @record
 class GetAudit:
-    """All facts about one question; without one the newest of the caller's home: devices, grants, policy."""
+    """Recorded events of one approval; without one those of the caller's home: devices, grants, policy.
+
+    The newest ``limit`` ones, or the newest before the sequence ``before``.
+    """
 
     action_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     limit: Annotated[int, Field(ge=1, le=AUDIT_LIMIT)] = 200
+    before: Annotated[int, Field(ge=1)] | None = None
 
 
 @record
@@ -126,8 +131,9 @@ class AuditProof:
 
 @record
 class Audit:
-    """Facts in their order, and the proof of their stream. ``more``: there are more than were asked for."""
+    """Facts in their order, and the proof of their stream. The token leads to earlier ones, if ``more``."""
 
     facts: tuple[AuditedFact, ...]
     proof: AuditProof | None = None
     more: bool = False
+    next_page_token: str = ""

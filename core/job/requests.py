@@ -18,6 +18,7 @@ from passerelle.core.wire.record import record
 MOST_INPUT_BYTES: Final = 1024 * 1024
 """Of the messages of a job together."""
 RESULT_PAGE: Final = 100
+JobItemState: TypeAlias = Literal["waiting", "running", "completed", "failed", "cancelled"]
 _Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=65_536)]
 
 
@@ -80,7 +81,7 @@ class GetJobResults:
     job_id: Id
     after: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=RESULT_PAGE)] = 50
-    state: Literal["waiting", "running", "completed", "failed", "cancelled"] | None = None
+    state: JobItemState | None = None
 
 
 JobQuery: TypeAlias = GetJob | ListJobs | GetJobResults
@@ -130,7 +131,11 @@ class JobItemLine:
 
 @record
 class JobResults:
-    """Items in order; ``next_after`` is where to go on where there may be more."""
+    """Items in order; ``next_page_token`` leads to the next page, and is empty on the last one.
+
+    ``next_after`` is the older form of it.
+    """
 
     items: tuple[JobItemLine, ...]
     next_after: int | None = None
+    next_page_token: str = ""

@@ -77,6 +77,7 @@ class ScheduleHistory:
 
     steps: tuple[ScheduleStep, ...]
     next_after: int | None = None
+    next_page_token: str = ""
 
 
 def show_schedule(

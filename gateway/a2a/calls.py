@@ -374,7 +374,7 @@ def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> J
 def _read_key(incoming: Incoming) -> str | None:
     key = incoming.headers.get(_KEY)
     try:
-        check_key(key, required=False)
+        check_key(key)
     except InvalidInput as error:
         raise InvalidInput(KEY_HEADER, error.reason) from None
     return key

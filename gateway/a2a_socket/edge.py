@@ -11,7 +11,6 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import orjson
 from starlette.responses import PlainTextResponse
@@ -27,6 +26,7 @@ from passerelle.a2a_mapping.socket_frames import (
     read_frame,
 )
 from passerelle.a2a_mapping.version import CURRENT, HEADER
+from passerelle.channels.origins import WebOrigins
 from passerelle.core.agent_name import is_served
 from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
 from passerelle.core.wire.headers import REASON, find_repeated, read_fields
@@ -35,7 +35,7 @@ from passerelle.gateway.a2a_socket.answer import SocketAnswer
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import Message, Scope
     from starlette.websockets import WebSocket
@@ -65,7 +65,7 @@ class SocketEdge:
 
     face: Face
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]]
-    origins: Collection[str] = ()
+    origins: WebOrigins = field(default_factory=WebOrigins)
 
     async def handle(self, websocket: WebSocket) -> None:
         """One socket from its handshake to its end."""
@@ -128,7 +128,7 @@ class SocketEdge:
 
     def _allows(self, origin: str | None, host: str | None) -> bool:
         """A web page must be listed or of the same host; a program sends no origin."""
-        return origin is None or origin in self.origins or urlsplit(origin).netloc == host
+        return self.origins.admits(origin, host)
 
 
 @dataclass(slots=True)

@@ -247,7 +247,7 @@ def _write(asked: NormalizedCall, result: JsonObject) -> JsonObject:
 
 def _read_key(head: GrpcHead) -> str | None:
     key = head.headers.get(KEY_HEADER.lower())
-    check_key(key, required=False)
+    check_key(key)
     return key
 
 

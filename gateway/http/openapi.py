@@ -20,6 +20,13 @@ from passerelle.core.wire.codec import wire_schema
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.gateway.http.blobs import PATH as BLOBS
 from passerelle.gateway.http.blobs import BlobTaken
+from passerelle.gateway.http.openapi_errors import (
+    PROBLEM,
+    list_statuses,
+    refer_errors,
+    render_error_responses,
+)
+from passerelle.gateway.http.openapi_examples import EXAMPLES
 from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.streams import LONGEST_WAIT_S
 from passerelle.gateway.http.tickets import PATH as TICKETS
@@ -84,7 +91,7 @@ def _describe_events() -> JsonObject:
     }
     gap: JsonObject = {
         "description": "The cursor cannot be honoured: `why`, and the `top` to go on from.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "content": {MEDIA_TYPE: {"schema": PROBLEM}},
     }
     described = _describe_stream(
         "follow_stream", "What follows a cursor of a stream", parameters, content
@@ -128,14 +135,13 @@ def _describe_blobs() -> JsonObject:
 def _describe_stream(
     name: str, summary: str, parameters: list[Json], content: JsonObject, status: int = 200
 ) -> JsonObject:
-    problem: JsonObject = {"schema": {"$ref": "#/components/schemas/Problem"}}
     return {
         "operationId": name,
         "summary": summary,
         "parameters": parameters,
         "responses": {
             str(status): {"description": "Done.", "content": content},
-            "default": {"description": "What went wrong.", "content": {MEDIA_TYPE: problem}},
+            **refer_errors([400, 401, 403, 404, 429, 503]),
         },
     }
 
@@ -165,16 +171,21 @@ _PROBLEM: Final[JsonObject] = {
         "status": {"type": "integer"},
         "code": {"type": "string"},
         "detail": {"type": "string"},
-        "winner": {"type": "object", "description": "Who closed the question, and how."},
+        "field": {"type": "string", "description": "The member that is wrong, by its path."},
+        "reason": {"type": "string", "description": "What is wrong with the member."},
+        "winner": {"type": "object", "description": "Who closed the approval, and how."},
     },
 }
 
 
-def make_openapi_route() -> Route:
-    """``GET /v1/openapi.json``; public, as it holds nothing of anybody."""
+def make_openapi_route(public_url: str | None = None) -> Route:
+    """``GET /v1/openapi.json``; public, as it holds nothing of anybody. Its server is ``public_url``."""
 
     async def answer(_request: Request) -> Response:
-        return Response(orjson.dumps(render_openapi()), media_type="application/json")
+        document = render_openapi()
+        if public_url is not None:
+            document = {**document, "servers": [{"url": public_url.rstrip("/")}]}
+        return Response(orjson.dumps(document), media_type="application/json")
 
     return Route(PATH, answer)
 
@@ -191,9 +202,12 @@ def render_openapi() -> JsonObject:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Passerelle control plane", "version": VERSION},
+        # Relative to the address that the document was read from.
+        "servers": [{"url": "/"}],
         "paths": cast("JsonObject", paths),
         "components": {
             "schemas": schemas,
+            "responses": render_error_responses(),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"bearer": []}],
@@ -210,19 +224,21 @@ def _describe(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
         "parameters": [*in_path, *_describe_rest(operation, params)],
         "responses": {
             **_describe_success(operation, schemas),
-            "default": {
-                "description": "What went wrong.",
-                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            },
+            **refer_errors(list_statuses(operation)),
         },
     }
     if operation.method != "GET":
         body = _without(params, operation.path_params)
         described["requestBody"] = {
             "required": bool(body.get("required")),
-            "content": {"application/json": {"schema": body}},
+            "content": {"application/json": _add_example(operation.call.name, {"schema": body})},
         }
     return described
+
+
+def _add_example(name: str, content: JsonObject) -> JsonObject:
+    example = EXAMPLES.get(name)
+    return content if example is None else {**content, "example": example}
 
 
 def _describe_success(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
@@ -241,7 +257,7 @@ def _describe_rest(operation: RouteOperation, params: JsonObject) -> list[Json]:
         key: JsonObject = {
             "name": KEY_HEADER,
             "in": "header",
-            "required": operation.call.keyed,
+            "description": "Sent again with the same key, the request is carried out once.",
             "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_LIMIT},
         }
         version: JsonObject = {

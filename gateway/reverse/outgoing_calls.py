@@ -103,7 +103,7 @@ class OutgoingAsking:
     def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> OperationCall:
         named = read_metadata(ask.headers)
         carry_on(named, None)
-        check_key(ask.idem, required=False)
+        check_key(ask.idem)
         params, wish = _read_wish(ask, method)
         return OperationCall(
             principal,

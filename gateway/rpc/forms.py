@@ -6,9 +6,14 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
+from passerelle.core.approval.requests import AUDIT_LIMIT, MuteMinutes
+from passerelle.core.commands import SignedBy
+from passerelle.core.job.requests import RESULT_PAGE, JobItemState
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
+from passerelle.core.task.requests import PAGE_LIMIT
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
+from passerelle.gateway.rpc.paging import PageToken
 
 PENDING_LIMIT: Final = 500
 DELIVERIES_LIMIT: Final = 1_000
@@ -20,6 +25,7 @@ LONGEST_WAIT_S: Final = 25
 """How long one reading of a question waits for its change: less than proxies wait for an answer."""
 
 _Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
+_DEPRECATED: Final[JsonObject] = {"deprecated": True}
 
 
 @record
@@ -111,7 +117,7 @@ class CancelTaskParams:
 
 @record
 class ActionParams:
-    """One question. ``wait``: for so many seconds, while it is open and at ``rev`` (0: as it stands now)."""
+    """One approval. ``wait``: for so many seconds, while it is pending and at ``rev`` (0: as it is now)."""
 
     action_id: _Id
     wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT_S)] = 0
@@ -120,14 +126,68 @@ class ActionParams:
 
 @record
 class ListActionsParams:
-    """How many questions at most, in which state; those of a ``kind``, from a ``risk`` on, of one task; which page."""
+    """Which page, in which state; only those of a ``kind``, of a ``risk`` and above, of one task."""
 
-    limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] = 100
+    page_size: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] | None = None
+    limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT, json_schema_extra=_DEPRECATED)] | None = (
+        None
+    )
     kind: ActionKind | None = None
     risk: Risk | None = None
     task_id: _Id | None = None
-    page_token: Annotated[str, Field(max_length=512)] | None = None
+    page_token: PageToken | None = None
     state: ListedState = "pending"
+
+
+@record
+class DecisionParams:
+    """A decision of an approval; ``rev`` and ``digest`` say what was read.
+
+    ``decisionId`` and the idempotency key stand for each other: one of them is enough.
+    """
+
+    action_id: str
+    rev: int
+    digest: str
+    decision_id: str | None = None
+    option_id: str | None = None
+    content: JsonObject | None = None
+    comment: str | None = None
+    signature: SignedBy | None = None
+    mute_minutes: MuteMinutes | None = None
+
+
+@record
+class AuditParams:
+    """Which page of the recorded events of one approval; without one, of the caller's devices, grants and policy."""
+
+    action_id: _Id | None = None
+    page_size: Annotated[int, Field(ge=1, le=AUDIT_LIMIT)] | None = None
+    page_token: PageToken | None = None
+    limit: Annotated[int, Field(ge=1, le=AUDIT_LIMIT, json_schema_extra=_DEPRECATED)] | None = None
+
+
+@record
+class JobResultsParams:
+    """Which page of the items of a job, in order; only those in a ``state``."""
+
+    job_id: _Id
+    page_size: Annotated[int, Field(ge=1, le=RESULT_PAGE)] | None = None
+    page_token: PageToken | None = None
+    after: Annotated[int, Field(ge=0, json_schema_extra=_DEPRECATED)] | None = None
+    limit: Annotated[int, Field(ge=1, le=RESULT_PAGE, json_schema_extra=_DEPRECATED)] | None = None
+    state: JobItemState | None = None
+
+
+@record
+class ScheduleHistoryParams:
+    """Which page of the steps of a schedule, in order."""
+
+    schedule_id: _Id
+    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] | None = None
+    page_token: PageToken | None = None
+    after: Annotated[int, Field(ge=0, json_schema_extra=_DEPRECATED)] | None = None
+    limit: Annotated[int, Field(ge=1, le=PAGE_LIMIT, json_schema_extra=_DEPRECATED)] | None = None
 
 
 @record
@@ -140,9 +200,13 @@ class ListAgentsParams:
 
 @record
 class ListDeliveriesParams:
-    """How many failing webhooks at most."""
+    """Which page of the failing webhooks."""
 
-    limit: Annotated[int, Field(ge=1, le=DELIVERIES_LIMIT)] = 100
+    page_size: Annotated[int, Field(ge=1, le=DELIVERIES_LIMIT)] | None = None
+    page_token: PageToken | None = None
+    limit: (
+        Annotated[int, Field(ge=1, le=DELIVERIES_LIMIT, json_schema_extra=_DEPRECATED)] | None
+    ) = None
 
 
 @record

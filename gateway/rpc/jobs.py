@@ -17,6 +17,8 @@ from passerelle.core.job.requests import (
     SubmitJob,
 )
 from passerelle.core.principal import AccessScope
+from passerelle.gateway.rpc.forms import JobResultsParams
+from passerelle.gateway.rpc.paging import choose_position, choose_size
 from passerelle.runtime.common.calls import MethodRow
 
 
@@ -41,11 +43,17 @@ JOB_ROWS: Final[Sequence[MethodRow]] = (
     ),
     _row("list_jobs", "The jobs of the caller, the newest first", AccessScope.READ_TASKS, ListJobs),
     _row("get_job", "A job and how far it is", AccessScope.READ_TASKS, GetJob, model=JobModel),
-    _row(
+    MethodRow(
         "get_job_results",
         "The items of a job, each with its state, attempts, task and result",
-        AccessScope.READ_TASKS,
-        GetJobResults,
+        (AccessScope.READ_TASKS,),
+        JobResultsParams,
+        lambda given, _: GetJobResults(
+            given.job_id,
+            choose_position(given.page_token, given.after),
+            choose_size(given.page_size, given.limit, 50),
+            given.state,
+        ),
         model=JobResults,
     ),
     _row(

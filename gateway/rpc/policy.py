@@ -61,7 +61,9 @@ from passerelle.core.session.device_requests import (
     RevokeDevice,
     SetDevicePush,
 )
-from passerelle.runtime.common.calls import MethodRow
+from passerelle.gateway.rpc.forms import AuditParams
+from passerelle.gateway.rpc.paging import choose_size, read_position
+from passerelle.runtime.common.calls import Caller, MethodRow
 
 POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
@@ -121,7 +123,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "withdraw_permission",
-        "Take back, as whoever asked, a question that is open",
+        "Withdraw a pending approval, as whoever asked for it",
         (AccessScope.ASK, AccessScope.CALL, AccessScope.WRITE_TASKS),
         WithdrawPermission,
         lambda given, _: given,
@@ -129,7 +131,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "resolve_permission",
-        "Answer a question by the policy of a host",
+        "Resolve an approval by the policy of a host",
         (AccessScope.HOST,),
         ResolvePermission,
         lambda given, _: given,
@@ -137,7 +139,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "see_action",
-        "Say that a question was shown to the caller",
+        "Say that an approval was shown to the caller",
         (AccessScope.READ_APPROVALS,),
         NoteSeen,
         lambda given, _: given,
@@ -177,7 +179,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_action_content",
-        "All of what a question is about, also where it shows only the beginning",
+        "The whole subject of an approval, where the approval itself shows its beginning only",
         (AccessScope.READ_APPROVALS, AccessScope.ASK),
         GetActionContent,
         lambda given, _: given,
@@ -185,7 +187,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "explain_action",
-        "Why a question was asked, what every source said, and what became of it",
+        "Why an approval was asked for, what every source said, and how it ended",
         (AccessScope.READ_APPROVALS,),
         ExplainAction,
         lambda given, _: given,
@@ -241,14 +243,19 @@ def _row(
     return MethodRow(name, summary, scopes, params, lambda given, _: given, result)
 
 
+def _read_audit(params: AuditParams, _caller: Caller) -> GetAudit:
+    before = read_position(params.page_token) if params.page_token else None
+    return GetAudit(params.action_id, choose_size(params.page_size, params.limit, 200), before)
+
+
 DEVICE_ROWS: Final[Sequence[MethodRow]] = (
     _row("list_devices", "The devices of the caller", _LOOK, ListDevices, None),
     MethodRow(
         "get_audit",
-        "How a question came to be decided: its facts, and what proves them",
+        "How an approval was decided: its recorded events, and what proves them",
         (AccessScope.READ_AUDIT,),
-        GetAudit,
-        lambda given, _: given,
+        AuditParams,
+        _read_audit,
         model=Audit,
     ),
     _row("get_push_key", "The key that browsers subscribe with", _LOOK, GetPushKey, None),

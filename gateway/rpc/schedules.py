@@ -32,6 +32,8 @@ from passerelle.core.session.requests import Labels
 from passerelle.core.task.requests import Id, Title
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
+from passerelle.gateway.rpc.forms import ScheduleHistoryParams
+from passerelle.gateway.rpc.paging import choose_position, choose_size
 from passerelle.runtime.common.calls import Caller, MethodRow
 
 
@@ -103,11 +105,17 @@ SCHEDULE_ROWS: Final[Sequence[MethodRow]] = (
     _show(
         "get_schedule", "A schedule, its next tick, and its newest runs", GetSchedule, ScheduleModel
     ),
-    _show(
+    MethodRow(
         "get_schedule_history",
         "The steps of a schedule in order: ticks, runs, pauses",
-        GetScheduleHistory,
-        ScheduleHistory,
+        (AccessScope.READ_TASKS,),
+        ScheduleHistoryParams,
+        lambda given, _: GetScheduleHistory(
+            given.schedule_id,
+            choose_position(given.page_token, given.after),
+            choose_size(given.page_size, given.limit, 100),
+        ),
+        model=ScheduleHistory,
     ),
     _change("pause_schedule", "Let no tick count until it is resumed", PauseSchedule),
     _change("resume_schedule", "Let ticks count again, from the next one on", ResumeSchedule),

@@ -38,6 +38,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import (
     InvalidAgentResponse,
+    InvalidInput,
     NotCancelable,
     NotFound,
     PeerUnavailable,
@@ -77,6 +78,7 @@ from passerelle.gateway.rpc.forms import (
     ActionParams,
     CancelAnswer,
     DecisionAnswer,
+    DecisionParams,
     DeliveryParams,
     ListActionsParams,
     ListAgentsParams,
@@ -85,6 +87,7 @@ from passerelle.gateway.rpc.forms import (
     TurnAnswer,
 )
 from passerelle.gateway.rpc.jobs import JOB_ROWS
+from passerelle.gateway.rpc.paging import choose_size
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
@@ -92,7 +95,7 @@ from passerelle.gateway.rpc.turns import read_turn
 from passerelle.runtime.common.calls import (
     Caller,
     MethodRow,
-    check_key,
+    name_key,
     require_operation,
     require_scope,
 )
@@ -101,6 +104,25 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.gate import Gate
 
 ANSWERING: Final = "respond_action"
+
+
+def _read_decision(params: DecisionParams, caller: Caller) -> RespondAction:
+    """The command; its decision id is the idempotency key where none is given."""
+    decision_id = params.decision_id if params.decision_id is not None else caller.idem
+    if decision_id is None:
+        raise InvalidInput("decisionId", "is required, or an idempotency key in its place")
+    return RespondAction(
+        params.action_id,
+        params.rev,
+        params.digest,
+        decision_id,
+        params.option_id,
+        params.content,
+        params.comment,
+        params.signature,
+        params.mute_minutes,
+    )
+
 
 _ROWS: Final = (
     MethodRow(
@@ -114,11 +136,11 @@ _ROWS: Final = (
     ),
     MethodRow(
         "list_actions",
-        "The questions of the caller: the open ones, or those that ended",
+        "The approvals of the caller: the pending ones, or those that ended",
         (AccessScope.READ_APPROVALS,),
         ListActionsParams,
         lambda params, _: ListActions(
-            params.limit,
+            choose_size(params.page_size, params.limit, 100),
             params.kind,
             params.risk,
             params.task_id,
@@ -128,19 +150,19 @@ _ROWS: Final = (
     ),
     MethodRow(
         "get_action",
-        "One question and where it stands, now or after its next change",
+        "One approval with its state, now or after its next change",
         (AccessScope.READ_APPROVALS, AccessScope.ASK),
         ActionParams,
         lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),
     MethodRow(
         ANSWERING,
-        "Answer a question; the first valid answer wins",
+        "Decide an approval; the first valid decision wins",
         (AccessScope.DECIDE,),
-        RespondAction,
-        lambda params, _: cast("RespondAction", params),
+        DecisionParams,
+        _read_decision,
         DecisionAnswer,
-        keyed=True,
+        key_member="decisionId",
     ),
     MethodRow(
         "list_agents",
@@ -162,7 +184,9 @@ _ROWS: Final = (
         "Webhooks whose deliveries fail",
         (AccessScope.READ_TASKS, AccessScope.OPERATE),
         ListDeliveriesParams,
-        lambda params, _: ListDeliveries(params.limit),
+        lambda params, _: ListDeliveries(
+            choose_size(params.page_size, params.limit, 100), params.page_token or None
+        ),
     ),
     MethodRow(
         "retry_delivery",
@@ -210,7 +234,7 @@ async def call(
     if row is None:
         raise UnknownMethod(method, find_near(method, CALLS))
     require_scope(caller.principal, row.scopes)
-    check_key(caller.idem, required=row.keyed)
+    caller = name_key(row, caller, params)
     request = row.read(from_wire(row.params, params), caller)
     if gate is not None:
         await gate.enter(caller.principal, slot=False)

@@ -289,7 +289,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_channels",
-        "Who is linked to a session: devices, agents, and questions on their way",
+        "Who is linked to a session: devices, agents, and approvals on their way",
         _READ,
         GetChannels,
         lambda params, _: params,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.payloads.limit import LimitChanged, LimitSubject
-from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.model import ChannelSettings, Settings
 from passerelle.gateway.settings.values import list_bounds, list_quotas
 from passerelle.runtime.limits.bounds import Bounds
 
@@ -17,12 +17,23 @@ if TYPE_CHECKING:
 
 HOT: Final = frozenset(
     {
-        *("agents", "clients", "issuers", "outputs", "policy", "proxy", "retention", "tls"),
+        *(
+            "agents",
+            "channels",
+            "clients",
+            "issuers",
+            "outputs",
+            "policy",
+            "proxy",
+            "retention",
+            "tls",
+        ),
         *("webhooks", "log_level"),
     }
 )
 """Settings that a running gateway takes over."""
 _COLD_PARTS: Final = {
+    "channels": frozenset(ChannelSettings.model_fields) - {"origins"},
     "proxy": frozenset({"address_header", "certificate_header"}),
     "retention": frozenset({"inbox"}),
     "webhooks": frozenset({"deliver_final", "sign"}),

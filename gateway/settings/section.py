@@ -163,7 +163,7 @@ class StoreSection(Section):
         default="aof",
         description="What keeps what the server has acknowledged: `aof`, its append-only file, without which it is "
         "refused; `replicas`, the memory of at least one replica besides; `service`, the word of those who run it, and "
-        "nothing is checked. [What each can lose](README.md#what-a-store-can-lose).",
+        "nothing is checked. [What each can lose](../operate/README.md#what-a-store-can-lose).",
     )
     wait: Duration = Field(
         default=parse_duration("60s"),

@@ -122,7 +122,7 @@ class Actions:
         if not may_read(before, principal):
             raise NotFound("action", command.action_id)
         if beside is not None and not beside.names_task_of(before):
-            raise InvalidInput("message.parts", "answers a question of another task")
+            raise InvalidInput("message.parts", "decides an approval of another task")
         assured = Assured(principal)
         try:
             # Words are no decision: whoever owns the task may say them, from wherever.
@@ -190,7 +190,7 @@ class Actions:
             return replace(outcome, frames=tuple(frames))
         if isinstance(outcome, Late):
             raise await self._close_late(first, outcome)
-        raise UnsupportedOperation("the question is being closed by somebody else; look again")
+        raise UnsupportedOperation("the approval is being closed by somebody else; read it again")
 
     async def _close_late(self, action_id: str, late: Late) -> ActionClosed:
         """What somebody is told whose answer the store refused as late; the question is closed now."""
@@ -234,7 +234,7 @@ class Actions:
             return replace(outcome, frames=tuple(frames))
         if isinstance(outcome, Late):
             return outcome
-        raise UnsupportedOperation("the question is being closed by somebody else; look again")
+        raise UnsupportedOperation("the approval is being closed by somebody else; read it again")
 
     def _decide(
         self,

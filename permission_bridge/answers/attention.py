@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.core.agent_name import find_base
 from passerelle.core.approval.audience import may_read
 from passerelle.core.approval.commands import RetryReturn, SeeAction
+from passerelle.core.approval.record import DELIVERY_STATES
 from passerelle.core.approval.requests import (
     MutePeer,
     Mutes,
@@ -61,7 +62,7 @@ class Attending:
             case ReturnAgain(action_id=action):
                 record = await self._tell(principal, action, RetryReturn())
                 self.dispatch.wake(record.scope.task_id or "", action)
-                return ReturnOwed(action, record.return_state)
+                return ReturnOwed(action, record.return_state, DELIVERY_STATES[record.return_state])
             case MutePeer(peer=peer, minutes=minutes):
                 return await self.mute(principal, peer, minutes)
             case UnmutePeer(peer=peer):
@@ -108,5 +109,5 @@ class Attending:
             raise NotFound("action", action_id)
         outcome = await self.actions.close(action_id, command, held=held)
         if not isinstance(outcome, Written):
-            raise UnsupportedOperation("the question is changing; look again")
+            raise UnsupportedOperation("the approval is changing; read it again")
         return find_record(outcome.held, action_id)

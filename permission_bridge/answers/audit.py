@@ -56,22 +56,22 @@ class Auditing:
             NotFound: there is no such question, or it is not the caller's to read.
         """
         if query.action_id is None:
-            found = await self._read(name_home(principal), lambda _envelope: True, query.limit)
+            found = await self._read(name_home(principal), lambda _envelope: True, query)
             return to_wire(found or Audit(()))
         held = await self.actions.load(query.action_id)
         record = find_record(held, query.action_id)
         # Asked of the same door as the question itself: who may not read it learns nothing here either.
         await self.actions.read(principal, query.action_id)
         wanted = _choose(record)
-        found = await self._read(record.scope.session_id, wanted, query.limit)
+        found = await self._read(record.scope.session_id, wanted, query)
         if found is None:
             raise NotFound("action", query.action_id)
         return to_wire(found)
 
     async def _read(
-        self, session: str, wants: Callable[[JsonObject], bool], limit: int
+        self, session: str, wants: Callable[[JsonObject], bool], query: GetAudit
     ) -> Audit | None:
-        """The newest ``limit`` facts, read until the head stands still, so that both belong together."""
+        """The newest facts that are asked for, read until the head stands still, so that both belong together."""
         stream = StreamRef(StreamKind.SESSION, session)
         for tries in range(_TRIES):
             head = await self.log.read_head(stream)
@@ -79,7 +79,12 @@ class Auditing:
                 return None
             entries = await self._read_entries(stream)
             if await self.log.read_head(stream) == head or tries == _TRIES - 1:
-                facts = [_show(entry) for entry in entries if wants(orjson.loads(entry.data))]
+                wanted = [
+                    entry
+                    for entry in entries
+                    if (query.before is None or entry.sequence < query.before)
+                    and wants(orjson.loads(entry.data))
+                ]
                 proof = AuditProof(
                     session,
                     head.epoch,
@@ -88,7 +93,9 @@ class Auditing:
                     head.chain,
                     _judge(head, entries),
                 )
-                return Audit(tuple(facts[-limit:]), proof, len(facts) > limit)
+                facts = tuple(_show(entry) for entry in wanted[-query.limit :])
+                more = len(wanted) > query.limit
+                return Audit(facts, proof, more, str(facts[0].sequence) if more else "")
         return None
 
     async def _read_entries(self, stream: StreamRef) -> list[Entry]:

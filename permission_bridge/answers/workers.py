@@ -173,7 +173,7 @@ class WorkerAsking:
         if not has_asked(before, principal):
             if not may_read(before, principal):
                 raise NotFound("action", action_id)
-            raise Forbidden("only whoever asked takes a question back", why="not_asker")
+            raise Forbidden("only whoever asked for an approval withdraws it", why="not_asker")
         try:
             outcome = await self.actions.close(action_id, CancelAction("asker_withdrew"), held=held)
         except ActionClosed:

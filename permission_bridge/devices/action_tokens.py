@@ -101,9 +101,9 @@ class ActionTokens:
         try:
             token = from_bytes(ActionToken, self.sealer.unseal(text.encode(), _PLACE))
         except ConfigInvalid:
-            raise Unauthenticated("this is no token of a question") from None
+            raise Unauthenticated("this is no token of an approval") from None
         if token.until_ms <= self.clock.now_ms():
-            raise CredentialExpired("the time of this token is over: open the question")
+            raise CredentialExpired("this token has expired: open the approval")
         return token
 
 

@@ -101,7 +101,7 @@ class Assurance:
         opened_ms = now_ms - (self.clock.now_ms() - record.request.created_ms)
         if not opened_ms - CLOCK_SLACK_MS <= signature.iat <= now_ms + CLOCK_SLACK_MS:
             message = (
-                "signature.iat lies before the question or in the future: set the device's clock"
+                "signature.iat is before the approval or in the future: set the device's clock"
             )
             raise Forbidden(message, why="signature_time")
 

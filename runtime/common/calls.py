@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from passerelle.core.commands import Command, Query, TurnSource
 from passerelle.core.errors import Forbidden, InvalidInput
 from passerelle.core.principal import AccessScope, Principal
+from passerelle.core.wire.json import JsonObject
 
 IDEMPOTENCY_KEY_LIMIT: Final = 255
 KEY_HEADER: Final = "Idempotency-Key"
@@ -37,11 +38,11 @@ class MethodRow:
     params: type[Any]
     read: Callable[[Any, Caller], Command | Query]
     result: type[Any] | None = None
-    keyed: bool = field(default=False)
-    """Whether an idempotency key must be given."""
+    key_member: str | None = None
+    """The member that is the idempotency key where the request has none."""
     model: type[Any] | None = None
     """What a read model looks like, where its form is its own."""
-    names_message: bool = field(default=False)
+    names_message: bool = False
     """Whether a message without an id takes it from the key."""
 
     @property
@@ -62,11 +63,22 @@ def require_operation(principal: Principal, agent: str, operation: str) -> None:
         raise Forbidden(f"{operation} of {agent!r} may not be called", operation=operation)
 
 
-def check_key(key: str | None, *, required: bool) -> None:
-    """Raises InvalidInput for an idempotency key that is missing, empty or too long."""
+def name_key(row: MethodRow, caller: Caller, params: JsonObject) -> Caller:
+    """The caller with the idempotency key that counts for a request.
+
+    Raises:
+        InvalidInput: the key is empty or too long.
+    """
+    named = params.get(row.key_member) if row.key_member and caller.idem is None else None
+    if isinstance(named, str) and 0 < len(named) <= IDEMPOTENCY_KEY_LIMIT:
+        caller = replace(caller, idem=named)
+    check_key(caller.idem)
+    return caller
+
+
+def check_key(key: str | None) -> None:
+    """Raises InvalidInput for an idempotency key that is empty or too long; None is fine."""
     if key is None:
-        if required:
-            raise InvalidInput("idempotencyKey", "is required")
         return
     if not 0 < len(key) <= IDEMPOTENCY_KEY_LIMIT or not key.isprintable():
         raise InvalidInput(

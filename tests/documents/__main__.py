@@ -1,7 +1,8 @@
 """``python -m tests.documents [PAGE …]``: runs README and the first tutorial, or other pages, as they are written.
 
 Each page has a clean copy of the tree and an empty HOME, and no variable but those of the network. What is installed is
-what the page installs, in the versions of the lock.
+what the page installs, in the versions of the lock. Pages that go on after the same page share what it has made, and
+are played one after the other, as one reads them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.documents.pages import PageFault, read_page
+from tests.documents.pages import PageFault, find_before, read_page
 from tests.documents.shell import PageShell
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-PAGES: Final = ("README.md", "docs/guide/first-steps.md")
+PAGES: Final = ("README.md", "docs/tutorials/first-agent.md")
 _PASSED_ON: Final = re.compile(r"PIP_\w+|UV_\w+|\w+_proxy|\w+_PROXY|SSL_CERT_\w+|REQUESTS_\w+|LANG")
-_PORTS: Final = (8080, 9001)
+_PORTS: Final = (6390, 8000, 8080, 8081, 9000, 9001)
 """Ports of the pages."""
 
 
@@ -33,15 +34,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.documents")
     parser.add_argument("pages", nargs="*", default=PAGES, metavar="PAGE")
     pages = [str(page) for page in parser.parse_args().pages]
-    steps = 0
     begun = time.monotonic()
     try:
         # A block that cannot be tested is said before anything is installed.
         read = {page: read_page(ROOT, page) for page in pages}
+        groups: dict[str | None, list[str]] = {}
+        for page in pages:
+            groups.setdefault(find_before(ROOT, page), []).append(page)
         _refuse_taken_ports()
-        for page, found in read.items():
-            _play(page)
-            steps += len(found)
+        for before, after in groups.items():
+            for chain in [[page] for page in after] if before is None else [[before, *after]]:
+                _play(chain)
+        steps = sum(len(found) for found in read.values())
     except PageFault as fault:
         print(f"docs-test: failed: {fault}", file=sys.stderr)
         return 1
@@ -49,17 +53,18 @@ def main() -> int:
     return 0
 
 
-def _play(page: str) -> None:
+def _play(pages: list[str]) -> None:
+    """Plays pages one after the other, in one shell, tree and HOME."""
     with tempfile.TemporaryDirectory(prefix="passerelle-docs-") as made:
         folder = Path(made)
         for name in ("tree", "home", "notes"):
             (folder / name).mkdir()
         _copy_tree(folder / "tree")
         with PageShell(folder / "tree", folder / "notes", _make_environ(folder)) as shell:
-            for step in read_page(ROOT, page):
+            for step in [step for page in pages for step in read_page(ROOT, page)]:
                 begun = time.monotonic()
                 shell.run(step)
-                first = step.commands.strip().splitlines()[0]
+                first = step.file or step.commands.strip().splitlines()[0]
                 print(f"{step.where}: {time.monotonic() - begun:.1f} s  {first}", flush=True)
 
 

@@ -6,7 +6,9 @@ The language of a fence says whether a block is run; what stands behind it is fo
   page has another block for the same terminal, and ``until=TEXT`` is what it prints once one may go on;
 - ``console`` has commands behind ``$`` and what they print; an ellipsis stands for anything;
 - ``sh`` is not run, and ``because=REASON`` says why;
-- any other language is no command.
+- any other language is no command. With ``file=NAME`` it is what the reader saves under that name.
+
+``<!-- docs-test: after PAGE -->`` says that the page goes on where another one ends: its commands are run first.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ FENCE: Final = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NO_COMMANDS: Final = frozenset(
     {"", "text", "yaml", "json", "jsonc", "mermaid", "python", "js", "ts", "html", "nginx", "sql"}
 )
+_AFTER: Final = re.compile(r"^<!-- docs-test: after (\S+) -->$", re.MULTILINE)
 _PROMPT: Final = "$ "
 ANYTHING: Final = "…"
 
@@ -32,13 +35,17 @@ class PageFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands that are run together. ``shown`` is what they have to print, None where the page does not say."""
+    """Commands that are run together, or what is written to a ``file``.
+
+    ``shown`` is what the commands have to print, None where the page does not say.
+    """
 
     where: str
     commands: str
     shown: str | None = None
     terminal: str | None = None
     until: str | None = None
+    file: str | None = None
 
 
 def read_steps(name: str, text: str) -> list[Step]:
@@ -67,7 +74,9 @@ def read_steps(name: str, text: str) -> list[Step]:
                 if not words.get("because"):
                     raise PageFault(f"{where}: is not run, and does not say why (because=…)")
             case _ if language in _NO_COMMANDS:
-                _admit(where, words, set())
+                _admit(where, words, {"file"})
+                if "file" in words:
+                    steps.append(Step(where, found[2], file=words["file"]))
             case _:
                 raise PageFault(f"{where}: {language} is no language of a block here")
     return steps
@@ -76,6 +85,25 @@ def read_steps(name: str, text: str) -> list[Step]:
 def read_page(root: Path, page: str) -> list[Step]:
     """The steps of a file below ``root``; raises PageFault."""
     return read_steps(page, (root / page).read_text("utf-8"))
+
+
+def find_before(root: Path, page: str) -> str | None:
+    """The page on which a page goes on, by its path below ``root``; None where it begins by itself.
+
+    Raises:
+        PageFault: more than one is named, there is no such page, or that one goes on with another one.
+    """
+    named = _AFTER.findall((root / page).read_text("utf-8"))
+    if len(named) > 1:
+        raise PageFault(f"{page}: goes on after more than one page")
+    if not named:
+        return None
+    before = ((root / page).parent / named[0]).resolve().relative_to(root.resolve())
+    if not (root / before).is_file():
+        raise PageFault(f"{page}: there is no page {named[0]} to go on after")
+    if _AFTER.search((root / before).read_text("utf-8")):
+        raise PageFault(f"{page}: {named[0]} is no page to begin with")
+    return str(before)
 
 
 def matches(shown: str, printed: str) -> bool:

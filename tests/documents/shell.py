@@ -63,6 +63,9 @@ class PageShell:
         Raises:
             PageFault: a command failed, took too long, or printed something else than the page shows.
         """
+        if step.file is not None:
+            (self.folder / step.file).write_text(step.commands, "utf-8")
+            return ""
         self._count += 1
         script, printed = self.notes / f"{self._count}.sh", self.notes / f"{self._count}.out"
         script.write_text(f"set -eo pipefail\n{step.commands}\n", "utf-8")

@@ -26,7 +26,7 @@ from tests.support.processes import Caller, open_caller, start_together
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "guide" / "serve-an-agent-behind-nat.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "serve-an-agent-behind-nat.md"
 BLOCKS: Final = dict(
     re.findall(r"^```(yaml|python)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 )

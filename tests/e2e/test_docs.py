@@ -32,7 +32,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS: Final = (
     ROOT / "README.md",
     ROOT / "clients" / "python" / "README.md",
-    *sorted((ROOT / "docs" / "guide").glob("*.md")),
+    *sorted((ROOT / "docs" / "explanation").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     *sorted((ROOT / "docs" / "operate").glob("*.md")),
     *sorted((ROOT / "docs" / "protocol").glob("*.md")),
 )

@@ -19,12 +19,20 @@ import httpx
 import pytest
 
 from passerelle.demo.processes import GatewayProcess, run_peers
-from tests.support.client_package import PROJECT, build_client, install_client, write_client
+from tests.support.client_package import (
+    API_LIBRARIES,
+    LIBRARIES,
+    PROJECT,
+    build_client,
+    install_client,
+    write_client,
+)
 from tests.support.processes import run_gateway
 from tests.support.waiting import block_until, wait_until
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-GUIDE: Final = ROOT / "docs" / "guide"
+GUIDE: Final = ROOT / "docs" / "how-to"
+FIRST: Final = ROOT / "docs" / "tutorials" / "first-agent.md"
 FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN_ADDRESS: Final = "http://127.0.0.1:8080"
 SHOWN_DIGEST: Final = "sha256:…"
@@ -107,9 +115,7 @@ async def test_shown_requests_are_answered(tmp_path: Path) -> None:
     async with open_house(tmp_path) as gateway:
         (sent,) = [await play(gateway, words) for words in read_requests(ROOT / "README.md")]
         assert sent["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
-        first, listed, called, turn = [
-            await play(gateway, words) for words in read_requests(GUIDE / "first-steps.md")
-        ]
+        first, listed, called, turn = [await play(gateway, words) for words in read_requests(FIRST)]
         assert first["task"]["artifacts"][0]["parts"][0]["text"] == "hello"
         assert first["task"]["id"] in {task["id"] for task in listed["tasks"]}
         assert called["result"]["task"]["artifacts"][0]["parts"][0]["text"] == "hello again"
@@ -137,7 +143,7 @@ async def test_shown_question_is_asked_and_answered(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_path: Path) -> None:
-    turn_request = read_requests(GUIDE / "first-steps.md")[-1]
+    turn_request = read_requests(FIRST)[-1]
     async with open_house(tmp_path) as gateway:
         turn = await play(gateway, turn_request)
         stream = f"session:{turn['sessionId']}"
@@ -166,7 +172,7 @@ async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_pa
 async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wheel_alone(
     tmp_path: Path,
 ) -> None:
-    (program,) = read_blocks(PROJECT / "README.md", "python")
+    _approve, program = read_blocks(PROJECT / "README.md", "python")
     (tmp_path / "send.py").write_text(program, encoding="utf-8")
     python = install_client(build_client(tmp_path), tmp_path / "environment")
     async with open_house(tmp_path) as gateway:
@@ -182,3 +188,25 @@ async def test_quickstart_of_the_client_follows_its_message_to_the_end_by_the_wh
     sequences, types = zip(*(line.split() for line in said.decode().splitlines()), strict=True)
     assert [int(one) for one in sequences] == list(range(1, len(sequences) + 1))
     assert types[-1] == "task.completed"
+
+
+@pytest.mark.anyio
+async def test_quickstart_of_the_api_client_has_a_payment_allowed_by_the_wheel_alone(
+    tmp_path: Path,
+) -> None:
+    program, _send = read_blocks(PROJECT / "README.md", "python")
+    (tmp_path / "approve.py").write_text(program, encoding="utf-8")
+    wheel = build_client(tmp_path)
+    python = install_client(wheel, tmp_path / "environment", (*LIBRARIES, *API_LIBRARIES))
+    async with open_house(tmp_path) as gateway:
+        process = await asyncio.create_subprocess_exec(
+            *(python, "approve.py"),
+            cwd=tmp_path,
+            env={**os.environ, "PASSERELLE_URL": gateway.url, "PASSERELLE_TOKEN": gateway.token},
+            stdout=subprocess.PIPE,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    title, result, status = said.decode().splitlines()
+    assert title.startswith("payments asks for permission")
+    assert (result.partition("(")[0], status) == ("Won", "completed")

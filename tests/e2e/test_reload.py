@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 import yaml
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin, Subprotocol
 
 from passerelle.gateway.auth.keys import hash_key
+from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.runtime.common.secret import Secret
 from tests.support.processes import AGENT, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
@@ -145,3 +149,38 @@ async def test_file_that_is_replaced_or_behind_a_link_that_is_turned_takes_hold(
             assert await knows("key-three")
             write(config, "key-one")
             assert await wait_until(partial(knows, "key-one"), 10, "it is there again")
+
+
+async def may_open(url: str, origin: str) -> bool:
+    """Whether a page of an origin gets as far as being asked for its credential."""
+    address = f"{url.replace('http', 'ws', 1)}/v1/channel"
+    spoken = [Subprotocol(SUBPROTOCOL)]
+    try:
+        async with connect(address, origin=Origin(origin), subprotocols=spoken):
+            return True
+    except InvalidStatus as refused:
+        return refused.response.status_code != 403
+
+
+async def test_origin_of_a_page_is_let_in_without_a_restart_and_others_are_logged(
+    tmp_path: Path,
+) -> None:
+    desk = "https://desk.example"
+    async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
+        config = tmp_path / "passerelle.yaml"
+        settings = yaml.safe_load(config.read_text())
+        assert not await may_open(gateway.url, desk)
+        config.write_text(yaml.safe_dump({**settings, "channels": {"origins": [desk]}}))
+        listed = partial(may_open, gateway.url, desk)
+        assert await wait_until(listed, 10, "the origin is listed")
+        assert not await may_open(gateway.url, "https://evil.example")
+        log = (tmp_path / "gateway.log").read_text()
+        assert log.count('"channel.origin_refused"') == 2
+        assert '"config.restart_wanted"' not in log
+        silent = {"channels": {"origins": [desk], "connections": 7}}
+        config.write_text(yaml.safe_dump({**settings, **silent}))
+
+        async def is_named() -> bool:
+            return '"channels.connections"' in (tmp_path / "gateway.log").read_text()
+
+        assert await wait_until(is_named, 10, "what needs a restart is named")

@@ -22,7 +22,7 @@ from tests.support.engine import run_server
 from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "guide" / "share-tasks-between-replicas.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "share-tasks-between-replicas.md"
 AGENT: Final = next(
     block
     for block in re.findall(

@@ -18,6 +18,16 @@ PROJECT: Final = ROOT / "clients" / "python"
 TREE: Final = ROOT / "src" / "passerelle"
 LIBRARIES: Final = ("orjson", "websockets")
 """What the wheel asks for without an extra."""
+API_LIBRARIES: Final = (
+    "anyio",
+    "certifi",
+    "h11",
+    "httpcore",
+    "httpx",
+    "idna",
+    "typing_extensions.py",
+)
+"""What it asks for with the extra ``api``, with what that asks for."""
 
 
 def load_build_hook() -> ModuleType:
@@ -43,13 +53,13 @@ def build_client(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def install_client(wheel: Path, folder: Path) -> Path:
+def install_client(wheel: Path, folder: Path, libraries: tuple[str, ...] = LIBRARIES) -> Path:
     """An interpreter whose environment holds a wheel and what it asks for, lent by the one that runs the tests."""
     venv.create(folder)
     (packages,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as content:
         content.extractall(packages)
-    for name in LIBRARIES:
+    for name in libraries:
         (packages / name).symlink_to(Path(sysconfig.get_path("platlib")) / name)
     return folder / "bin" / "python"
 

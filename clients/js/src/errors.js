@@ -62,6 +62,26 @@ export class CallRefused extends ChannelError {
   }
 }
 
+/**
+ * The gateway refused a request of `/v1`: `status` of HTTP, `code` of the error, `problem` the whole answer (RFC 9457),
+ * `field` the member that is wrong, `retryAfterS` when a retry can help. `status` 0: it was not the gateway.
+ */
+export class ApiError extends ChannelError {
+  /**
+   * @param {number} status
+   * @param {JsonObject} problem
+   * @param {number | null} [retryAfterS]
+   */
+  constructor(status, problem, retryAfterS = null) {
+    super(String(problem["detail"] ?? `HTTP ${status}`));
+    this.status = status;
+    this.problem = problem;
+    this.code = String(problem["code"] ?? "unknown");
+    this.field = typeof problem["field"] === "string" ? problem["field"] : null;
+    this.retryAfterS = retryAfterS;
+  }
+}
+
 /** The link was lost under a call without `idem`: it may or may not have been carried out. */
 export class UnknownOutcome extends ChannelError {}
 

@@ -1,6 +1,7 @@
 export { Channel } from "./channel.js";
 export { indexedDbCursors, localStorageCursors, memoryCursors } from "./cursors.js";
 export {
+  ApiError,
   CallRefused,
   CallTimeout,
   ChannelError,
@@ -9,11 +10,14 @@ export {
   StreamClosed,
   UnknownOutcome,
 } from "./errors.js";
+export { Gateway } from "./gateway.js";
 
 /** @typedef {import("./answers.js").AnswerResult} AnswerResult */
 /** @typedef {import("./channel.js").Options} Options */
 /** @typedef {import("./channel.js").Status} Status */
 /** @typedef {import("./cursors.js").Cursors} Cursors */
+/** @typedef {import("./gateway.js").GatewayOptions} GatewayOptions */
+/** @typedef {import("./gateway.js").ListPage} ListPage */
 /** @typedef {import("./items.js").Delta} Delta */
 /** @typedef {import("./items.js").Event} Event */
 /** @typedef {import("./items.js").Gap} Gap */

@@ -44,7 +44,7 @@ def _read_payload(row: EventRow) -> CellValue:
 
 EVENTS: Final[Table[EventRow]] = Table(
     "events",
-    "One row for each event, as it is stored. [Events](../events.md) has the classes and their payloads.",
+    "One row for each event, as it is stored. [Events](events.md) has the classes and their payloads.",
     (
         Column(
             "session_id", "text", "The session whose stream it stands in.", lambda row: row.session

@@ -102,7 +102,7 @@ async def send(
         query = {name: str(value) for name, value in rest.items()}
         answer = await at.http.get(path, params=query, headers=headers)
     else:
-        if operation.call.keyed:
+        if operation.call.key_member:
             headers = {**headers, "Idempotency-Key": "k"}
         answer = await at.http.request(operation.method, path, json=rest, headers=headers)
     return answer.status_code, answer.json()

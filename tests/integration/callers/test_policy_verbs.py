@@ -15,6 +15,7 @@ from passerelle.cli.main import app
 from passerelle.core.approval.commands import FailReturn
 from passerelle.core.errors import PasserelleError
 from tests.integration.delegation.test_policy import asks
+from tests.integration.devices.asking import ask as ask_on_device
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ async def test_question_of_an_agent_is_not_the_owners_to_take_back(rig: Rig) -> 
     one = await rig.start(clients=[ADA], policy=POLICY)
     view = await ask(one, "pay")
     said = await run(one, "cancel", view["actionId"], status=6)
-    assert "only whoever asked takes a question back" in said
+    assert "only whoever asked for an approval withdraws it" in said
     assert await list_pending(one) == [view]
 
 
@@ -247,16 +248,19 @@ async def test_answer_that_did_not_arrive_is_tried_again_from_a_shell(rig: Rig) 
     view = await ask(one, "pay")
     action = str(view["actionId"])
     early = await run(one, "retry-return", action, status=2)
-    assert "return none" in early
+    assert "delivery none" in early
     await rig.peer.stop()
     await answer(one, view, "yes")
     # What the driver does when the agent has gone on without the answer.
     await one.gateway.parts.actions.close(action, FailReturn("stale"))
     assert "undeliverable" in await run(one, "show", action)
-    assert await run(one, "retry-return", action) == f"owed  {action}\n"
+    assert await run(one, "retry-return", action) == f"pending  {action}\n"
     headers = {"Authorization": "Bearer ada-key"}
     shown = (await one.http.get(f"/v1/approvals/{action}", headers=headers)).json()
-    assert shown["returnState"] in {"owed", "returning"}
+    assert (shown["returnState"], shown["delivery"]) in {
+        ("owed", "pending"),
+        ("returning", "delivering"),
+    }
 
 
 async def test_list_in_a_shell_goes_on_where_it_ended(rig: Rig) -> None:
@@ -273,3 +277,14 @@ async def test_list_in_a_shell_goes_on_where_it_ended(rig: Rig) -> None:
     assert older in last
     assert last.endswith("approvals: 1 pending\n")
     assert "approvals: 0 pending" in await run(one, "list", "--risk", "critical")
+
+
+async def test_allowing_what_has_ended_says_who_decided_it_at_high_risk_too(rig: Rig) -> None:
+    scopes = [*ADA["scopes"], "approvals:decide-high"]
+    one = await rig.start(clients=[{**ADA, "scopes": scopes}])
+    view = await ask_on_device(one, "high")
+    action, digest = str(view["actionId"]), str(view["digest"])
+    assert "name the --digest" in await run(one, "allow", action, status=6)
+    assert (await run(one, "list")).startswith("APPROVAL ")
+    await run(one, "allow", action, "--digest", digest)
+    assert "already resolved" in await run(one, "allow", action, status=3)

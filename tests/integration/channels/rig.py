@@ -24,6 +24,7 @@ from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.channels.limits import ChannelLimits
+from passerelle.channels.origins import WebOrigins
 from passerelle.channels.replays import Replays
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.services import (
@@ -366,7 +367,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
             ids=RandomIds(),
             redeem=redeem,
         )
-        endpoint = ChannelEndpoint(services, limits, origins)
+        endpoint = ChannelEndpoint(services, limits, WebOrigins(origins))
         async with run_endpoint(endpoint, backend) as port:
             url = f"ws://127.0.0.1:{port}/v1/channel"
             try:

@@ -55,6 +55,18 @@ class Bench:
         answer: Any = await self.desk.do("get_job_results", None, jobId=job, **members)
         return list(answer["items"])
 
+    async def pages(self, job: str, size: int) -> list[Any]:
+        """The same, page by page."""
+        found, token = list[Any](), ""
+        while True:
+            answer: Any = await self.desk.do(
+                "get_job_results", None, jobId=job, pageSize=size, pageToken=token
+            )
+            found += answer["items"]
+            token = answer["nextPageToken"]
+            if not token:
+                return found
+
     async def visit(self, job: str) -> None:
         """Has the row of the job handled, as the due loop does."""
         member = f"job:{job}"
@@ -106,6 +118,7 @@ async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) ->
         "completed",
         "completed",
     ]
+    assert await bench.pages(job, 2) == rows
     for row in rows:
         record: Any = await bench.desk.do("get_task", taskId=row["taskId"])
         assert record["status"] == row["taskStatus"], "each item is a task of its own"

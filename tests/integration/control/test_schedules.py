@@ -134,6 +134,14 @@ async def test_hundred_ticks_with_nothing_to_do_make_no_task(wall: Wall) -> None
     assert await wall.count_tasks(schedule) == 0
     assert wall.house.peer.messages == []
     history: Any = await wall.desk.do("get_schedule_history", scheduleId=schedule, limit=200)
+    token, paged = "", list[Any]()
+    while not paged or token:
+        page: Any = await wall.desk.do(
+            "get_schedule_history", scheduleId=schedule, pageSize=30, pageToken=token
+        )
+        paged += page["steps"]
+        token = page["nextPageToken"]
+    assert paged == history["steps"]
     assert [one["change"]["step"] for one in history["steps"]] == ["created"] + 100 * ["ticked"]
 
 

@@ -130,7 +130,7 @@ async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: Ho
     with pytest.raises(NotFound):
         await house.service.execute(BOB, ReturnAgain(action), None)
     owed = await house.service.execute(ADA, ReturnAgain(action), None)
-    assert owed == ReturnOwed(action, "owed")
+    assert owed == ReturnOwed(action, "owed", "pending")
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
     with pytest.raises(UnsupportedOperation):

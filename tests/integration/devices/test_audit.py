@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.verification.walk import verify_store
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
@@ -72,6 +72,24 @@ async def test_a_decision_is_told_from_the_evaluation_to_the_answer_with_its_sig
         assert one["fact"] == events[one["sequence"]]
         assert len(str(one["sha256"])) == len(hashlib.sha256().hexdigest())
     assert not (await verify_store(at.gateway.store)).problems
+    assert await page_back(at, view["actionId"], 2) == told["facts"]
+
+
+async def page_back(at: Instance, action: object, size: int) -> list[Json]:
+    """All facts of an approval, read from the newest page to the first."""
+    found: list[Json] = []
+    token = ""
+    while True:
+        params = {"actionId": str(action), "pageSize": size, "pageToken": token}
+        answer = await at.http.get("/v1/audit", params=params, headers=bearer("ada"))
+        page: JsonObject = answer.json()
+        facts = cast("list[Json]", page["facts"])
+        assert 0 < len(facts) <= size
+        assert page["more"] is bool(page["nextPageToken"])
+        found = [*facts, *found]
+        token = str(page["nextPageToken"])
+        if not token:
+            return found
 
 
 @pytest.mark.requirement("CHN-14")

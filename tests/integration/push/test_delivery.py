@@ -302,7 +302,18 @@ async def test_dead_origin_is_not_tried_by_every_target(rig: Rig) -> None:
     assert waiting is not None
     assert (waiting.tries, waiting.reason) == (0, "breaker")
     assert rig.receiver.at("/b") == []
-    assert {one["taskId"] for one in await rig.deliveries()} == {task, other}
+    listed = await rig.deliveries()
+    assert {one["taskId"] for one in listed} == {task, other}
+    paged, token = [], ""
+    for _ in listed:
+        page = (
+            await rig.http.get("/v1/deliveries", params={"pageSize": 1, "pageToken": token})
+        ).json()
+        paged += page["deliveries"]
+        token = page["nextPageToken"]
+    assert ([one["delivery"] for one in paged], token) == ([one["delivery"] for one in listed], "")
+    refused = await rig.http.get("/v1/deliveries", params={"pageToken": "nonsense"})
+    assert (refused.status_code, refused.json()["field"]) == (400, "pageToken")
 
 
 async def test_delivery_waits_for_a_replica_where_there_are_any(rig: Rig) -> None:

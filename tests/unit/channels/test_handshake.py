@@ -3,6 +3,7 @@
 import pytest
 
 from passerelle.channels.handshake import judge_handshake
+from passerelle.channels.origins import WebOrigins
 from passerelle.protocol.frames import SUBPROTOCOL
 
 DESK = b"https://desk.example"
@@ -27,5 +28,5 @@ def test_a_page_is_listed_or_of_the_same_host_and_says_so_once(
     headers: list[tuple[bytes, bytes]], status: int | None
 ) -> None:
     scope = {"type": "websocket", "headers": headers, "subprotocols": [SUBPROTOCOL]}
-    refused = judge_handshake(scope, {DESK.decode()})
+    refused = judge_handshake(scope, WebOrigins({DESK.decode()}))
     assert (refused and refused.status) == status

@@ -25,7 +25,7 @@ from tests.support.client_package import (
 pytestmark = pytest.mark.timeout(900)
 
 WITHOUT_EXTRA: Final = ("channel", "agent")
-WITH_EXTRAS: Final = ("a2a_websocket", "tasks")
+WITH_EXTRAS: Final = ("a2a_websocket", "api", "tasks")
 STANDS_ALONE: Final = """
 import sys
 before = set(sys.modules)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.documents.__main__ import PAGES, ROOT
-from tests.documents.pages import PageFault, Step, matches, read_page, read_steps
+from tests.documents.pages import (
+    PageFault,
+    Step,
+    find_before,
+    matches,
+    read_page,
+    read_steps,
+)
 
 
 def fence(info: str, text: str) -> str:
@@ -37,6 +46,7 @@ def test_blocks_are_steps_in_order_with_their_lines() -> None:
         ("bash skip=yes", "true", "skip cannot stand"),
         ("bash skip", "true", "is name=value"),
         ("bash because=slow", "true", "because cannot stand"),
+        ("bash file=a.sh", "true", "file cannot stand"),
         ("yaml because=x", "a: 1", "because cannot stand"),
         ("console", "echo a", "begins with"),
     ],
@@ -82,3 +92,45 @@ def test_the_third_command_of_the_readme_has_the_first_answer() -> None:
     assert serve.commands.strip() == "passerelle serve --demo-agents"
     assert call.shown is not None
     assert call.shown.splitlines()[0] == "hello"
+
+
+def test_block_with_a_file_is_what_the_reader_saves() -> None:
+    page = fence("python file=phone.py", "print(1)") + fence("python", "print(2)")
+    assert read_steps("p.md", page) == [Step("p.md:3", "print(1)\n", file="phone.py")]
+
+
+def test_page_names_the_one_on_which_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "begin.md").write_text("# Begin", "utf-8")
+    (tmp_path / "a" / "next.md").write_text("<!-- docs-test: after ../begin.md -->", "utf-8")
+    assert find_before(tmp_path, "a/next.md") == "begin.md"
+    assert find_before(tmp_path, "begin.md") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("<!-- docs-test: after nowhere.md -->", "there is no page nowhere.md"),
+        ("<!-- docs-test: after next.md -->", "next.md is no page to begin with"),
+        ("<!-- docs-test: after a.md -->\n<!-- docs-test: after b.md -->", "more than one page"),
+    ],
+)
+def test_page_that_goes_on_nowhere_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "page.md").write_text(text, "utf-8")
+    (tmp_path / "next.md").write_text("<!-- docs-test: after page.md -->", "utf-8")
+    with pytest.raises(PageFault, match=says):
+        find_before(tmp_path, "page.md")
+
+
+RUN = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "docs" / "tutorials").glob("*.md")
+    if path.name != "README.md"
+)
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_every_tutorial_can_be_run_and_its_first_page_too(page: str) -> None:
+    assert read_page(ROOT, page)
+    before = find_before(ROOT, page)
+    assert before is None or read_page(ROOT, before)

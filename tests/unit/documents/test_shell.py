@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +68,17 @@ def test_variables_of_whoever_tests_are_not_there(
     monkeypatch.setenv("PASSERELLE_PORT", "1")
     with PageShell(tmp_path, tmp_path, {"PATH": os.environ["PATH"]}, 20) as shell:
         shell.run(Step("p:1", "echo ${PASSERELLE_PORT:-none}", "none"))
+
+
+def test_a_failed_command_is_told_at_once_while_terminals_are_open(shell: PageShell) -> None:
+    """What a terminal runs had held the pipe open by which the end of the shell is told."""
+    shell.run(Step("p:1", "echo ready; sleep 60", None, "a", "ready"))
+    begun = time.monotonic()
+    with pytest.raises(PageFault, match="p:2: a command failed"):
+        shell.run(Step("p:2", "false"))
+    assert time.monotonic() - begun < 10
+
+
+def test_what_a_page_has_saved_is_there(shell: PageShell) -> None:
+    shell.run(Step("p:1", "print('hello')\n", file="said.py"))
+    assert shell.run(Step("p:2", "cat said.py")) == "print('hello')\n"

@@ -170,7 +170,7 @@ async def test_each_method_is_one_command_or_query() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("CMD-30")
-@pytest.mark.parametrize("idem", [None, "", "x" * 256, "a\nb"])
+@pytest.mark.parametrize("idem", ["", "x" * 256, "a\nb"])
 async def test_answer_needs_a_usable_key(idem: str | None) -> None:
     service = ScriptedService(result=ActionAnswered("won", 4, DECISION))
     with pytest.raises(InvalidInput) as caught:

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from passerelle.core.approval.commands import BeginReturn, FailReturn, SupersedeAction
+from passerelle.core.approval.commands import BeginReturn, FailReturn, FinishReturn, SupersedeAction
 from passerelle.core.errors import InvalidInput
 from passerelle.permission_bridge.views import compute_digest, render_decision, render_view
 from tests.support.approvals import HOUR_MS, NOW_MS, PAUSE, SCOPE, Stream, make_answer, make_id
@@ -32,6 +32,7 @@ def test_a_closed_question_names_who_closed_it() -> None:
     stream.tell(make_answer(stream.now, comment="go"))
     view = render_view(stream.now)
     assert (view["rev"], view["state"], view["returnState"]) == (2, "allowed", "owed")
+    assert view["delivery"] == "pending"
     assert stream.now.decision is not None
     assert view["decision"] == render_decision(stream.now.decision)
     assert render_decision(stream.now.decision) == {
@@ -47,6 +48,22 @@ def test_a_closed_question_names_who_closed_it() -> None:
         "comment": "go",
         "assurance": ["bearer"],
     }
+
+
+def test_way_back_is_called_delivery_beside_its_older_name() -> None:
+    stream = Stream()
+    stream.open()
+    seen = [(render_view(stream.now)["returnState"], render_view(stream.now)["delivery"])]
+    for command in (make_answer(stream.now), BeginReturn(), FinishReturn("TASK_STATE_WORKING")):
+        stream.tell(command)
+        view = render_view(stream.now)
+        seen.append((view["returnState"], view["delivery"]))
+    assert seen == [
+        ("none", "none"),
+        ("owed", "pending"),
+        ("returning", "delivering"),
+        ("returned", "delivered"),
+    ]
 
 
 def test_an_undeliverable_answer_shows_it() -> None:

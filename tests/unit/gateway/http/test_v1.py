@@ -1,6 +1,7 @@
 """The control plane over HTTP: who gets in, what a body may be, how answers and errors look."""
 
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
@@ -12,7 +13,7 @@ from passerelle.core.commands import (
     RespondAction,
     SubmitTurn,
 )
-from passerelle.core.errors import ActionClosed, StoreUnavailable
+from passerelle.core.errors import ActionClosed, NotFound, StoreUnavailable
 from passerelle.gateway.http.bodies import BODY_LIMIT_BYTES
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import OPERATIONS, RouteOperation, make_v1_routes
@@ -89,10 +90,28 @@ async def test_answer_goes_with_key_and_etag(http: AsyncClient, service: Scripte
 
 
 @pytest.mark.anyio
-async def test_answer_without_key_names_the_header(http: AsyncClient) -> None:
-    response = await http.post(DECIDE, json=ANSWER, headers=OWNER)
+async def test_answer_with_an_unusable_key_names_the_header(http: AsyncClient) -> None:
+    headers = {**OWNER, "Idempotency-Key": "x" * 256}
+    response = await http.post(DECIDE, json=ANSWER, headers=headers)
     assert code(response) == (400, "invalid_input")
     assert response.json()["field"] == "Idempotency-Key"
+
+
+@pytest.mark.anyio
+async def test_decision_takes_its_id_as_the_key_or_the_key_as_its_id(
+    http: AsyncClient, service: ScriptedService
+) -> None:
+    """Newcomers had to send both, with no word on how they differ."""
+    service.result = ActionAnswered("won", 4, DECISION)
+    by_id = await http.post(DECIDE, json=ANSWER, headers=OWNER)
+    unnamed = {name: said for name, said in ANSWER.items() if name != "decisionId"}
+    by_key = await http.post(DECIDE, json=unnamed, headers={**OWNER, "Idempotency-Key": "k-7"})
+    assert (by_id.status_code, by_key.status_code) == (200, 200)
+    named = [(cast("RespondAction", one).decision_id, idem) for _, one, idem in service.asked]
+    assert named == [("dec_1", "dec_1"), ("k-7", "k-7")]
+    without = await http.post(DECIDE, json=unnamed, headers=OWNER)
+    assert code(without) == (400, "invalid_input")
+    assert without.json()["field"] == "decisionId"
 
 
 @pytest.mark.anyio
@@ -230,3 +249,15 @@ async def test_fault_of_ours_is_told_without_its_inside(
     response = await http.get("/v1/tasks/task_1", headers=OWNER)
     assert code(response) == (500, "internal")
     assert "the inside" not in response.text
+
+
+@pytest.mark.anyio
+async def test_sentence_says_approval_and_members_keep_their_names(
+    http: AsyncClient, service: ScriptedService
+) -> None:
+    """One word for one thing: what the commands call an approval had been an action here."""
+    service.error = NotFound("action", "act_1")
+    response = await http.get("/v1/approvals/act_1", headers=OWNER)
+    assert code(response) == (404, "not_found")
+    assert response.json()["detail"] == "there is no approval 'act_1'"
+    assert (response.json()["kind"], response.json()["name"]) == ("action", "act_1")

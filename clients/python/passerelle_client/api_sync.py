@@ -1,0 +1,232 @@
+"""The synchronous client of ``/v1``; ``api_async.py`` has the same methods, to be awaited."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import httpx
+
+from passerelle.client import api_requests as requests
+from passerelle.client.api_models import (
+    ApiApproval,
+    ApiError,
+    ApiTask,
+    ListPage,
+    SentTurn,
+    WaitTimeout,
+)
+from passerelle.client.api_wire import (
+    TIMEOUT_S,
+    make_arguments,
+    may_try_again,
+    pause_s,
+    read_answer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from ssl import SSLContext
+    from types import TracebackType
+
+    from passerelle.client.items import AnswerResult
+    from passerelle.core.wire.json import JsonObject
+
+T = TypeVar("T")
+
+_LOOK_S: Final = 0.5
+
+
+class SyncApiClient:
+    """A gateway and the right to call it; use it as a context manager.
+
+    A request that changes something has an idempotency key, so it is sent again where the answer was lost, or where the
+    gateway says when to come back: ``tries`` times at most.
+    """
+
+    def __init__(
+        self, url: str, *, token: str, tries: int = 3, verify: SSLContext | bool = True
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(
+            base_url=url.rstrip("/"), headers=headers, timeout=TIMEOUT_S, verify=verify
+        )
+        self._tries = tries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def send(
+        self,
+        agent: str,
+        text: str | None = None,
+        *,
+        message: JsonObject | None = None,
+        task_id: str | None = None,
+        session_id: str | None = None,
+        context_id: str | None = None,
+        key: str | None = None,
+    ) -> SentTurn:
+        """Sends a message to an agent: a text or an A2A message. Returns once it is accepted."""
+        key = key or secrets.token_hex(16)
+        return self._do(
+            requests.send_message(agent, text, message, task_id, session_id, context_id, key)
+        )
+
+    def create_task(
+        self,
+        agent: str,
+        objective: str,
+        *,
+        title: str | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+    ) -> ApiTask:
+        """Creates a task; ``start_task`` sends it to its agent."""
+        key = key or secrets.token_hex(16)
+        return self._do(requests.create_task(agent, objective, title, priority, key))
+
+    def get_task(self, task_id: str) -> ApiTask:
+        """One task."""
+        return self._do(requests.get_task(task_id))
+
+    def list_tasks(
+        self,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        page_size: int = 50,
+        page_token: str = "",
+    ) -> ListPage[ApiTask]:
+        """A page of tasks, those with the newest change of status first."""
+        return self._do(requests.list_tasks(status, agent, page_size, page_token))
+
+    def iterate_tasks(
+        self, *, status: str | None = None, agent: str | None = None
+    ) -> Iterator[ApiTask]:
+        """All tasks, page by page."""
+        token = ""
+        while True:
+            page = self.list_tasks(status=status, agent=agent, page_token=token)
+            yield from page.items
+            token = page.next_page_token
+            if not token:
+                return
+
+    def start_task(
+        self, task_id: str, *, version: int | None = None, key: str | None = None
+    ) -> ApiTask:
+        """Sends a task that was created to its agent."""
+        return self._change(task_id, "start", version, key)
+
+    def pause_task(
+        self, task_id: str, *, version: int | None = None, key: str | None = None
+    ) -> ApiTask:
+        """Pauses a task until it is resumed."""
+        return self._change(task_id, "pause", version, key)
+
+    def resume_task(
+        self, task_id: str, *, version: int | None = None, key: str | None = None
+    ) -> ApiTask:
+        """Resumes a task that is paused, blocked or lost."""
+        return self._change(task_id, "resume", version, key)
+
+    def retry_task(
+        self, task_id: str, *, version: int | None = None, key: str | None = None
+    ) -> ApiTask:
+        """Begins a further attempt of a task that has failed."""
+        return self._change(task_id, "retry", version, key)
+
+    def cancel_task(
+        self, task_id: str, *, reason: str | None = None, key: str | None = None
+    ) -> str:
+        """Stops a task: ``requested``, ``already_cancelled``, ``already_done`` or ``not_found``."""
+        return self._do(requests.cancel_task(task_id, reason, key or secrets.token_hex(16)))
+
+    def wait_for_task(
+        self, task_id: str, *, timeout_s: float = 60.0, until: frozenset[str] = frozenset()
+    ) -> ApiTask:
+        """The task once it has ended, or has a status of ``until`` such as ``waiting_permission``.
+
+        Raises:
+            WaitTimeout: it is not so far after ``timeout_s``; it goes on.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            task = self.get_task(task_id)
+            if task.is_ended or task.status in until:
+                return task
+            if time.monotonic() >= deadline:
+                raise WaitTimeout(task)
+            time.sleep(_LOOK_S)
+
+    def list_approvals(
+        self,
+        *,
+        state: str = "pending",
+        risk: str | None = None,
+        task_id: str | None = None,
+        page_size: int = 50,
+        page_token: str = "",
+    ) -> ListPage[ApiApproval]:
+        """A page of approvals: pending ones, or those that ended, such as ``closed`` and ``expired``."""
+        return self._do(requests.list_approvals(state, risk, task_id, page_size, page_token))
+
+    def get_approval(self, action_id: str, *, wait_s: int = 0, rev: int = 0) -> ApiApproval:
+        """One approval; with ``wait_s``, up to 25, after its next change."""
+        return self._do(requests.get_approval(action_id, wait_s, rev))
+
+    def decide(
+        self,
+        approval: ApiApproval,
+        option: str,
+        *,
+        content: JsonObject | None = None,
+        comment: str | None = None,
+        decision_id: str | None = None,
+    ) -> AnswerResult:
+        """Decides an approval as it was read. ``option``: ``allow``, ``deny``, or the id of an option.
+
+        Raises:
+            ValueError: the approval offers no such option.
+            ApiError: the gateway could not be asked; the decision may be sent again with the same ``decision_id``.
+        """
+        chosen = requests.choose_option(approval, option)
+        named = decision_id or secrets.token_hex(16)
+        try:
+            return self._do(requests.decide_approval(approval, named, chosen, content, comment))
+        except ApiError as error:
+            return requests.read_undecided(error)
+
+    def _change(self, task_id: str, verb: str, version: int | None, key: str | None) -> ApiTask:
+        return self._do(requests.change_task(task_id, verb, version, key or secrets.token_hex(16)))
+
+    def _do(self, request: requests.ApiRequest[T]) -> T:
+        """Sends a request, and sends it again where that is safe and can help.
+
+        Raises:
+            ApiError: the gateway refused it.
+            httpx.TransportError: the gateway did not answer.
+        """
+        arguments = make_arguments(request)
+        for tries in range(1, self._tries):
+            try:
+                return read_answer(request, self._http.request(**arguments))
+            except (ApiError, httpx.TransportError) as error:
+                if not may_try_again(request, error):
+                    raise
+                time.sleep(pause_s(error, tries))
+        return read_answer(request, self._http.request(**arguments))
