@@ -83,7 +83,7 @@ class Oversight:
         async def overseen(principal: Principal, query: Q) -> JsonObject:
             if isinstance(query, ListRecords) and query.owners == "all":
                 require_scope(principal, (AccessScope.OVERSEE_TASKS,))
-                await self._tell(principal, name_tenant(principal), _NO_EVENTS)
+                await self.tell_tenant(principal)
             try:
                 return await read(principal, query)
             except NotFound:
@@ -93,6 +93,10 @@ class Oversight:
             return await read(owner, query)
 
         return overseen
+
+    async def tell_tenant(self, principal: Principal) -> None:
+        """Says that somebody has looked at what a tenant works on, before it is shown."""
+        await self._tell(principal, name_tenant(principal), _NO_EVENTS)
 
     async def find_task(self, principal: Principal, task_id: str) -> Principal | None:
         """The owner of a task of the tenant, with the reader's rights; None where the reader may not oversee it."""

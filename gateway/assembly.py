@@ -30,6 +30,7 @@ from passerelle.gateway.duties_proxy import DutiesProxy
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.reverse.host import open_host
 from passerelle.gateway.reverse.routing import Routing
+from passerelle.gateway.runtime_state import describe_runtime
 from passerelle.gateway.settings.approvals import read_notifiers, read_quiet_hours
 from passerelle.gateway.settings.section import read_output_terms
 from passerelle.gateway.settings.values import (
@@ -318,6 +319,7 @@ def _list_dependencies(
         spending=spending,
         message_bounds=settings.requests.bounds(),
         describe_capabilities=terms.describe_capabilities,
+        describe_runtime=partial(describe_runtime, store, late, terms),
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
         push_contact=settings.approvals.push_contact,

@@ -12,6 +12,7 @@ import structlog
 
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.read_models.overview import RuntimeOverview
 from passerelle.delegation.runs.callbacks import Callbacks
 from passerelle.delegation.runs.content_room import DEFAULT_BYTES, ContentRoom
 from passerelle.delegation.runs.dispatch import Dispatch
@@ -90,6 +91,8 @@ class Dependencies:
     """What all runs may hold of their tasks together."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     describe_capabilities: Callable[[], CapabilityPage] = describe_capabilities
+    describe_runtime: Callable[[], RuntimeOverview] = RuntimeOverview
+    """How this instance and the store stand, as far as it is known here."""
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     rulebook: Rulebook = field(default_factory=Rulebook)

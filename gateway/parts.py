@@ -44,6 +44,7 @@ from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.bulk import register_bulk
 from passerelle.gateway.dependencies import CoreServices, make_core_services
 from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
+from passerelle.gateway.oversight import register_oversight
 from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
 from passerelle.gateway.settings.policy import read_tried_policy
 from passerelle.permission_bridge.answers.attention import Attending
@@ -152,6 +153,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
+    register_oversight(handlers, deps, tasks)
     register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,

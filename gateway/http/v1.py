@@ -176,6 +176,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("GET", "/v1/agents", CALLS["list_agents"]),
     RouteOperation("GET", "/v1/tools", CALLS["get_tool_inventory"]),
     RouteOperation("GET", "/v1/capabilities", CALLS["get_capabilities"]),
+    RouteOperation("GET", "/v1/overview", CALLS["get_overview"]),
     RouteOperation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     RouteOperation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
     RouteOperation("GET", "/v1/schedules", CALLS["list_schedules"]),

@@ -85,6 +85,7 @@ from passerelle.gateway.rpc.forms import (
     TurnAnswer,
 )
 from passerelle.gateway.rpc.jobs import JOB_ROWS
+from passerelle.gateway.rpc.oversight import OVERSIGHT_ROWS
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
@@ -186,6 +187,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *SCHEDULE_ROWS,
         *JOB_ROWS,
         *BULK_ROWS,
+        *OVERSIGHT_ROWS,
     )
 }
 

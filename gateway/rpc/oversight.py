@@ -1,0 +1,22 @@
+"""The calls of whoever keeps a gateway running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from passerelle.core.oversight_requests import GetOverview
+from passerelle.core.principal import AccessScope
+from passerelle.core.read_models.overview import Overview
+from passerelle.runtime.common.calls import MethodRow
+
+OVERSIGHT_ROWS: Final[Sequence[MethodRow]] = (
+    MethodRow(
+        "get_overview",
+        "What is open in the tenant, and how the runtime stands",
+        (AccessScope.OVERSEE_TASKS, AccessScope.OPERATE),
+        GetOverview,
+        lambda given, _: given,
+        model=Overview,
+    ),
+)
