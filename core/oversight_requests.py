@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
 
 from passerelle.core.wire.record import record
 
@@ -12,4 +14,11 @@ class GetOverview:
     """What is open, and how the runtime stands."""
 
 
-OversightQuery: TypeAlias = GetOverview
+@record
+class GetAgentHealth:
+    """How an agent stands, as the instance that answers knows it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+OversightQuery: TypeAlias = GetOverview | GetAgentHealth

@@ -69,6 +69,7 @@ from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.limits.notices import Notices
 from passerelle.runtime.memory.budget import Budget
 from passerelle.runtime.memory.room import MemoryRoom
+from passerelle.runtime.observability.call_window import CallWindow
 from passerelle.runtime.observability.logs import INSTANCE
 from passerelle.runtime.observability.metrics import Metrics
 from passerelle.runtime.observability.outages import Outages
@@ -137,6 +138,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         memory = _make_memory(settings, outages, metrics)
         peers = _make_peers(settings, limiter, metrics, spans, dialling, memory)
         stack.push_async_callback(peers.close)
+        window = CallWindow(metrics, SystemClock(), peers.list_cards)
+        await stack.enter_async_context(window.follow())
         notices = Notices(lambda: Home(parts.writes), store.clock, metrics.count_refusal)
         spending = Spending(
             limiter,
@@ -151,6 +154,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         parts = make_parts(
             replace(
                 _list_dependencies(settings, store, hub, peers, outages, spending, terms, late),
+                agents=peers,
+                calls=window,
                 push_sender=pushes,
                 evidence_signer=_load_evidence_signer(data_dir, signer, outages),
             ),

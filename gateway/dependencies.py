@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.channels.hub import Hub
+    from passerelle.control.agent_health import WatchedAgents, WatchedCalls
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import Risk
@@ -93,6 +94,10 @@ class Dependencies:
     describe_capabilities: Callable[[], CapabilityPage] = describe_capabilities
     describe_runtime: Callable[[], RuntimeOverview] = RuntimeOverview
     """How this instance and the store stand, as far as it is known here."""
+    agents: WatchedAgents | None = None
+    """The configured agents as this process knows them."""
+    calls: WatchedCalls | None = None
+    """How calls to them went."""
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     rulebook: Rulebook = field(default_factory=Rulebook)

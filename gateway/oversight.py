@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from passerelle.control.agent_health import AgentWatch
 from passerelle.control.overview import Overviews
-from passerelle.core.oversight_requests import GetOverview
+from passerelle.core.oversight_requests import GetAgentHealth, GetOverview
 
 if TYPE_CHECKING:
     from passerelle.control.handlers import Handlers
+    from passerelle.delegation.runs.active_runs import ActiveRuns
     from passerelle.gateway.dependencies import Dependencies
     from passerelle.gateway.handlers import TaskHandlers
 
 
-def register_oversight(handlers: Handlers, deps: Dependencies, tasks: TaskHandlers) -> Overviews:
+def register_oversight(
+    handlers: Handlers, deps: Dependencies, tasks: TaskHandlers, runs: ActiveRuns
+) -> Overviews:
     """Adds them."""
     store = deps.store
+
+    def count_driven(agent: str) -> int:
+        active = (runs.find(task) for task in runs.list_tasks())
+        return sum(one is not None and one.run.context.peer == agent for one in active)
+
     overviews = Overviews(
         tasks.records,
         store.list_surveys,
@@ -25,4 +34,12 @@ def register_oversight(handlers: Handlers, deps: Dependencies, tasks: TaskHandle
         deps.describe_runtime,
     )
     handlers.on_query(GetOverview, overviews.read)
+    health = AgentWatch(
+        deps.agents,
+        deps.calls,
+        deps.clock,
+        count_driven,
+        lambda: deps.describe_runtime().instance,
+    )
+    handlers.on_query(GetAgentHealth, health.read)
     return overviews

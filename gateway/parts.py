@@ -153,7 +153,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
-    register_oversight(handlers, deps, tasks)
+    register_oversight(handlers, deps, tasks, dispatch.runs)
     register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,

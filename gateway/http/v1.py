@@ -174,6 +174,7 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("PUT", "/v1/mutes/{peer}", CALLS["mute_peer"]),
     RouteOperation("DELETE", "/v1/mutes/{peer}", CALLS["unmute_peer"]),
     RouteOperation("GET", "/v1/agents", CALLS["list_agents"]),
+    RouteOperation("GET", "/v1/agents/{name}/health", CALLS["get_agent_health"]),
     RouteOperation("GET", "/v1/tools", CALLS["get_tool_inventory"]),
     RouteOperation("GET", "/v1/capabilities", CALLS["get_capabilities"]),
     RouteOperation("GET", "/v1/overview", CALLS["get_overview"]),
