@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from passerelle.core.index_changes import UNSEEN
-from passerelle.core.principal import AccessScope
+from passerelle.core.principal import OWNER, AccessScope
 from passerelle.core.read_models.overview import (
     ApprovalOverview,
     DeliveryOverview,
@@ -47,7 +47,7 @@ _OLDEST: Final = 100
 _MOST_QUESTIONS: Final = 200
 """Questions that one owner names."""
 _MOST_FAILING: Final = 1_000
-_Scope: TypeAlias = tuple[str, frozenset[str] | None]
+_Scope: TypeAlias = tuple[str | None, frozenset[str] | None]
 """A tenant, and the agents that are seen in it; None: all."""
 _Kept: TypeAlias = "tuple[int, TaskOverview, ApprovalOverview]"
 """What was seen, and when."""
@@ -70,6 +70,23 @@ class FailingTarget(Protocol):
     def since_ms(self) -> int:
         """Since when."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What is looked at: a tenant, None for all, and the agents that are seen in it."""
+
+    tenant: str | None
+    agents: frozenset[str] | None
+    sees: Callable[[str], bool]
+
+    def has(self, tenant: str | None) -> bool:
+        """Whether a tenant is looked at."""
+        return tenant is not None and self.tenant in {None, tenant}
+
+    def may_have(self, tenant: str | None) -> bool:
+        """The same of an owner whose tenant may not be known yet."""
+        return tenant is None or self.has(tenant)
 
 
 @dataclass(slots=True)
@@ -108,31 +125,43 @@ class Overviews:
 
     async def look(self, principal: Principal) -> tuple[TaskOverview, ApprovalOverview]:
         """What is open in a tenant, within the agents that somebody sees; of the last second, it is kept."""
-        wanted = (principal.tenant, principal.agents)
+        return await self._look_in_turn(_View(principal.tenant, principal.agents, principal.sees))
+
+    async def look_everywhere(
+        self, kept_ms: int = _KEPT_MS
+    ) -> tuple[TaskOverview, ApprovalOverview, DeliveryOverview]:
+        """What is open in all tenants, which no caller is shown; of the last ``kept_ms``, it is kept."""
+        tasks, approvals = await self._look_in_turn(_View(None, None, OWNER.sees), kept_ms)
+        return tasks, approvals, await self._look_at_targets()
+
+    async def _look_in_turn(
+        self, view: _View, kept_ms: int = _KEPT_MS
+    ) -> tuple[TaskOverview, ApprovalOverview]:
+        wanted = (view.tenant, view.agents)
         async with self._turn:
             now_ms = self.records.writes.clock.now_ms()
             kept = self._kept.get(wanted)
-            if kept is None or not 0 <= now_ms - kept[0] < _KEPT_MS:
+            if kept is None or not 0 <= now_ms - kept[0] < kept_ms:
                 while len(self._kept) >= _MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
-                kept = self._kept[wanted] = (now_ms, *await self._look(principal))
+                kept = self._kept[wanted] = (now_ms, *await self._look(view))
         return kept[1:]
 
-    async def _look(self, principal: Principal) -> tuple[TaskOverview, ApprovalOverview]:
+    async def _look(self, view: _View) -> tuple[TaskOverview, ApprovalOverview]:
         every = await self.records.projections.list_lists()
-        tenants, tenant = self.records.tenants, principal.tenant
-        mine = [one for one in every if tenants.get(one.owner, tenant) == tenant]
-        seen = [one for one in mine if one.agent == UNSEEN or principal.sees(one.agent)]
+        tenants = self.records.tenants
+        mine = [one for one in every if view.may_have(tenants.get(one.owner))]
+        seen = [one for one in mine if one.agent == UNSEEN or view.sees(one.agent)]
         listed = sorted(seen, key=lambda one: -one.at_ms)[:MOST_LISTS]
         found = await self.surveys.survey_open(listed, _OLDEST)
-        tasks = await self._count(principal, listed, found, is_cut=len(listed) < len(seen))
-        named = [one.key for one in (*self.list_callers(), principal) if one.tenant == tenant]
-        owners = [*named, *(one.owner for one in mine if tenants.get(one.owner) == tenant)]
+        tasks = await self._count(view, listed, found, is_cut=len(listed) < len(seen))
+        owners = [one.key for one in self.list_callers() if view.has(one.tenant)]
+        owners += [one.owner for one in mine if view.has(tenants.get(one.owner))]
         return tasks, await self._count_questions([*dict.fromkeys(owners)])
 
     async def _count(
         self,
-        principal: Principal,
+        view: _View,
         listed: Sequence[ListedTasks],
         found: Sequence[ListSurvey],
         *,
@@ -149,13 +178,13 @@ class Overviews:
             record = held.record
             if isinstance(record, TaskRecord):
                 self.records.tenants[record.owner] = record.scope.tenant
-                if _is_shown(principal, record):
+                if _is_shown(view, record):
                     named[record.task_id] = (name, record)
         looked = Counter(place for _, _, place in rows[:MOST_TASKS])
         more: dict[str, int] = {"": 0} if is_cut else {}
         for place, (one, survey) in enumerate(zip(listed, found, strict=True)):
             left = survey.count - looked[place]
-            if left > 0 and self.records.tenants.get(one.owner) in {None, principal.tenant}:
+            if left > 0 and view.may_have(self.records.tenants.get(one.owner)):
                 # Of an owner whose tenant is not known, and in the list of no agent, rows are not counted unread.
                 known = one.agent != UNSEEN and one.owner in self.records.tenants
                 more[one.agent] = more.get(one.agent, 0) + (left if known else 0)
@@ -181,10 +210,10 @@ class Overviews:
         )
 
 
-def _is_shown(principal: Principal, record: TaskRecord) -> bool:
+def _is_shown(view: _View, record: TaskRecord) -> bool:
     return (
-        record.scope.tenant == principal.tenant
-        and principal.sees(record.agent)
+        view.has(record.scope.tenant)
+        and view.sees(record.agent)
         and record.visibility in LISTED
         and record.status not in ENDED
     )

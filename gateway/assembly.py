@@ -156,6 +156,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
                 _list_dependencies(settings, store, hub, peers, outages, spending, terms, late),
                 agents=peers,
                 calls=window,
+                time_decision=metrics.time_decision,
                 push_sender=pushes,
                 evidence_signer=_load_evidence_signer(data_dir, signer, outages),
             ),

@@ -98,6 +98,8 @@ class Dependencies:
     """The configured agents as this process knows them."""
     calls: WatchedCalls | None = None
     """How calls to them went."""
+    time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
+    """Told for how long a question was open that a person has decided."""
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     rulebook: Rulebook = field(default_factory=Rulebook)

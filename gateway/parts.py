@@ -80,6 +80,7 @@ from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from passerelle.control.overview import Overviews
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.gateway.dependencies import Dependencies
     from passerelle.permission_bridge.answers.actions import Actions
@@ -130,6 +131,7 @@ class Parts:
     permissions: PermissionHandlers
     links: LinkHandlers
     schedules: ScheduleHandlers
+    overviews: Overviews
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
@@ -153,7 +155,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
-    register_oversight(handlers, deps, tasks, dispatch.runs)
+    overviews = register_oversight(handlers, deps, tasks, dispatch.runs)
     register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,
@@ -180,6 +182,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         permissions=permissions,
         links=links,
         schedules=schedules,
+        overviews=overviews,
     )
 
 
@@ -366,7 +369,7 @@ def _make_permission_handlers(
     return PermissionHandlers(
         question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
-        attending=Attending(actions, dispatch, deps.store.mutes),
+        attending=Attending(actions, dispatch, deps.store.mutes, deps.time_decision),
         auditing=Auditing(actions, log),
         explaining=Explaining(actions, log),
         subjects=Subjects(actions, dispatch.blobs),
