@@ -123,6 +123,14 @@ class Overviews:
             found = change(found, deliveries=await self._look_at_targets(), runtime=runtime)
         return to_wire(found)
 
+    async def list_owners(self, principal: Principal) -> list[str]:
+        """Keys of owners who may be of the principal's tenant: those with a list, and those that are configured."""
+        view = _View(principal.tenant, principal.agents, principal.sees)
+        every = await self.records.projections.list_lists()
+        named = [one.key for one in self.list_callers() if view.has(one.tenant)]
+        met = [one.owner for one in every if view.may_have(self.records.tenants.get(one.owner))]
+        return [*dict.fromkeys((*named, *met))][:MOST_LISTS]
+
     async def look(self, principal: Principal) -> tuple[TaskOverview, ApprovalOverview]:
         """What is open in a tenant, within the agents that somebody sees; of the last second, it is kept."""
         return await self._look_in_turn(_View(principal.tenant, principal.agents, principal.sees))

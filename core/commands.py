@@ -283,6 +283,7 @@ class ListActions:
     task: str | None = None
     page_token: str | None = None
     state: ListedState = "pending"
+    owners: Literal["mine", "all"] = "mine"
 
     @property
     def is_narrow(self) -> bool:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from passerelle.control.agent_health import AgentWatch
 from passerelle.control.overview import Overviews
+from passerelle.control.question_oversight import QuestionOversight
+from passerelle.core.commands import GetAction, ListActions
 from passerelle.core.oversight_requests import GetAgentHealth, GetOverview
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def register_oversight(
     handlers: Handlers, deps: Dependencies, tasks: TaskHandlers, runs: ActiveRuns
 ) -> Overviews:
-    """Adds them."""
+    """Adds them, those over questions around the handlers of their owners."""
     store = deps.store
 
     def count_driven(agent: str) -> int:
@@ -34,6 +36,11 @@ def register_oversight(
         deps.describe_runtime,
     )
     handlers.on_query(GetOverview, overviews.read)
+    questions = QuestionOversight(
+        tasks.records.writes, store.projections, tasks.oversight, overviews.list_owners
+    )
+    handlers.on_query(GetAction, questions.over_one(handlers.queries[GetAction]))
+    handlers.on_query(ListActions, questions.over_list(handlers.queries[ListActions]))
     health = AgentWatch(
         deps.agents,
         deps.calls,

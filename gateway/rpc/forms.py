@@ -120,7 +120,10 @@ class ActionParams:
 
 @record
 class ListActionsParams:
-    """How many questions at most, in which state; those of a ``kind``, from a ``risk`` on, of one task; which page."""
+    """How many questions at most, in which state; those of a ``kind``, from a ``risk`` on, of one task; which page.
+
+    ``owners`` ``all``: that the open ones of everybody in the tenant wait, for whoever oversees approvals.
+    """
 
     limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] = 100
     kind: ActionKind | None = None
@@ -128,6 +131,7 @@ class ListActionsParams:
     task_id: _Id | None = None
     page_token: Annotated[str, Field(max_length=512)] | None = None
     state: ListedState = "pending"
+    owners: Literal["mine", "all"] = "mine"
 
 
 @record

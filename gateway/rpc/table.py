@@ -116,7 +116,7 @@ _ROWS: Final = (
     MethodRow(
         "list_actions",
         "The questions of the caller: the open ones, or those that ended",
-        (AccessScope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS, AccessScope.OVERSEE_APPROVALS),
         ListActionsParams,
         lambda params, _: ListActions(
             params.limit,
@@ -125,12 +125,13 @@ _ROWS: Final = (
             params.task_id,
             params.page_token,
             params.state,
+            params.owners,
         ),
     ),
     MethodRow(
         "get_action",
         "One question and where it stands, now or after its next change",
-        (AccessScope.READ_APPROVALS, AccessScope.ASK),
+        (AccessScope.READ_APPROVALS, AccessScope.ASK, AccessScope.OVERSEE_APPROVALS),
         ActionParams,
         lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),

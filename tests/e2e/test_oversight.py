@@ -52,6 +52,8 @@ async def test_the_owner_lists_and_shows_the_tasks_of_a_program(
         assert said[0] == ["tasks", "1", "open"]
         assert ["by", "agent", AGENT, "1"] in said
         assert max(map(len, overview.lines)) <= 80
+        waiting = await run_command(gateway, "approvals", "list", "--all-owners")
+        assert waiting.lines == ["approvals: 0 pending"]
         refused = await run_command(gateway, "tasks", "start", task)
         assert refused.status != 0
         assert f"there is no task '{task}'" in refused.err

@@ -73,7 +73,7 @@ def test_member_of_the_path_is_not_asked_for_in_the_body() -> None:
 def test_query_is_described() -> None:
     listing = DOCUMENT["paths"]["/v1/approvals"]["get"]["parameters"]
     names = [row["name"] for row in listing if row["in"] == "query"]
-    assert names == ["limit", "kind", "risk", "taskId", "pageToken", "state"]
+    assert names == ["limit", "kind", "risk", "taskId", "pageToken", "state", "owners"]
 
 
 @pytest.mark.anyio
