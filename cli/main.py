@@ -35,6 +35,7 @@ from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.evidence import evidence
 from passerelle.cli.verbs.inbox import inbox_verb
 from passerelle.cli.verbs.jobs import jobs
+from passerelle.cli.verbs.overview import overview
 from passerelle.cli.verbs.owner_notice import show_owner
 from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
@@ -86,7 +87,8 @@ app.add_typer(approvals, name="approvals")
 app.add_typer(devices, name="devices")
 app.add_typer(evidence, name="evidence")
 app.add_typer(deliveries, name="deliveries")
-app.add_typer(agents)
+app.add_typer(overview)
+app.add_typer(agents, name="agents")
 app.add_typer(owner_token)
 app.add_typer(store_verbs)
 app.add_typer(support)

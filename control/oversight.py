@@ -85,7 +85,7 @@ class Oversight:
         async def overseen(principal: Principal, query: Q) -> JsonObject:
             if isinstance(query, ListRecords) and query.owners == "all":
                 require_scope(principal, (AccessScope.OVERSEE_TASKS,))
-                await self._tell(principal, name_tenant(principal), _NO_EVENTS)
+                await self.tell_tenant(principal)
             try:
                 answer = await read(principal, query)
             except NotFound:
@@ -98,6 +98,21 @@ class Oversight:
             return await read(owner, query)
 
         return overseen
+
+    async def tell_tenant(self, principal: Principal) -> None:
+        """Says that somebody has looked at what a tenant works on, before it is shown."""
+        await self._tell(principal, name_tenant(principal), _NO_EVENTS)
+
+    async def tell_questions(self, principal: Principal) -> None:
+        """The same of the questions that wait in a tenant."""
+        await self._tell(principal, f"questions of {name_tenant(principal)}", _NO_EVENTS)
+
+    async def tell_question(
+        self, principal: Principal, action: str, owner: str, first: int, last: int
+    ) -> None:
+        """The same of one question."""
+        said = HistoryWindowLoaded(first, last, "stream", owner=owner)
+        await self._tell(principal, action, said)
 
     async def find_task(self, principal: Principal, task_id: str) -> Principal | None:
         """The owner of a task of the tenant, with the reader's rights; None where the reader may not oversee it."""

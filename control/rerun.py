@@ -1,4 +1,4 @@
-"""A task is tried again because its owner wants it (CMD-10, ATT-17).
+"""A task is tried again because its owner, or whoever operates it, wants that (CMD-10, ATT-17).
 
 Nothing of what was tried is lost, and nothing of it counts any more: the policy begins anew, at the agent that was
 asked first or at the one that is named. The attempt is owed from this append on, as every further one is.
@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.frames import make_status, task_frame
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.states import SUBMITTED
-from passerelle.control.task_changes import check_version, render_change
+from passerelle.control.task_changes import check_version, render_steered
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import NotFound, StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import Fact
@@ -72,20 +72,22 @@ class Rerunning:
         """Owes a further attempt, once per idempotency key.
 
         Raises:
-            NotFound: no such task, or no such agent for the caller.
+            NotFound: no such task of the caller, nor one that it operates; or no such agent for the caller. Whoever
+                operates a task needs no right to call the agent that was asked before.
             UnsupportedOperation: the task was never started, or somebody works on it, or a task above it is to stop.
             VersionMismatch, IdempotencyConflict, Limited: nothing is written.
         """
-        owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
+        owned = await self.ownership.find_operated(principal, command.task_id, None, hidden=True)
         once = make_once(principal, command, idem)
         if await once.find(self.writes.log, owned.ref.shard) is not None:
-            return render_change(owned.held, repeated=True)
+            return render_steered(principal, owned.held, repeated=True)
         _check(owned.record)
         await check_above(self.writes, owned.record)
         agent = command.agent or list_tried(owned.record).peers[0]
         # Who asks for no other agent than before needs no grant but the one for the agent that was asked.
         granted = command.agent or owned.record.agent
-        if not principal.may_call(granted):
+        is_operated = owned.record.owner != principal.key and command.agent is None
+        if not (principal.sees(granted) if is_operated else principal.may_call(granted)):
             raise NotFound("agent", granted)
         require_operation(principal, granted, Method.SEND_MESSAGE)
         self.find_peer(agent)
@@ -102,7 +104,7 @@ class Rerunning:
         except BaseException:
             charge.refund()
             raise
-        return render_change((await self.writes.load([owned.ref]))[owned.ref])
+        return render_steered(principal, (await self.writes.load([owned.ref]))[owned.ref])
 
     async def _write(
         self, owned: Owned, retry: Callable[[DecisionDraft], None], once: Once

@@ -13,6 +13,7 @@ import orjson
 
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
+from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.read_models.task import show_record
 from passerelle.core.task import commands as tell
@@ -67,14 +68,16 @@ class TaskChanges:
         """Appends what ``decide`` says of the task as it stands, and ``owed``, a due row for what has to follow.
 
         Raises:
-            NotFound: no such task of the caller.
+            NotFound: no such task of the caller, nor, where it is to pause or to go on, one that it operates.
             VersionMismatch: the caller read an older version.
             IdempotencyConflict: the key came with another request.
         """
-        owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
+        is_operated = isinstance(command, PauseTask | ResumeTask)
+        find = self.ownership.find_operated if is_operated else self.ownership.find
+        owned = await find(principal, command.task_id, None, hidden=True)
         once = make_once(principal, command, idem)
         if await once.find(self.writes.log, owned.ref.shard) is not None:
-            return render_change(owned.held, repeated=True)
+            return render_steered(principal, owned.held, repeated=True)
 
         def body(decision: Decision) -> AppendOptions:
             record = read_task(decision, owned.ref, command.version)
@@ -86,7 +89,8 @@ class TaskChanges:
         if not isinstance(written, Written):
             raise StoreUnavailable("the task is being moved", "no")
         await self.tell(owned.ref)
-        return render_change(written.held[owned.ref], repeated=written.repeated is not None)
+        repeated = written.repeated is not None
+        return render_steered(principal, written.held[owned.ref], repeated=repeated)
 
     async def tell(self, task: EntityRef) -> None:
         """Has the driver of a task read it again and look up, where it is driven here."""
@@ -156,6 +160,18 @@ def render_change(held: Held, *, repeated: bool = False) -> TaskChanged:
     """What a caller reads of a task that it has changed."""
     task = to_wire(show_record(held.record)) if isinstance(held.record, TaskRecord) else {}
     return TaskChanged(task, held.stamp.version, repeated)
+
+
+def render_steered(principal: Principal, held: Held, *, repeated: bool = False) -> TaskChanged:
+    """The same; of a task of somebody else's that it operates only where that stands now."""
+    record = held.record
+    if not isinstance(record, TaskRecord) or record.owner == principal.key:
+        return render_change(held, repeated=repeated)
+    told: JsonObject = {
+        "taskId": expose(TaskId(record.task_id), record.exposure),
+        "status": record.status.value,
+    }
+    return TaskChanged(told, held.stamp.version, repeated)
 
 
 CONTENT_BYTES: Final = 8_192

@@ -14,6 +14,7 @@ from pydantic import Field
 from passerelle.core.approval.requests import GetAudit, MuteMinutes
 from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetBundle
 from passerelle.core.job.requests import JobChanged, JobQuery, JobRequest
+from passerelle.core.oversight_requests import OversightQuery
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.schedule.requests import ScheduleChanged, ScheduleQuery, ScheduleRequest
@@ -282,6 +283,7 @@ class ListActions:
     task: str | None = None
     page_token: str | None = None
     state: ListedState = "pending"
+    owners: Literal["mine", "all"] = "mine"
 
     @property
     def is_narrow(self) -> bool:
@@ -354,6 +356,7 @@ Query: TypeAlias = (
     | ListPushConfigs
     | ListAgents
     | GetCapabilities
+    | OversightQuery
     | GetArchived
     | ListDeliveries
     | ListRecords

@@ -37,6 +37,7 @@ class AccessScope(StrEnum):
     WRITE_POLICY = "policy:write"
     OVERSEE_TASKS = "tasks:oversee"
     OPERATE_TASKS = "tasks:operate"
+    OVERSEE_APPROVALS = "approvals:oversee"
 
 
 @value

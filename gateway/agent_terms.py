@@ -35,6 +35,8 @@ class AgentTerms:
         self._unknown = PeerTerms(timeouts)
         self._known: dict[str, PeerTerms] = {}
         self.rulebook = Rulebook()
+        self.fault: str | None = None
+        """Why the configuration file that stands there now is not in force."""
         self.reload(settings)
 
     def reload(self, settings: Settings) -> None:

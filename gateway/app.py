@@ -110,8 +110,12 @@ def _make_reloading(
             structlog.get_logger("passerelle").info("tls.renewed")
         await take_over(gateway, access, old, new)
 
+    def note_fault(fault: str | None) -> None:
+        gateway.terms.fault = fault
+
     known = sources or Sources(environ={}, folder=Path())
-    return Reloading(known, settings, apply, gateway.metrics, watches=sources is not None)
+    watches = sources is not None
+    return Reloading(known, settings, apply, gateway.metrics, watches=watches, on_fault=note_fault)
 
 
 async def _serve(

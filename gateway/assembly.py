@@ -31,6 +31,7 @@ from passerelle.gateway.duties_proxy import DutiesProxy
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.reverse.host import open_host
 from passerelle.gateway.reverse.routing import Routing
+from passerelle.gateway.runtime_state import describe_runtime
 from passerelle.gateway.settings.approvals import read_notifiers, read_quiet_hours
 from passerelle.gateway.settings.section import read_output_terms
 from passerelle.gateway.settings.values import (
@@ -69,6 +70,7 @@ from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.limits.notices import Notices
 from passerelle.runtime.memory.budget import Budget
 from passerelle.runtime.memory.room import MemoryRoom
+from passerelle.runtime.observability.call_window import CallWindow
 from passerelle.runtime.observability.logs import INSTANCE
 from passerelle.runtime.observability.metrics import Metrics
 from passerelle.runtime.observability.outages import Outages
@@ -138,6 +140,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         memory = _make_memory(settings, outages, metrics)
         peers = _make_peers(settings, limiter, metrics, spans, dialling, memory)
         stack.push_async_callback(peers.close)
+        window = CallWindow(metrics, SystemClock(), peers.list_cards)
+        await stack.enter_async_context(window.follow())
         notices = Notices(lambda: Home(parts.writes), store.clock, metrics.count_refusal)
         spending = Spending(
             limiter,
@@ -152,6 +156,9 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         parts = make_parts(
             replace(
                 _list_dependencies(settings, store, hub, peers, outages, spending, terms, late),
+                agents=peers,
+                calls=window,
+                time_decision=metrics.time_decision,
                 push_sender=pushes,
                 evidence_signer=_load_evidence_signer(data_dir, signer, outages),
             ),
@@ -320,6 +327,7 @@ def _list_dependencies(
         spending=spending,
         message_bounds=settings.requests.bounds(),
         describe_capabilities=terms.describe_capabilities,
+        describe_runtime=partial(describe_runtime, store, late, terms),
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
         push_contact=settings.approvals.push_contact,

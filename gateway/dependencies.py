@@ -12,6 +12,7 @@ import structlog
 
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.read_models.overview import RuntimeOverview
 from passerelle.delegation.runs.callbacks import Callbacks
 from passerelle.delegation.runs.content_room import DEFAULT_BYTES, ContentRoom
 from passerelle.delegation.runs.dispatch import Dispatch
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.channels.hub import Hub
+    from passerelle.control.agent_health import WatchedAgents, WatchedCalls
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import Risk
@@ -90,6 +92,14 @@ class Dependencies:
     """What all runs may hold of their tasks together."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     describe_capabilities: Callable[[], CapabilityPage] = describe_capabilities
+    describe_runtime: Callable[[], RuntimeOverview] = RuntimeOverview
+    """How this instance and the store stand, as far as it is known here."""
+    agents: WatchedAgents | None = None
+    """The configured agents as this process knows them."""
+    calls: WatchedCalls | None = None
+    """How calls to them went."""
+    time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
+    """Told for how long a question was open that a person has decided."""
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     rulebook: Rulebook = field(default_factory=Rulebook)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.duties.duty_loop import Duties
+    from passerelle.delegation.duties.leases import LeaseKeeper
     from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
 _NEWS_S: Final = 0.05
@@ -25,6 +26,11 @@ class DutiesProxy:
     def bind(self, duties: Duties) -> None:
         """From here on calls are answered by these duties."""
         self._duties = duties
+
+    @property
+    def keeper(self) -> LeaseKeeper:
+        """Who holds the leases of this instance."""
+        return self._duties.keeper
 
     def drives(self, shard: Shard) -> Incarnation:
         """As ``LeaseKeeper.drives``."""

@@ -41,6 +41,7 @@ from passerelle.gateway.http.site import find_own_hosts, make_site
 from passerelle.gateway.http.streams import make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
+from passerelle.gateway.open_work import OpenWork
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import describe_skew
 from passerelle.runtime.common.memory_watch import describe_memory
@@ -250,6 +251,7 @@ def _make_routes(
             archive=gateway.duties.sweep.obstacle,
         )
 
+    work = OpenWork(gateway.parts.overviews, gateway.metrics, gateway.store.clock)
     return [
         *make_v1_routes(
             gateway.parts.service,
@@ -258,11 +260,12 @@ def _make_routes(
             access.reader,
             gateway.gate,
             gateway.parts.actions.read_ahead,
+            gateway.metrics.count_v1,
         ),
         make_index_route(),
         make_asyncapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),
-        *make_health_routes(probe, gateway.metrics),
+        *make_health_routes(probe, gateway.metrics, work.refresh),
         *_make_callback_routes(gateway),
         WebSocketRoute(CHANNEL_PATH, endpoint.handle),
         Route(CHANNEL_PATH, endpoint.explain),

@@ -44,6 +44,7 @@ from passerelle.delegation.runs.turns import Turns
 from passerelle.gateway.bulk import register_bulk
 from passerelle.gateway.dependencies import CoreServices, make_core_services
 from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHandlers
+from passerelle.gateway.oversight import register_oversight
 from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
 from passerelle.gateway.settings.policy import read_tried_policy
 from passerelle.permission_bridge.answers.attention import Attending
@@ -79,6 +80,7 @@ from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from passerelle.control.overview import Overviews
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.gateway.dependencies import Dependencies
     from passerelle.permission_bridge.answers.actions import Actions
@@ -129,6 +131,7 @@ class Parts:
     permissions: PermissionHandlers
     links: LinkHandlers
     schedules: ScheduleHandlers
+    overviews: Overviews
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
@@ -152,6 +155,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
+    overviews = register_oversight(handlers, deps, tasks, dispatch.runs)
     register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,
@@ -178,6 +182,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         permissions=permissions,
         links=links,
         schedules=schedules,
+        overviews=overviews,
     )
 
 
@@ -364,7 +369,7 @@ def _make_permission_handlers(
     return PermissionHandlers(
         question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
-        attending=Attending(actions, dispatch, deps.store.mutes),
+        attending=Attending(actions, dispatch, deps.store.mutes, deps.time_decision),
         auditing=Auditing(actions, log),
         explaining=Explaining(actions, log),
         subjects=Subjects(actions, dispatch.blobs),

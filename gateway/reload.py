@@ -118,13 +118,16 @@ class Reloading:
         metrics: Metrics,
         *,
         watches: bool = True,
+        on_fault: Callable[[str | None], None] = lambda _fault: None,
     ) -> None:
+        """``on_fault`` hears why a file is not in force, and None once it is."""
         self._sources = sources
         self._apply = apply
         self._metrics = metrics
         self._log = structlog.get_logger("passerelle")
         self._wanted = asyncio.Event()
         self._watches = watches
+        self._on_fault = on_fault
         self.settings = settings
         self.fault: str | None = None
         """Why the file that stands there now is not in force."""
@@ -168,6 +171,7 @@ class Reloading:
             self._refuse(error.message)
             return False
         self.settings, self.fault = new, None
+        self._on_fault(None)
         self._metrics.config.faulty.set(0)
         self._metrics.config.reloads.labels("ok").inc()
         if changes.hot:
@@ -178,6 +182,7 @@ class Reloading:
 
     def _refuse(self, fault: str) -> None:
         self.fault = fault
+        self._on_fault(fault)
         self._metrics.config.faulty.set(1)
         self._metrics.config.reloads.labels("refused").inc()
         self._log.error("config.refused", fault=fault, kept="the configuration before")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import ConfigInvalid, NotFound
+from passerelle.core.read_models.agent_health import AgentLimits
 from passerelle.peers.assembly import Connections, make_peer
 from passerelle.peers.config import UNLIMITED
 from passerelle.peers.sessions import PeerSessions
@@ -101,9 +102,30 @@ class PeerRegistry:
         """The card of that peer as far as it is known; nobody is asked for it."""
         return self.find(name).peek()
 
+    def list_cards(self) -> dict[str, str]:
+        """The hash of the card of each peer that has one, by name."""
+        cards = ((name, peer.peek()) for name, peer in self._peers.items())
+        return {name: card.sha256 for name, card in cards if card is not None}
+
     def list_breakers(self, name: str) -> dict[str, BreakerMode]:
         """How the breakers of that peer stand, by interface."""
         return self.find(name).list_breakers()
+
+    def describe_limits(self, name: str) -> AgentLimits:
+        """What the configuration allows of calls to that peer, and what of it is used here.
+
+        Raises:
+            NotFound: no such agent is configured.
+        """
+        peer, known = self.find(name), self._limits.get(find_base(name))
+        concurrency, rate = peer.config.bounds.concurrency, peer.config.bounds.rate
+        return AgentLimits(
+            concurrency=concurrency,
+            rate=rate.units if rate else None,
+            rate_s=rate.per_ms / 1000 if rate else None,
+            in_use=known.used if known and concurrency is not None else None,
+            used_up=peer.is_full,
+        )
 
     async def read_extended_card(self, name: str) -> PeerOutcome:
         """What the peer of that name says of itself to those who show credentials, in its own form.

@@ -54,6 +54,7 @@ from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_un
 from passerelle.store.inventory import RedisInventory
 from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
+from passerelle.store.list_surveys import RedisListSurveys
 from passerelle.store.log import RedisEventLog, RedisFactReader
 from passerelle.store.log_rewrite import rewrite_logs
 from passerelle.store.maintenance import RedisInspection, RedisViews
@@ -193,6 +194,11 @@ class Store:
         self.views = RedisViews(nodes)
         self.blobs, self.copies = blobs, copies
         self.uploads = RedisUploads(nodes, uploads)
+
+    @property
+    def list_surveys(self) -> RedisListSurveys:
+        """Looks at many lists at once."""
+        return RedisListSurveys(self.nodes)
 
     def _open_exports(
         self, finder: SessionFinder, blobs: BlobStore, copies: BlobStore

@@ -1,4 +1,4 @@
-"""``passerelle agents``: the agents that one may use, as a gateway that runs knows them."""
+"""``passerelle agents``: the agents that one may use, as a gateway that runs knows them, and how each stands."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import GatewayLink, add_verb
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.cli.verbs.fitting import format_age, read_now_ms
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_fields, name_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,21 +16,87 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 
-agents: Final = typer.Typer()
+agents: Final = typer.Typer(rich_markup_mode=None)
+
+AgentArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")]
+_PATH: Final = "/v1/agents"
 
 
-@add_verb(agents, "agents --skill summarize --data-dir ./state", "agents")
-def show(
+@add_verb(agents, "agents --skill summarize --data-dir ./state", is_default=True)
+def list_all(
     link: GatewayLink,
     skill: Annotated[str | None, typer.Option(help="Only agents with this skill.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only agents with this tag.")] = None,
 ) -> None:
-    """List the agents that one may use.
+    """List the agents that one may use, or show one.
 
     With their skills, as a running gateway knows them.
     """
-    answer = link.read("/v1/agents", {"skill": skill, "tag": tag})
+    answer = link.read(_PATH, {"skill": skill, "tag": tag})
     link.tell(answer, _list(objects_at(answer, "agents")))
+
+
+@add_verb(agents, "agents show echo")
+def show(link: GatewayLink, name: AgentArgument) -> None:
+    """Show how an agent stands: card, breakers, limits, calls of the last hour.
+
+    As the instance that answers knows it; takes tasks:oversee or runtime:operate.
+    """
+    answer = link.read(name_path(_PATH, name, "health"))
+    link.tell(answer, describe_health(answer, read_now_ms()))
+
+
+def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
+    """One line for each thing that is known; ages in place of times."""
+    calls, limits = object_at(answer, "calls"), object_at(answer, "limits")
+    breakers = object_at(answer, "breakers")
+    outcomes = object_at(calls, "outcomes")
+    known = [text_at(answer, name) for name in ("protocol", "version", "signature")]
+    yield from format_fields(
+        [
+            ("agent", flatten(text_at(answer, "name"))),
+            ("card", _age(answer, "status", "cardSince", now_ms)),
+            ("says", flatten(", ".join(one for one in known if one))),
+            *(("breaker", f"{flatten(name, 40)} {mode}") for name, mode in breakers.items()),
+            ("rests", "no message is sent for now" if answer.get("rests") else ""),
+            ("links", "" if answer.get("links") is None else f"{answer['links']} sockets here"),
+            ("runs", f"{answer.get('runs')} here"),
+            ("limits", _name_limits(limits)),
+            ("calls", ", ".join(f"{count} {name}" for name, count in outcomes.items()) or "none"),
+            ("since", format_age(text_at(calls, "since"), now_ms)),
+            ("answers", _name_times(calls)),
+            ("answered", _age_of(calls, "answeredAt", now_ms)),
+            ("failed", _age_of(calls, "failedAt", now_ms)),
+        ]
+    )
+
+
+def _age(answer: JsonObject, name: str, since: str, now_ms: int) -> str:
+    at = text_at(answer, since)
+    return f"{text_at(answer, name)}{f', known for {format_age(at, now_ms)}' if at else ''}"
+
+
+def _age_of(calls: JsonObject, name: str, now_ms: int) -> str:
+    at = text_at(calls, name)
+    return f"{format_age(at, now_ms)} ago" if at else ""
+
+
+def _name_limits(limits: JsonObject) -> str:
+    said: list[str] = []
+    if limits.get("concurrency") is not None:
+        said.append(f"{limits.get('inUse')} of {limits['concurrency']} at once in use here")
+    if limits.get("rate") is not None:
+        said.append(f"{limits['rate']} in {limits['rateS']} s")
+    if limits.get("usedUp"):
+        said.append("used up")
+    return ", ".join(said)
+
+
+def _name_times(calls: JsonObject) -> str:
+    if calls.get("p50Ms") is None:
+        return ""
+    most = f", 95 of 100 in {calls['p95Ms']} ms" if calls.get("p95Ms") is not None else ""
+    return f"half in {calls['p50Ms']} ms{most}"
 
 
 def _list(agents: list[JsonObject]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.cli.verbs.approval_text import RiskWord, describe_judgement
 from passerelle.cli.verbs.verb import (
     GatewayLink,
@@ -59,14 +59,21 @@ def list_pending(
         _State, typer.Option(help="Pending ones, or those that ended this way.")
     ] = "pending",
     page: Annotated[str | None, typer.Option(help="Token of the next page.")] = None,
+    all_owners: Annotated[
+        bool, typer.Option("--all-owners", help="Of everybody; takes approvals:oversee.")
+    ] = False,
 ) -> None:
     """List pending approvals, the newest first.
 
     With --state those that ended, the last to end first.
     """
     asked = {"pageSize": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
-    answer = link.read("/v1/approvals", {**asked, "state": state})
+    owners = "all" if all_owners else None
+    answer = link.read("/v1/approvals", {**asked, "state": state, "owners": owners})
     token = text_at(answer, "nextPageToken")
+    if all_owners:
+        link.tell(answer, _list_waiting(objects_at(answer, "pending"), token))
+        return
     if state == "pending":
         link.tell(answer, _list(objects_at(answer, "pending"), token))
     else:
@@ -121,6 +128,24 @@ def _list(found: list[JsonObject], token: str) -> Iterator[str]:
         for one in found
     ]
     yield from format_table(("APPROVAL", "RISK", "EXPIRES", "TITLE"), rows)
+    yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
+    if token:
+        yield f"more: --page {token}"
+
+
+def _list_waiting(found: list[JsonObject], token: str) -> Iterator[str]:
+    rows = [
+        [
+            text_at(one, "actionId"),
+            text_at(one, "risk"),
+            text_at(one, "createdAt"),
+            text_at(one, "expiresAt"),
+            flatten(text_at(one, "owner"), 20),
+            flatten(", ".join(texts_at(one, "audience"))),
+        ]
+        for one in found
+    ]
+    yield from format_table(("QUESTION", "RISK", "ASKED", "EXPIRES", "OWNER", "FOR"), rows)
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
     if token:
         yield f"more: --page {token}"

@@ -15,9 +15,16 @@ if TYPE_CHECKING:
 _TOPICS: Final = ("agent", "policy", "limits", "waiting", "messages", "retries", "end")
 
 
-def list_tasks(answer: JsonObject, *, with_owners: bool = False) -> Iterator[str]:
-    """One line for each task, how to get the others, and whether what is shown may be behind."""
+def list_tasks(
+    answer: JsonObject, *, with_owners: bool = False, found: bool = True
+) -> Iterator[str]:
+    """One line for each task, how to get the others, and whether what is shown may be behind.
+
+    ``found`` False: one was looked for, and where there is none that is said.
+    """
     tasks = objects_at(answer, "tasks")
+    if not (tasks or found or text_at(answer, "nextPageToken")):
+        yield "no task has this id or title, or it is not yours"
     owner = ("OWNER",) if with_owners else ()
     yield from format_table(
         ("TASK", "STATUS", *owner, "AGENT", "SINCE", "PROGRESS", "TITLE"),

@@ -54,6 +54,9 @@ def list_all(
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only with a status from before.")] = None,
     text: Annotated[str | None, typer.Option(help="Only with this in the title.")] = None,
+    find: Annotated[
+        str | None, typer.Option(help="Only with this id, of whatever of it, or title.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
     page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
     all_owners: Annotated[
@@ -71,12 +74,13 @@ def list_all(
             "since": since,
             "until": until,
             "text": text,
+            "q": find,
             "pageSize": limit,
             "pageToken": page,
             "owners": "all" if all_owners else None,
         },
     )
-    link.tell(answer, list_tasks(answer, with_owners=all_owners))
+    link.tell(answer, list_tasks(answer, with_owners=all_owners, found=find is None))
 
 
 @add_verb(tasks, "tasks show task_2f…")

@@ -76,6 +76,14 @@ class ListedTasks:
     at_ms: int
 
 
+@value
+class ListSurvey:
+    """How many members a list has, and the oldest of them with their times in ms."""
+
+    count: int
+    oldest: tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class InboxRow:
     """One event copied into the inbox of ``owner``; ``action`` opens (a view) or closes (None) the pending entry."""
@@ -219,4 +227,19 @@ class Projections(Protocol):
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
+        ...
+
+
+class ListSurveys(Protocol):
+    """Looks at many lists at once, in one exchange with each primary, behind what callers wait for.
+
+    A survey raises StoreUnavailable where a primary does not answer.
+    """
+
+    async def survey_open(self, lists: Sequence[ListedTasks], oldest: int) -> list[ListSurvey]:
+        """The open tasks of each list, with at most so many of the oldest."""
+        ...
+
+    async def survey_pending(self, owners: Sequence[str], oldest: int) -> list[ListSurvey]:
+        """The pending questions of each owner, with at most so many of the oldest."""
         ...

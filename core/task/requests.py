@@ -204,8 +204,9 @@ class ListRecords:
     """Tasks of the caller, by the time of their status, newest first (CMD-12).
 
     ``owners`` ``all`` lists those of everybody in the caller's tenant, each with its ``owner``, for whoever oversees.
-    ``since`` and ``until`` are RFC 3339 times of the status; ``text`` stands in the title, in any case. Without
-    ``visibility`` those of the foreground and the background are meant.
+    ``since`` and ``until`` are RFC 3339 times of the status; ``text`` stands in the title, in any case. ``q`` is an id,
+    of the task, its context, session, thread, a run, a message that was sent, or the task at the agent; or it stands in
+    the title. Without ``visibility`` those of the foreground and the background are meant.
     """
 
     status: Annotated[tuple[Status, ...], Field(max_length=20)] = ()
@@ -216,6 +217,7 @@ class ListRecords:
     since: Annotated[str, Field(max_length=40)] | None = None
     until: Annotated[str, Field(max_length=40)] | None = None
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    q: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
     page_token: Annotated[str, Field(max_length=512)] | None = None
     owners: Literal["mine", "all"] = "mine"

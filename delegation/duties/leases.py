@@ -201,6 +201,11 @@ class LeaseKeeper:
             self._duties = frozenset(mine)
 
     @property
+    def awake(self) -> tuple[str, ...]:
+        """The instances that have said lately that they live, this one among them."""
+        return self._awake
+
+    @property
     def pause_s(self) -> float:
         """Until the next extension: shorter while another instance is silent, or has a duty that should be ours.
 

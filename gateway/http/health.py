@@ -43,8 +43,16 @@ Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
 """Writes to the store and says whether that held. An error of ours is the same as not ready."""
 
 
-def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
-    """The three routes; none of them asks for a credential."""
+async def _refresh_nothing() -> None:
+    """What is counted stands already."""
+
+
+def make_health_routes(
+    probe: Probe,
+    counted: metrics.Metrics,
+    refresh: Callable[[], Awaitable[None]] = _refresh_nothing,
+) -> list[Route]:
+    """The three routes; none of them asks for a credential. ``refresh`` comes before what was counted is shown."""
 
     async def answer_health(_request: Request) -> Response:
         return _answer(200, {"status": "ok", "version": VERSION})
@@ -69,6 +77,7 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
 
     async def answer_metrics(request: Request) -> Response:
         wants_open = _OPEN in request.headers.get("accept", "")
+        await refresh()
         media_type = metrics.OPEN_MEDIA_TYPE if wants_open else metrics.MEDIA_TYPE
         text = counted.render(exemplars=wants_open)
         return Response(text, headers={"Content-Type": media_type})

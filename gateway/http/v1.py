@@ -174,8 +174,10 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("PUT", "/v1/mutes/{peer}", CALLS["mute_peer"]),
     RouteOperation("DELETE", "/v1/mutes/{peer}", CALLS["unmute_peer"]),
     RouteOperation("GET", "/v1/agents", CALLS["list_agents"]),
+    RouteOperation("GET", "/v1/agents/{name}/health", CALLS["get_agent_health"]),
     RouteOperation("GET", "/v1/tools", CALLS["get_tool_inventory"]),
     RouteOperation("GET", "/v1/capabilities", CALLS["get_capabilities"]),
+    RouteOperation("GET", "/v1/overview", CALLS["get_overview"]),
     RouteOperation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     RouteOperation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
     RouteOperation("GET", "/v1/schedules", CALLS["list_schedules"]),
@@ -203,10 +205,12 @@ def make_v1_routes(
     reader: CredentialReader = READER,
     gate: Gate | None = None,
     read_ahead: Callable[[str, str], None] | None = None,
+    count: Callable[[str, str], None] = lambda _operation, _outcome: None,
 ) -> list[Route]:
     """A Starlette route for every operation.
 
     ``read_ahead(action, list)`` begins to read what an answer needs, while its device is looked up in its list.
+    ``count(operation, outcome)`` hears of each answer: ``ok``, or the code of the error.
     """
     return [
         Route(
@@ -219,6 +223,7 @@ def make_v1_routes(
                 ids,
                 gate,
                 read_ahead if operation.call.name == ANSWERING else None,
+                count,
             ).answer,
             methods=[operation.method],
             name=operation.call.name,
@@ -236,6 +241,7 @@ class _Endpoint:
     ids: Ids
     gate: Gate | None
     read_ahead: Callable[[str, str], None] | None
+    count: Callable[[str, str], None]
 
     async def answer(self, request: Request) -> Response:
         forget_ahead()
@@ -244,7 +250,9 @@ class _Endpoint:
             params = await self._read_params(request)
             result = await call(self.service, caller, self.operation.call.name, params, self.gate)
         except PasserelleError as error:
+            self.count(self.operation.call.name, error.stable_code)
             return render_problem(_name_header(error))
+        self.count(self.operation.call.name, "ok")
         return _render(self.operation, result)
 
     async def _identify(self, request: Request) -> Caller:

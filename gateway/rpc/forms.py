@@ -126,7 +126,10 @@ class ActionParams:
 
 @record
 class ListActionsParams:
-    """Which page, in which state; only those of a ``kind``, of a ``risk`` and above, of one task."""
+    """Which page, in which state; only those of a ``kind``, of a ``risk`` and above, of one task.
+
+    ``owners`` ``all``: that the pending ones of everybody in the tenant wait, for whoever oversees approvals.
+    """
 
     page_size: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] | None = None
     limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT, json_schema_extra=_DEPRECATED)] | None = (
@@ -137,6 +140,7 @@ class ListActionsParams:
     task_id: _Id | None = None
     page_token: PageToken | None = None
     state: ListedState = "pending"
+    owners: Literal["mine", "all"] = "mine"
 
 
 @record

@@ -87,6 +87,7 @@ from passerelle.gateway.rpc.forms import (
     TurnAnswer,
 )
 from passerelle.gateway.rpc.jobs import JOB_ROWS
+from passerelle.gateway.rpc.oversight import OVERSIGHT_ROWS
 from passerelle.gateway.rpc.paging import choose_size
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
@@ -137,7 +138,7 @@ _ROWS: Final = (
     MethodRow(
         "list_actions",
         "The approvals of the caller: the pending ones, or those that ended",
-        (AccessScope.READ_APPROVALS,),
+        (AccessScope.READ_APPROVALS, AccessScope.OVERSEE_APPROVALS),
         ListActionsParams,
         lambda params, _: ListActions(
             choose_size(params.page_size, params.limit, 100),
@@ -146,12 +147,13 @@ _ROWS: Final = (
             params.task_id,
             params.page_token,
             params.state,
+            params.owners,
         ),
     ),
     MethodRow(
         "get_action",
         "One approval with its state, now or after its next change",
-        (AccessScope.READ_APPROVALS, AccessScope.ASK),
+        (AccessScope.READ_APPROVALS, AccessScope.ASK, AccessScope.OVERSEE_APPROVALS),
         ActionParams,
         lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),
@@ -210,6 +212,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *SCHEDULE_ROWS,
         *JOB_ROWS,
         *BULK_ROWS,
+        *OVERSIGHT_ROWS,
     )
 }
 

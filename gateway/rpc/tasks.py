@@ -122,6 +122,12 @@ def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
     return MethodRow(name, summary, _WRITE, command, lambda params, _: params, TaskChanged)
 
 
+def _steer(name: str, summary: str, command: type[Any]) -> MethodRow:
+    """The same for whoever operates tasks as well."""
+    scopes = (AccessScope.WRITE_TASKS, AccessScope.OPERATE_TASKS)
+    return MethodRow(name, summary, scopes, command, lambda params, _: params, TaskChanged)
+
+
 TASK_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "list_tasks",
@@ -157,8 +163,8 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
         TaskGiven,
     ),
     _change("append_task_progress", "Say how far a task is", AppendTaskProgress),
-    _change("pause_task", "Send nothing more for a task until it is resumed", PauseTask),
-    _change("resume_task", "Go on with a task that is paused or blocked", ResumeTask),
+    _steer("pause_task", "Send nothing more for a task until it is resumed", PauseTask),
+    _steer("resume_task", "Go on with a task that is paused or blocked", ResumeTask),
     MethodRow(
         "cancel_task",
         "Stop a task",
@@ -171,7 +177,7 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
     ),
     _change("complete_task", "End a task well, if every fact is there", CompleteTask),
     _change("fail_task", "End a task with an error", FailTask),
-    _change("retry_task", "Try a task again that has ended or is lost", RetryTask),
+    _steer("retry_task", "Try a task again that has ended or is lost", RetryTask),
     _change("link_tasks", "Make an edge from a task", LinkTasks),
     _change("unlink_tasks", "Mark an edge as removed", UnlinkTasks),
 )

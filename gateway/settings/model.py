@@ -442,6 +442,7 @@ def _find_grant_faults(
             AccessScope.WRITE_POLICY,
             AccessScope.OVERSEE_TASKS,
             AccessScope.OPERATE_TASKS,
+            AccessScope.OVERSEE_APPROVALS,
         ):
             if scope in caller.scopes:
                 yield (*place, "scopes"), f"an agent never holds {scope}"

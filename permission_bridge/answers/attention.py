@@ -20,11 +20,13 @@ from passerelle.core.approval.requests import (
     UnmutePeer,
 )
 from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
-from passerelle.core.wire.times import format_ms
+from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.runtime.records.writes import Written
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.core.approval.commands import ActionCommand
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.approval.requests import AttentionAnswer, AttentionRequest
@@ -44,6 +46,8 @@ class Attending:
     actions: Actions
     dispatch: RunAccess
     mutes: RedisMutes
+    time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
+    """Told of each answer that has decided: the risk, and for how many seconds the question was open."""
 
     async def execute(self, principal: Principal, command: AttentionRequest) -> AttentionAnswer:
         """Carries out one command; each is the same when it comes twice.
@@ -79,6 +83,9 @@ class Attending:
         """
         answered, written = await self.actions.respond(principal, command)
         record = find_record(written.held, command.action_id)
+        if answered.outcome == "won":
+            open_ms = parse_ms(record.closed_at) - record.request.created_ms
+            self.time_decision(record.request.risk, max(0, open_ms) / 1000)
         self.dispatch.wake(record.scope.task_id or "", command.action_id, written)
         peer = record.request.origin.peer
         if command.mute_minutes is not None and peer is not None:

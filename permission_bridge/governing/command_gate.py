@@ -86,7 +86,9 @@ class Governing:
         if governed is None:
             return
         find = (
-            self.ownership.find_operated if isinstance(command, CancelTask) else self.ownership.find
+            self.ownership.find_operated
+            if isinstance(command, CancelTask | RetryTask)
+            else self.ownership.find
         )
         owned = await find(principal, governed.task, None, hidden=True)
         if owned.record.turn_id is None:

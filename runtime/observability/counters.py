@@ -96,6 +96,16 @@ class LabeledHistogram(Collector):
             self._series[()] = _Series(len(self._bounds) + 1)
         registry.register(self)
 
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The upper bounds of the buckets; one more has what is above the last."""
+        return self._bounds
+
+    def read(self) -> Iterator[tuple[LabelValues, tuple[int, ...]]]:
+        """The labels of each series with the numbers in its buckets."""
+        for labels, series in self._series.items():
+            yield labels, tuple(series.counts)
+
     def observe(self, value: float, labels: LabelValues = (), trace_id: str = "") -> None:
         """Counts one value; ``labels`` in the order of their names.
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _FAST_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _REQUEST_S: Final = (*_FAST_S, 15.0, 60.0, 300.0)
+_DECISION_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 _BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -35,6 +36,12 @@ class CallMetrics:
             "Time from request to answer; a stream counts until its end.",
             ["agent", "operation"],
             _REQUEST_S,
+            registry,
+        )
+        self.commands: Final = LabeledCounter(
+            "passerelle_v1_requests",
+            "Requests to /v1 that were answered, by call; `submit_turn` and `start_task` send to agents.",
+            ["operation", "outcome"],
             registry,
         )
         self.refusals: Final = Counter(
@@ -220,4 +227,46 @@ class ConfigMetrics:
             "passerelle_policy_rules_skipped",
             "Edited rules that count for nothing, since they allow without a condition.",
             registry=registry,
+        )
+
+
+class OpenWorkMetrics:
+    """What is open in the store: every instance shows the same, as of the last scrape or ten seconds before."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.tasks: Final = Gauge(
+            "passerelle_open_tasks",
+            "Tasks that are open, over all owners; `uncounted`: there are so many more than are read for it.",
+            ["status"],
+            registry=registry,
+        )
+        self.oldest_waiting: Final = Gauge(
+            "passerelle_oldest_waiting_task_seconds",
+            "For how long the task stands that has waited for longest, for a person or a resource; 0: none waits.",
+            registry=registry,
+        )
+        self.approvals: Final = Gauge(
+            "passerelle_open_approvals", "Questions that nobody has answered.", registry=registry
+        )
+        self.oldest_approval: Final = Gauge(
+            "passerelle_oldest_approval_seconds",
+            "How long ago the oldest of them was asked; 0: there is none.",
+            registry=registry,
+        )
+        self.webhooks: Final = Gauge(
+            "passerelle_failing_webhooks",
+            "Webhooks whose deliveries fail, those that were given up among them.",
+            registry=registry,
+        )
+        self.oldest_webhook: Final = Gauge(
+            "passerelle_oldest_failing_webhook_seconds",
+            "For how long the one fails that has failed for longest; 0: there is none.",
+            registry=registry,
+        )
+        self.decisions: Final = LabeledHistogram(
+            "passerelle_approval_decision_seconds",
+            "Time from a question to the answer of a person that decided it, on this instance.",
+            ["risk"],
+            _DECISION_S,
+            registry,
         )

@@ -7,10 +7,11 @@ callers send would make series without end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition
 from prometheus_client.registry import Collector
 
@@ -19,6 +20,7 @@ from passerelle.runtime.observability.metric_groups import (
     CallMetrics,
     ConfigMetrics,
     MemoryMetrics,
+    OpenWorkMetrics,
     PeerMetrics,
     StoreMetrics,
     WebhookMetrics,
@@ -53,6 +55,7 @@ class Metrics:
         self.peers: Final = PeerMetrics(registry)
         self.webhooks: Final = WebhookMetrics(registry)
         self.config: Final = ConfigMetrics(registry)
+        self.open: Final = OpenWorkMetrics(registry)
         self.runtime_errors: Final = Counter(
             "passerelle_runtime_errors",
             "Errors that nobody asked for: each one is a fault to look into.",
@@ -72,6 +75,14 @@ class Metrics:
         """One answered request; ``outcome`` is ``ok`` or the code of the error, ``trace_id`` its caller's trace."""
         self.calls.requests.counts[agent, operation, outcome] += 1
         self.calls.request_seconds.observe(seconds, (agent, operation), trace_id)
+
+    def count_v1(self, operation: str, outcome: str) -> None:
+        """One answered request to ``/v1``; ``outcome`` is ``ok`` or the code of the error."""
+        self.calls.commands.counts[operation, outcome] += 1
+
+    def time_decision(self, risk: str, seconds: float) -> None:
+        """How long a question was open until a person decided it."""
+        self.open.decisions.observe(seconds, (risk,))
 
     def count_refusal(self, kind: str) -> None:
         """One call that a limit of its caller refused."""
@@ -120,7 +131,20 @@ class Metrics:
         """The text format, as ``GET /metrics`` answers it; with ``exemplars`` that of OpenMetrics (PRS-11)."""
         for read in self._readers:
             read(self)
-        return _generate_open(self.registry) if exemplars else generate_latest(self.registry)
+        shown = cast("CollectorRegistry", _WithoutBirths(self.registry))
+        return _generate_open(shown) if exemplars else generate_latest(shown)
+
+
+class _WithoutBirths:
+    """A registry without the series that say since when others are counted: they are a third of all, and unused."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+            yield family
 
 
 def _count_tasks() -> float:

@@ -41,16 +41,25 @@ class Lag:
         Raises:
             StoreUnavailable: nothing can be read.
         """
+        behind_ms = await self.measure()
+        if behind_ms <= BEHIND_MS:
+            return None
+        reason = f"what changed in the last {behind_ms // 1000} s may not be in the lists yet"
+        return stale(reason, behind_ms)
+
+    async def measure(self) -> int:
+        """For how long the oldest row has waited that no view shows yet, in ms; 0 where none waits.
+
+        Raises:
+            StoreUnavailable: nothing can be read.
+        """
         async with self._turn:
             now_ms = self.clock.now_ms()
             if now_ms - self._measured_ms >= _KEPT_MS:
                 oldest = await asyncio.gather(*map(self._find_oldest, ALL_SHARDS))
                 self._behind_ms = max((now_ms - at_ms for at_ms in oldest if at_ms), default=0)
                 self._measured_ms = now_ms
-        if self._behind_ms <= BEHIND_MS:
-            return None
-        reason = f"what changed in the last {self._behind_ms // 1000} s may not be in the lists yet"
-        return stale(reason, self._behind_ms)
+        return self._behind_ms
 
     async def _find_oldest(self, shard: Shard) -> int | None:
         """When the oldest row was written that has not been carried, in ms of the store's clock."""

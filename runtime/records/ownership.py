@@ -101,7 +101,7 @@ class Ownership:
             if (
                 not isinstance(record, TaskRecord)
                 or not _is_near(principal, record)
-                or parsed[1] != record.exposure
+                or parsed[1] > record.exposure
             ):
                 raise
             return Owned(ref, held, record)

@@ -88,6 +88,8 @@ class TaskLists:
 
     def _choose_rows(self, principal: Principal, query: ListRecords) -> AsyncIterator[TaskListRow]:
         before = read_token(query.page_token)
+        if query.q is not None and parse_facade(query.q) is not None:
+            return self.list_named(query.q)
         if query.owners == "all":
             if query.session_id is not None:
                 raise InvalidInput("owners", "a session has one owner, and is listed without it")
@@ -120,6 +122,14 @@ class TaskLists:
             for row, parsed in named
             if _is_newest(held[refs[row]].record, parsed[1])
         ]
+
+    async def list_named(self, facade: str) -> AsyncIterator[TaskListRow]:
+        """The row of one task, whosever it is; none where there is none."""
+        parsed = parse_facade(facade)
+        ref = EntityRef(EntityKind.TASK, parsed[0]) if parsed else None
+        record = (await self.writes.load([ref]))[ref].record if ref else None
+        if parsed and isinstance(record, TaskRecord) and parsed[1] <= record.exposure:
+            yield parse_ms(record.status_at), expose(TaskId(record.task_id), record.exposure)
 
     async def list_all(
         self,
@@ -205,7 +215,17 @@ def _fits(
         and (since_ms is None or at_ms >= since_ms)
         and (until_ms is None or at_ms < until_ms)
         and (query.text is None or query.text.casefold() in record.title.casefold())
+        and (query.q is None or _is_named(record, query.q))
     )
+
+
+def _is_named(record: TaskRecord, q: str) -> bool:
+    """Whether it is an id of the task or of something that it stands in, or a part of its title."""
+    if q.casefold() in record.title.casefold() or (parse_facade(q) or ("",))[0] == record.task_id:
+        return True
+    if q in {record.session_id, record.thread_id, record.scope.context_id}:
+        return True
+    return any(q in {one.run_id, one.message_id, one.remote_task_id} for one in record.attempts)
 
 
 def summarize(record: TaskRecord, version: int, archive: str | None = None) -> JsonObject:

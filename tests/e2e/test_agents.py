@@ -21,7 +21,9 @@ COMMAND: Final = Path(sys.executable).with_name("passerelle")
 def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     return subprocess.run(
-        [COMMAND, "agents", *told, *arguments],
+        [COMMAND, "agents", *arguments, *told]
+        if "show" in arguments
+        else [COMMAND, "agents", *told, *arguments],
         cwd=gateway.folder,
         env={"PATH": os.environ["PATH"], "HOME": str(gateway.folder), "OTHER": "no-token"},
         capture_output=True,
@@ -59,6 +61,10 @@ async def test_command_lists_agents_with_the_token_that_lies_there(
     done = await asyncio.to_thread(run, gateway)
     assert done.stdout.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "agents: 2")
+    shown = await asyncio.to_thread(run, gateway, "show", AGENT)
+    assert (shown.returncode, shown.stdout.split()[:2]) == (0, ["agent", AGENT]), shown.stderr
+    absent = await asyncio.to_thread(run, gateway, "show", "nobody")
+    assert (absent.returncode, "no agent 'nobody'" in absent.stderr) == (7, True), absent.stderr
     none = await asyncio.to_thread(run, gateway, "--tag", "none")
     assert none.stdout == "agents: 0\n"
 

@@ -47,6 +47,17 @@ async def test_the_owner_lists_and_shows_the_tasks_of_a_program(
         await wait_until(is_listed, 20, "the list of all owners has it")
         shown = await run_command(gateway, "tasks", "show", task)
         assert f"task     {task}" in shown.lines
+        for words, place in ((("--find", "boats", "--all-owners"), 1), (("--find", task), 0)):
+            found = await run_command(gateway, "tasks", "list", *words)
+            assert found.lines[-1] == f"tasks: {place}"
+            assert (found.lines[0].startswith("no task has this id or title")) == (not place)
+        overview = await run_command(gateway, "overview")
+        said = [line.split() for line in overview.lines]
+        assert said[0] == ["tasks", "1", "open"]
+        assert ["by", "agent", AGENT, "1"] in said
+        assert max(map(len, overview.lines)) <= 80
+        waiting = await run_command(gateway, "approvals", "list", "--all-owners")
+        assert waiting.lines == ["approvals: 0 pending"]
         refused = await run_command(gateway, "tasks", "start", task)
         assert refused.status != 0
         assert f"there is no task '{task}'" in refused.err

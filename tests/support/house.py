@@ -67,7 +67,9 @@ from tests.support.proof import prove_session, read_stream
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
 
-OVERSIGHT: Final = frozenset({AccessScope.OVERSEE_TASKS, AccessScope.OPERATE_TASKS})
+OVERSIGHT: Final = frozenset(
+    {AccessScope.OVERSEE_TASKS, AccessScope.OPERATE_TASKS, AccessScope.OVERSEE_APPROVALS}
+)
 """Rights over what others own, which no caller has that is to be kept apart from others."""
 ADA: Final = Principal("ada", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)
 BOB: Final = Principal("bob", kind="person", scopes=frozenset(AccessScope) - OVERSIGHT)

@@ -78,7 +78,7 @@ def test_member_of_the_path_is_not_asked_for_in_the_body() -> None:
 def test_query_is_described() -> None:
     listing = DOCUMENT["paths"]["/v1/approvals"]["get"]["parameters"]
     names = [row["name"] for row in listing if row["in"] == "query"]
-    assert names == ["pageSize", "limit", "kind", "risk", "taskId", "pageToken", "state"]
+    assert names == ["pageSize", "limit", "kind", "risk", "taskId", "pageToken", "state", "owners"]
 
 
 def test_every_list_is_asked_for_with_page_size_and_page_token_and_older_names_are_deprecated() -> (

@@ -1,0 +1,168 @@
+"""That a question of somebody else in the tenant waits: for whom, how grave, since when; never what is asked.
+
+Whoever oversees approvals keeps a tenant answering, and is not among those whose question it is. So the view has no
+words of the one who asks, no subject, and no option, and nothing can be answered by it. Each read is a fact in the
+reader's home session before anything is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.principal import AccessScope, Principal
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.times import format_ms
+from passerelle.permission_bridge.answers.question_lists import require_inbox
+from passerelle.permission_bridge.approvers import RISKS
+from passerelle.runtime.common.calls import require_scope
+from passerelle.runtime.records.task_pages import read_token, write_token
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from passerelle.control.oversight import Oversight
+    from passerelle.core.commands import GetAction, ListActions
+    from passerelle.core.decision import Held
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.records.writes import Writes
+
+_SCOPES: Final = (AccessScope.OVERSEE_APPROVALS,)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionOversight:
+    """Shows that questions wait to whoever oversees the approvals of a tenant."""
+
+    writes: Writes
+    projections: Projections
+    oversight: Oversight
+    list_owners: Callable[[Principal], Awaitable[Sequence[str]]]
+    """Keys of owners who may be of the principal's tenant."""
+
+    def over_one(
+        self, read: Callable[[Principal, GetAction], Awaitable[JsonObject]]
+    ) -> Callable[[Principal, GetAction], Awaitable[JsonObject]]:
+        """A handler that answers those whose question it is, and in short whoever oversees approvals."""
+
+        async def overseen(principal: Principal, query: GetAction) -> JsonObject:
+            try:
+                return await read(principal, query)
+            except NotFound:
+                found = await self._find(principal, [query.action_id])
+                if not found:
+                    raise
+            [record] = found
+            await self.oversight.tell_question(
+                principal, query.action_id, record.request.owner, record.first_seq, record.last_seq
+            )
+            return show_waiting(record)
+
+        return overseen
+
+    def over_list(
+        self, read: Callable[[Principal, ListActions], Awaitable[JsonObject]]
+    ) -> Callable[[Principal, ListActions], Awaitable[JsonObject]]:
+        """A handler of lists: one's own, or with ``owners`` ``all`` the open ones of everybody in the tenant."""
+
+        async def overseen(principal: Principal, query: ListActions) -> JsonObject:
+            if query.owners == "mine":
+                return await read(principal, query)
+            require_scope(principal, _SCOPES)
+            require_inbox(principal)
+            if query.state != "pending":
+                raise InvalidInput("state", "of everybody's questions the open ones are listed")
+            await self.oversight.tell_questions(principal)
+            return await self._list(principal, query)
+
+        return overseen
+
+    async def _list(self, principal: Principal, query: ListActions) -> JsonObject:
+        """A page may have fewer than ``limit``, and lead on all the same."""
+        before, owners = read_token(query.page_token), await self.list_owners(principal)
+        pages = await asyncio.gather(
+            *(self.projections.list_inbox(owner, query.limit + 1, before) for owner in owners)
+        )
+        rows = sorted(
+            {(asked_ms, action) for page in pages for action, asked_ms in page}, reverse=True
+        )
+        looked = rows[: query.limit]
+        found = await self._find(principal, [action for _, action in looked])
+        views: list[Json] = [
+            show_waiting(record) for record in found if record.is_open and _fits(record, query)
+        ]
+        token = write_token(looked[-1]) if len(looked) < len(rows) else ""
+        return {"pending": views, "nextPageToken": token}
+
+    async def _find(self, principal: Principal, actions: Sequence[str]) -> list[ActionRecord]:
+        """Those of the tenant that are about agents which the reader sees."""
+        if AccessScope.OVERSEE_APPROVALS not in principal.scopes or not principal.has_inbox:
+            return []
+        refs = [EntityRef(EntityKind.ACTION, one) for one in actions if read_shard(one) is not None]
+        held = await self.writes.load(refs) if refs else {}
+        records = [record for ref in refs if (record := _read(held[ref], principal)) is not None]
+        if principal.agents is None:
+            return records
+        tasks = {
+            EntityRef(EntityKind.TASK, one.scope.task_id) for one in records if one.scope.task_id
+        }
+        read = await self.writes.load(sorted(tasks, key=lambda ref: ref.id)) if tasks else {}
+        agents = {
+            ref.id: one.record.agent
+            for ref, one in read.items()
+            if isinstance(one.record, TaskRecord)
+        }
+        return [
+            one
+            for one in records
+            if (agent := agents.get(one.scope.task_id or "")) is not None and principal.sees(agent)
+        ]
+
+
+def _read(held: Held, principal: Principal) -> ActionRecord | None:
+    record = held.record
+    is_near = isinstance(record, ActionRecord) and record.request.tenant == principal.tenant
+    return record if isinstance(record, ActionRecord) and is_near else None
+
+
+def _fits(record: ActionRecord, query: ListActions) -> bool:
+    request = record.request
+    return (
+        query.kind in {None, request.kind}
+        and (query.risk is None or request.risk in RISKS[RISKS.index(query.risk) :])
+        and (query.task is None or (parse_facade(query.task) or [""])[0] == record.scope.task_id)
+    )
+
+
+def show_waiting(record: ActionRecord) -> JsonObject:
+    """That it waits, or how it ended: no words of the one who asks, nor of the one who has answered."""
+    request, decision = record.request, record.decision
+    asked = [name for step in request.audience[: record.step + 1] for name in step.principals]
+    view: dict[str, Json] = {
+        "actionId": request.action_id,
+        "rev": record.rev,
+        "state": record.state,
+        "kind": request.kind,
+        "actionType": request.action_type,
+        "risk": request.risk,
+        "destructive": request.destructive,
+        "owner": request.principal,
+        "audience": [*dict.fromkeys(asked or [request.principal])],
+        "need": request.quorum.need,
+        "votes": len(record.votes),
+        "peer": request.origin.peer,
+        "taskId": record.scope.task_id,
+        "sessionId": record.scope.session_id,
+        "createdAt": format_ms(request.created_ms),
+        "expiresAt": format_ms(request.expires_ms),
+        "returnState": record.return_state,
+    }
+    if decision is not None:
+        view["decidedBy"], view["decidedAt"] = decision.decided_by, decision.decided_at
+    return view

@@ -1,0 +1,31 @@
+"""The calls of whoever keeps a gateway running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from passerelle.core.oversight_requests import GetAgentHealth, GetOverview
+from passerelle.core.principal import AccessScope
+from passerelle.core.read_models.agent_health import AgentHealth
+from passerelle.core.read_models.overview import Overview
+from passerelle.runtime.common.calls import MethodRow
+
+OVERSIGHT_ROWS: Final[Sequence[MethodRow]] = (
+    MethodRow(
+        "get_overview",
+        "What is open in the tenant, and how the runtime stands",
+        (AccessScope.OVERSEE_TASKS, AccessScope.OPERATE),
+        GetOverview,
+        lambda given, _: given,
+        model=Overview,
+    ),
+    MethodRow(
+        "get_agent_health",
+        "How an agent stands: its card, breakers, limits, and the calls of the last hour",
+        (AccessScope.OVERSEE_TASKS, AccessScope.OPERATE),
+        GetAgentHealth,
+        lambda given, _: given,
+        model=AgentHealth,
+    ),
+)

@@ -1,0 +1,135 @@
+"""What the counters say of the last hour: they are read now and then, and nothing is written where calls are made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from passerelle.runtime.common.beat import sleep_until_beat
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+
+    from passerelle.core.ports.chance import Clock
+    from passerelle.runtime.observability.metrics import Metrics
+
+HOUR_MS: Final = 3_600_000
+LOOK_S: Final = 10.0
+_STEP_MS: Final = 60_000
+_SENT: Final = "SendMessage"
+_ANSWERS: Final = frozenset({"answered", "refused"})
+_FAILURES: Final = frozenset({"unreached", "unknown", "malformed"})
+"""Calls that failed on the way; what was held back here never left."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The counters at a time, in ms."""
+
+    at_ms: int
+    calls: Mapping[tuple[str, ...], int]
+    times: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """Of one agent, since a time; ``p50_s`` and ``p95_s`` are None where nothing was answered, or it took too long."""
+
+    since_ms: int
+    outcomes: Mapping[str, int]
+    p50_s: float | None
+    p95_s: float | None
+    answered_ms: int | None
+    failed_ms: int | None
+
+
+@dataclass(slots=True)
+class CallWindow:
+    """Reads the counters of calls to agents; ``list_cards`` gives the agents with the hash of each card."""
+
+    metrics: Metrics
+    clock: Clock
+    list_cards: Callable[[], Mapping[str, str]]
+    _samples: deque[_Sample] = field(default_factory=deque["_Sample"])
+    _seen: dict[tuple[str, ...], int] = field(default_factory=dict["tuple[str, ...]", int])
+    _answered: dict[str, int] = field(default_factory=dict[str, int])
+    _failed: dict[str, int] = field(default_factory=dict[str, int])
+    _cards: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+
+    @asynccontextmanager
+    async def follow(self) -> AsyncGenerator[None]:
+        """Reads them for the time of the block."""
+        self.look()
+        task = asyncio.create_task(self._run(), name="calls.window")
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        while True:
+            await sleep_until_beat(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Notes which agents have answered, or failed, since the last look."""
+        now_ms, calls = self.clock.now_ms(), self.metrics.peers.calls.counts
+        for (agent, outcome), count in calls.items():
+            if count != self._seen.get((agent, outcome), 0):
+                self._seen[agent, outcome] = count
+                if outcome in _ANSWERS:
+                    self._answered[agent] = now_ms
+                elif outcome in _FAILURES:
+                    self._failed[agent] = now_ms
+        for agent, sha256 in self.list_cards().items():
+            if self._cards.get(agent, ("", 0))[0] != sha256:
+                self._cards[agent] = (sha256, now_ms)
+        if not self._samples or now_ms - self._samples[-1].at_ms >= _STEP_MS:
+            times = {
+                labels[0]: counts
+                for labels, counts in self.metrics.calls.request_seconds.read()
+                if labels[1] == _SENT
+            }
+            self._samples.append(_Sample(now_ms, dict(calls), times))
+        while len(self._samples) > 1 and now_ms - self._samples[1].at_ms >= HOUR_MS:
+            self._samples.popleft()
+
+    def find_card_since(self, agent: str) -> int | None:
+        """Since when the card of an agent is as it is, in ms, as far as it was seen here."""
+        return self._cards[agent][1] if agent in self._cards else None
+
+    def report(self, agent: str) -> CallReport:
+        """How calls to an agent went."""
+        self.look()
+        first, histogram = self._samples[0], self.metrics.calls.request_seconds
+        outcomes = {
+            outcome: count - first.calls.get((name, outcome), 0)
+            for (name, outcome), count in self.metrics.peers.calls.counts.items()
+            if name == agent
+        }
+        now = dict(histogram.read()).get((agent, _SENT), ())
+        before = first.times.get(agent, (0,) * len(now))
+        times = [late - early for late, early in zip(now, before, strict=True)]
+        return CallReport(
+            since_ms=first.at_ms,
+            outcomes={name: count for name, count in sorted(outcomes.items()) if count},
+            p50_s=find_quantile(times, histogram.bounds, 50),
+            p95_s=find_quantile(times, histogram.bounds, 95),
+            answered_ms=self._answered.get(agent),
+            failed_ms=self._failed.get(agent),
+        )
+
+
+def find_quantile(counts: Iterable[int], bounds: Sequence[float], percent: int) -> float | None:
+    """The lowest bound that so many of a hundred values keep; None: there are none, or it is above the last bound."""
+    sums = [*accumulate(counts)]
+    if not sums or not sums[-1]:
+        return None
+    place = next(place for place, sum_ in enumerate(sums) if sum_ * 100 >= sums[-1] * percent)
+    return bounds[place] if place < len(bounds) else None

@@ -1,0 +1,109 @@
+"""How an agent stands, for whoever keeps the gateway running: nothing of it says where it is, or by which key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import pytest
+
+from passerelle.cli.verbs.agents import describe_health
+from passerelle.core.wire.times import parse_ms
+from tests.integration.callers.test_oversight import get
+
+if TYPE_CHECKING:
+    from tests.integration.callers.rig import Rig
+
+pytestmark = pytest.mark.anyio
+SECRET: Final = "a-key-of-the-agent"
+CLIENTS: Final[list[dict[str, object]]] = [
+    {"name": "ada", "scopes": ["a2a:call", "tasks:read"]},
+    {"name": "eve", "scopes": ["tasks:oversee"]},
+    {"name": "far", "scopes": ["tasks:oversee"], "may_call": ["another"]},
+    {"name": "ops", "scopes": ["runtime:operate"]},
+]
+
+
+async def test_calls_limits_and_the_card_are_told(rig: Rig) -> None:
+    (rig.folder / "key").write_text(SECRET, "utf-8")
+    (rig.folder / "key").chmod(0o600)
+    agent = {
+        "limits": {"concurrency": 3, "rate": "60/m"},
+        "auth": {"api_key": {"file": str(rig.folder / "key"), "name": "X-Key"}},
+    }
+    one = await rig.start(clients=CLIENTS, agent=agent)
+    unseen = (await get(one, "ops", "/v1/agents/echo/health")).json()
+    assert (unseen["status"], unseen["calls"]["outcomes"]) == ("unknown", {})
+    for text in ("echo one", "echo two", "silent"):
+        sent = await one.send("ada-key", text, returnImmediately=text == "silent")
+        assert sent.is_success
+    answer = await get(one, "eve", "/v1/agents/echo/health")
+    health = answer.json()
+    assert (health["name"], health["status"], health["rests"]) == ("echo", "ready", False)
+    assert health["calls"]["outcomes"]["answered"] >= 2
+    assert health["calls"]["p50Ms"] <= health["calls"]["p95Ms"]
+    assert parse_ms(health["calls"]["answeredAt"]) >= parse_ms(health["calls"]["since"])
+    assert (health["limits"]["concurrency"], health["limits"]["rate"]) == (3, 60)
+    assert 0 <= health["limits"]["inUse"] <= 3
+    assert set(health["breakers"].values()) == {"closed"}
+    assert (health["runs"], health.get("links")) == (1, None)
+    assert health["cardSince"] is not None
+    assert SECRET not in answer.text
+    assert rig.peer.url not in answer.text
+
+
+async def test_what_is_not_seen_is_answered_as_what_is_not_there(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    hidden = await get(one, "far", "/v1/agents/echo/health")
+    absent = await get(one, "far", "/v1/agents/nobody/health")
+    assert hidden.status_code == absent.status_code == httpx.codes.NOT_FOUND
+    assert hidden.text.replace("echo", "nobody") == absent.text
+    refused = await get(one, "ada", "/v1/agents/echo/health")
+    assert refused.status_code == httpx.codes.FORBIDDEN
+
+
+async def test_an_agent_without_a_card_is_unknown(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS, agents=[{"name": "echo", "url": "http://127.0.0.1:9"}])
+    for _ in range(2):
+        await one.send("ada-key", "echo nobody hears this")
+    health = (await get(one, "ops", "/v1/agents/echo/health")).json()
+    assert health["status"] == "unknown"
+    assert health["calls"]["outcomes"].keys() <= {"unreached", "breaker"}
+    assert health.keys().isdisjoint({"cardSince", "version", "protocol"})
+
+
+def test_it_fits_on_a_screen() -> None:
+    answer: Any = {
+        "name": "echo" * 60,
+        "at": "2026-01-01T00:10:00.000Z",
+        "status": "stale",
+        "cardSince": "2026-01-01T00:00:00.000Z",
+        "version": "1.2.3" * 30,
+        "protocol": "a2a/1.0",
+        "signature": "verified",
+        "breakers": {"JSONRPC": "closed", "HTTP+JSON" * 9: "open"},
+        "rests": True,
+        "links": 2,
+        "runs": 4,
+        "limits": {"concurrency": 8, "rate": 60, "rateS": 60.0, "inUse": 4, "usedUp": True},
+        "calls": {
+            "since": "2026-01-01T00:05:00.000Z",
+            "outcomes": {"answered": 10, "refused": 2, "unknown": 1},
+            "p50Ms": 3,
+            "p95Ms": 500,
+            "answeredAt": "2026-01-01T00:09:00.000Z",
+            "failedAt": "2026-01-01T00:07:00.000Z",
+        },
+    }
+    lines = [*describe_health(answer, parse_ms("2026-01-01T00:10:00.000Z"))]
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for said in (
+        "stale, known for 10m",
+        "3m ago",
+        "half in 3 ms",
+        "4 of 8",
+        "used up",
+        "2 sockets",
+    ):
+        assert said in text
