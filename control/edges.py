@@ -12,16 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
+from passerelle.control.task_changes import owe_attempt
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.facts import EdgeKind
 from passerelle.core.ids import read_shard
-from passerelle.core.payloads.task import TaskBlocked, TaskDependencyUpdated
+from passerelle.core.payloads.task import TaskDependencyUpdated
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import LinkTasks, UnlinkTasks
 from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -144,9 +146,10 @@ class Linking:
 
         def body(decision: Decision) -> AppendOptions:
             now = decision.state(ref)
-            if isinstance(now, TaskRecord):
-                decision.add(decide_edge(now, edge))
-            return AppendOptions()
+            if not isinstance(now, TaskRecord):
+                return AppendOptions()
+            decision.add(decide_edge(now, edge))
+            return AppendOptions(due=owe_attempt(decision, ref, now))
 
         await self.changes.writes.decide(record.session_id, [ref], body)
         await self.changes.tell(ref)
@@ -212,16 +215,15 @@ def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     if edge.status == "open":
         if record.status not in tasks.TABLE[tell.BlockTask]:
             return []
-        reason = edge.reason or f"waits for task {edge.target}"
-        return tasks.decide(record, tell.BlockTask(TaskBlocked(edge.target, "dependency", reason)))
-    others = any(
-        one.kind == "blocked_by" and one.status == "open" and one.edge_id != edge.edge_id
-        for one in record.relationships
-    )
-    if record.status is not Status.BLOCKED or others:
+        blocked = tasks.describe_blocker(edge.target, edge.reason)
+        return tasks.decide(record, tell.BlockTask(blocked))
+    others = [one for one in record.relationships if one.edge_id != edge.edge_id]
+    if record.status is not Status.BLOCKED or any(one.holds for one in others):
         return []
+    # It goes on as it stands without this edge.
+    free = change(record, relationships=tuple(others))
     return tasks.decide(
-        record, tell.ContinueTask(edge.reason or f"task {edge.target} blocks no more")
+        free, tell.ContinueTask(edge.reason or f"task {edge.target} blocks no more")
     )
 
 

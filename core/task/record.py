@@ -112,6 +112,11 @@ class Edge:
         """Whether another task waits for the one that has this edge."""
         return self.kind == "blocks" and self.status == "open"
 
+    @property
+    def holds(self) -> bool:
+        """Whether the task that has this edge waits for another one."""
+        return self.kind == "blocked_by" and self.status == "open"
+
 
 @record
 class ArtifactRef:
@@ -247,6 +252,11 @@ class TaskRecord:
         if self.current_run_id is None or not self.attempts:
             return None
         return self.attempts[-1]
+
+    @property
+    def blocker(self) -> Edge | None:
+        """The first edge to a task that has to complete before an attempt of this one begins; None: nothing has to."""
+        return next((edge for edge in self.relationships if edge.holds), None)
 
     @property
     def agent(self) -> str:
