@@ -79,6 +79,7 @@ from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from passerelle.control.subtrees import Subtrees
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.gateway.dependencies import Dependencies
     from passerelle.permission_bridge.answers.actions import Actions
@@ -126,6 +127,7 @@ class Parts:
     grants: StreamGrants
     snapshots: StreamSnapshots
     tasks: TaskHandlers
+    subtrees: Subtrees
     permissions: PermissionHandlers
     links: LinkHandlers
     schedules: ScheduleHandlers
@@ -152,7 +154,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
-    register_bulk(handlers, tasks.records, working.governing)
+    subtrees = register_bulk(
+        handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
+    )
     service = Service(
         messages,
         handlers,
@@ -175,6 +179,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         grants=grants,
         snapshots=snapshots,
         tasks=tasks,
+        subtrees=subtrees,
         permissions=permissions,
         links=links,
         schedules=schedules,

@@ -89,6 +89,17 @@ def describe_change(task: JsonObject, answer: JsonObject) -> str:
     return "  ".join([*said, "as before"] if answer.get("repeated") else said)
 
 
+def list_subtree(answer: JsonObject) -> Iterator[str]:
+    """How many tasks of a tree took a verb, and those that did not; nothing where it was for one task."""
+    subtree = object_at(answer, "subtree")
+    if not subtree:
+        return
+    more = "" if subtree.get("done") else ", the rest follows"
+    yield f"tasks: {subtree.get('changed')}{more}"
+    for one in objects_at(subtree, "unchanged"):
+        yield f"{text_at(one, 'taskId')}  {text_at(one, 'code')}: {text_at(one, 'message')}"
+
+
 def describe_reasons(explanation: JsonObject) -> Iterator[str]:
     """The reasons by topic, each with its fact; a topic without one says so."""
     marks = object_at(explanation, "marks")
