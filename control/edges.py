@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.control.task_changes import owe_attempt
+from passerelle.control.task_graph import check_width
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.errors import GraphLimit, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.facts import EdgeKind
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.task import TaskDependencyUpdated
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.control.task_changes import TaskChanges
+    from passerelle.control.task_graph import GraphBounds
     from passerelle.core.decision import Decision
     from passerelle.core.events import Fact
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
+    from passerelle.core.task.record import Edge
     from passerelle.core.task.requests import TaskChanged
 
 EDGE: Final = "edge"
@@ -55,23 +58,47 @@ class Linking:
     """Makes and removes edges."""
 
     changes: TaskChanges
+    graph: GraphBounds
 
     async def link(self, principal: Principal, command: LinkTasks, idem: str | None) -> TaskChanged:
         """Makes an edge.
 
         Raises:
             NotFound: a task that is not the caller's, at either end.
-            InvalidInput: an edge from a task to itself, or two tasks that would wait for each other.
+            InvalidInput: an edge from a task to itself.
+            GraphLimit: it would close a cycle, make the tree too deep, or is one too many.
         """
         near, far = await self._find_ends(principal, command)
         status = "open"
         if far is not None:
             command = replace(command, target=far.task_id)
-            _refuse_knot(near, far, command.kind)
+            if _needs_look(near, command):
+                await self._check(near, far, command.kind)
             waits_for = {"blocks": near, "blocked_by": far}.get(command.kind)
             if waits_for is not None and waits_for.status is Status.COMPLETED:
                 status = "satisfied"
-        return await self._change(principal, command, idem, _edge(command, status), near, far)
+        changed = await self._change(principal, command, idem, _edge(command, status), near, far)
+        if far is not None and status == "open" and not changed.repeated:
+            await self._check_again(near, far, command)
+        return changed
+
+    async def _check(self, near: TaskRecord, far: TaskRecord, kind: EdgeKind) -> None:
+        await self.graph.check(near, far, kind)
+        check_width(near, kind, "target")
+        if kind in _FAR_ENDS:
+            check_width(far, _FAR_ENDS[kind], "target")
+
+    async def _check_again(self, near: TaskRecord, far: TaskRecord, command: LinkTasks) -> None:
+        """Another edge may have been made at the same time: the two together may be what may not be."""
+        try:
+            await self.graph.check(near, far, command.kind)
+        except GraphLimit as refusal:
+            undone = _edge(UnlinkTasks(command.task_id, command.kind, command.target), "removed")
+            undone = replace(undone, reason=refusal.reason)
+            await self._write_edge(near, undone)
+            if command.kind in _FAR_ENDS:
+                await self._write_edge(far, _mirror(near.task_id, undone))
+            raise
 
     async def unlink(
         self, principal: Principal, command: UnlinkTasks, idem: str | None
@@ -84,9 +111,10 @@ class Linking:
         near, far = await self._find_ends(principal, command)
         if far is not None:
             command = replace(command, target=far.task_id)
-        if all(edge.edge_id != _name(command) for edge in near.relationships):
+        edge = _edge(command, "removed")
+        if _find(near, edge) is None:
             raise NotFound("edge", _name(command))
-        return await self._change(principal, command, idem, _edge(command, "removed"), near, far)
+        return await self._change(principal, command, idem, edge, near, far)
 
     async def _change(
         self,
@@ -200,15 +228,26 @@ class Linking:
 
 def decide_edge(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     """An edge that appears or changes, and what follows for a task that it blocks; nothing where it stands so."""
-    known = next((one for one in record.relationships if one.edge_id == edge.edge_id), None)
+    known = _find(record, edge)
     if known is not None and known.status == edge.status:
         return []
     if known is None and edge.status == "removed":
         return []
+    if known is not None:
+        edge = replace(edge, edge_id=known.edge_id)
     facts = tasks.decide(
         record, tell.LinkTask(replace(edge, previous=known.status if known else None))
     )
     return facts + (_follow(record, edge) if edge.kind == "blocked_by" else [])
+
+
+def _find(record: TaskRecord, edge: TaskDependencyUpdated) -> Edge | None:
+    """The edge as it stands. That to a child which was created as one has another name than one that was linked."""
+    for one in record.relationships:
+        is_same = edge.kind in _FAR_ENDS and (one.kind, one.target) == (edge.kind, edge.target)
+        if is_same or one.edge_id == edge.edge_id:
+            return one
+    return None
 
 
 def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
@@ -227,19 +266,23 @@ def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     )
 
 
-def _refuse_knot(near: TaskRecord, far: TaskRecord, kind: str) -> None:
-    for one in near.relationships:
-        if (
-            one.kind == {"blocks": "blocked_by", "blocked_by": "blocks"}.get(kind)
-            and one.target == far.task_id
-            and one.status == "open"
-        ):
-            raise InvalidInput("target", "the two tasks would wait for each other")
+def _needs_look(near: TaskRecord, command: LinkTasks) -> bool:
+    """Whether the edge is not there yet: one that stands has been looked at."""
+    known = _find(near, _edge(command, "open"))
+    return known is None or known.status == "removed"
 
 
 def _recall(record: TaskRecord, edge_id: str) -> TaskDependencyUpdated | None:
     """An edge as it stands; one that a task waits for no more, whether that is written by now or not."""
-    known = next((one for one in record.relationships if one.edge_id == edge_id), None)
+    names = {edge_id, edge_id.partition(":")[2]}
+    known = next(
+        (
+            one
+            for one in record.relationships
+            if one.edge_id in names and edge_id in {one.edge_id, f"{one.kind}:{one.target}"}
+        ),
+        None,
+    )
     if known is None:
         return None
     is_over = known.is_waited_for and record.status is Status.COMPLETED

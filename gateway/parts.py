@@ -28,6 +28,7 @@ from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
 from passerelle.control.task_changes import TaskChanges, TaskUpdates
+from passerelle.control.task_graph import GraphBounds
 from passerelle.control.task_reads import TaskReads
 from passerelle.control.thread_contexts import ThreadContexts
 from passerelle.control.tool_inventory import ToolInventories
@@ -340,7 +341,7 @@ def _make_task_handlers(
         finishing=working.finishing,
         cancelling=working.cancelling,
         rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
-        linking=Linking(changes),
+        linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
         interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
         rolling_back=RollingBack(histories),

@@ -26,6 +26,16 @@ KEPT_ARTIFACTS = 16
 
 
 @record
+class RunCost:
+    """What a run cost: millionths of ``currency`` (ISO 4217), and the tokens that its agent has told, if it has."""
+
+    amount_micros: int
+    currency: str
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@record
 class Attempt:
     """One delegation to one worker; append only (ATT-1)."""
 
@@ -83,6 +93,8 @@ class Attempt:
     """The native state that the peer says since it refused an answer, and in which its task waits all the same."""
     streaming: Literal[True] | None = None
     """Chunks of an artifact have come that is not whole yet; None: none have (CF-9)."""
+    cost: RunCost | None = None
+    """Once the run is over, where its agent has a price."""
 
     @property
     def news_at(self) -> str:
