@@ -81,10 +81,13 @@ class TaskChanges:
         def body(decision: Decision) -> AppendOptions:
             record = read_task(decision, owned.ref, command.version)
             decision.add(decide(record))
+            idem_row = once.remember(owned.ref.id)
+            if decision.changes_nothing and idem_row is None:
+                return AppendOptions()  # what it owes was owed when it was written
             due = owe_attempt(decision, owned.ref, record)
             if owed is not None:
                 due = (*due, DueChange(owed, decision.now_ms + _OWED_MS))
-            return AppendOptions(idem=once.remember(owned.ref.id), due=due)
+            return AppendOptions(idem=idem_row, due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
         if not isinstance(written, Written):

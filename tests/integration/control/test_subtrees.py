@@ -230,3 +230,30 @@ async def test_tree_that_is_paused_is_stopped_as_one(desk: Desk) -> None:
     for one in (*tree, working):
         await desk.until(one, Status.CANCELLED)
         assert (await desk.types(one)).count("task.cancel_requested") == 1
+
+
+@pytest.mark.requirement("CMD-9", "GR-11")
+@pytest.mark.parametrize("first", ["active_run", "subtree"])
+async def test_wish_for_a_tree_whose_top_is_to_stop_already_reaches_what_is_below(
+    desk: Desk, first: str
+) -> None:
+    desk.house.peer.on_cancel = "ignored"
+    top = await desk.start("silent")
+    await is_known(desk, top)
+    child = await desk.create("part", parentTaskId=top)
+    await desk.do("cancel_task", taskId=top, propagation=first)
+    for _ in range(2):
+        await desk.do("cancel_task", taskId=top, propagation="subtree")
+    assert await statuses(desk, [top, child]) == ["cancelling", "cancelled"]
+    for one in (top, child):
+        assert (await desk.types(one)).count("task.cancel_requested") == 1
+    assert f"subtree:{top}" in await desk.house.due(top)
+
+
+@pytest.mark.requirement("CMD-13")
+async def test_edge_that_stands_is_made_again_without_a_key_and_nothing_changes(desk: Desk) -> None:
+    near, far = await desk.create("one"), await desk.create("two")
+    await desk.do("link_tasks", taskId=near, kind="blocks", target=far)
+    before = [await desk.record(one) for one in (near, far)]
+    await desk.do("link_tasks", taskId=near, kind="blocks", target=far)
+    assert [await desk.record(one) for one in (near, far)] == before
