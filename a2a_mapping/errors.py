@@ -116,6 +116,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.MalformedBody: ErrorKind.PARSE_ERROR,
     InvalidRequest: ErrorKind.INVALID_REQUEST,
     errors.BadCursor: ErrorKind.INVALID_PARAMS,
+    errors.GraphLimit: ErrorKind.INVALID_PARAMS,
     errors.InvalidContent: ErrorKind.INVALID_PARAMS,
     errors.UnknownOption: ErrorKind.INVALID_PARAMS,
     errors.TooLarge: ErrorKind.TOO_LARGE,

@@ -36,6 +36,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.MalformedBody: ExitStatus.CALLER,
     a2a_errors.InvalidRequest: ExitStatus.CALLER,
     errors.BadCursor: ExitStatus.CALLER,
+    errors.GraphLimit: ExitStatus.CALLER,
     errors.InvalidContent: ExitStatus.CALLER,
     errors.UnknownOption: ExitStatus.CALLER,
     errors.TooLarge: ExitStatus.CALLER,

@@ -14,13 +14,14 @@ from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import PasserelleError, StoreUnavailable, WriteConflict
 from passerelle.core.ids import parse_facade
-from passerelle.core.task.bulk import MOST_TASKS, TasksChanged, UnchangedTask
+from passerelle.core.task.bulk import MOST_TASKS, TasksChanged
 from passerelle.core.task.requests import (
     PAGE_LIMIT,
     ListRecords,
     PauseTask,
     ResumeTask,
     RetryTask,
+    UnchangedTask,
 )
 
 if TYPE_CHECKING:

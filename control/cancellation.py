@@ -182,6 +182,8 @@ class Cancelling:
             if isinstance(now, TaskRecord):
                 decision.add(tasks.decide(now, RequestCancel(requested)))
             if not decision.events:
+                if owed:  # the wish stands, for this task alone perhaps: that the rest is owed is what is written
+                    decision.set_field(owned.ref, SUBTREE, requested.actor.encode())
                 return AppendOptions(due=owed)
             at_ms = decision.now_ms + GRACE_MS
             return AppendOptions(due=(DueChange(f"cancel:{owned.ref.id}", at_ms), *owed))

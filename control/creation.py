@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.control.task_changes import check_content, read_task, render_change
+from passerelle.control.task_graph import check_depth, check_width
 from passerelle.core.batch import (
     Conflict,
     DueChange,
@@ -98,6 +99,7 @@ class Creating:
             NotFound: an agent, session or parent that the caller does not have.
             Forbidden: a hidden task of somebody who does not operate the runtime.
             InvalidInput: a member that cannot be kept, conditions that are none, or a parent in another session.
+            GraphLimit: the parent stands too deep, or has as many children as it may.
             IdempotencyConflict: the key came with another request.
         """
         if not principal.may_call(command.agent):
@@ -128,7 +130,8 @@ class Creating:
             return None
         found = await self.ownership.find(principal, command.parent_task_id, None, hidden=True)
         _check_parent(found.record)
-        await check_above(self.turns.writes, found.record)
+        above = await check_above(self.turns.writes, found.record)
+        check_depth(above + 1, "parentTaskId")
         return found
 
     async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:
@@ -218,12 +221,13 @@ def _check_scope(scope: TaskBounds | None) -> None:
 
 
 def _check_parent(parent: TaskRecord) -> None:
-    """Raises UnsupportedOperation where a task takes no child (any more)."""
+    """Raises UnsupportedOperation where a task takes no child (any more), GraphLimit where it has as many as it may."""
     if parent.status in ENDED:
         raise UnsupportedOperation(
             f"the parent task has ended: {parent.status}", status=parent.status
         )
     refuse_below_stopped(parent)
+    check_width(parent, "child", "parentTaskId")
 
 
 def _compose(plan: Plan, place: Place, task_id: str) -> TaskCreated:

@@ -12,27 +12,32 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
+from passerelle.control.task_changes import owe_attempt
+from passerelle.control.task_graph import check_width
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.errors import GraphLimit, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.facts import EdgeKind
 from passerelle.core.ids import read_shard
-from passerelle.core.payloads.task import TaskBlocked, TaskDependencyUpdated
+from passerelle.core.payloads.task import TaskDependencyUpdated
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import LinkTasks, UnlinkTasks
 from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.control.task_changes import TaskChanges
+    from passerelle.control.task_graph import GraphBounds
     from passerelle.core.decision import Decision
     from passerelle.core.events import Fact
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
+    from passerelle.core.task.record import Edge
     from passerelle.core.task.requests import TaskChanged
 
 EDGE: Final = "edge"
@@ -53,23 +58,47 @@ class Linking:
     """Makes and removes edges."""
 
     changes: TaskChanges
+    graph: GraphBounds
 
     async def link(self, principal: Principal, command: LinkTasks, idem: str | None) -> TaskChanged:
         """Makes an edge.
 
         Raises:
             NotFound: a task that is not the caller's, at either end.
-            InvalidInput: an edge from a task to itself, or two tasks that would wait for each other.
+            InvalidInput: an edge from a task to itself.
+            GraphLimit: it would close a cycle, make the tree too deep, or is one too many.
         """
         near, far = await self._find_ends(principal, command)
         status = "open"
         if far is not None:
             command = replace(command, target=far.task_id)
-            _refuse_knot(near, far, command.kind)
+            if _needs_look(near, command):
+                await self._check(near, far, command.kind)
             waits_for = {"blocks": near, "blocked_by": far}.get(command.kind)
             if waits_for is not None and waits_for.status is Status.COMPLETED:
                 status = "satisfied"
-        return await self._change(principal, command, idem, _edge(command, status), near, far)
+        changed = await self._change(principal, command, idem, _edge(command, status), near, far)
+        if far is not None and status == "open" and not changed.repeated:
+            await self._check_again(near, far, command)
+        return changed
+
+    async def _check(self, near: TaskRecord, far: TaskRecord, kind: EdgeKind) -> None:
+        await self.graph.check(near, far, kind)
+        check_width(near, kind, "target")
+        if kind in _FAR_ENDS:
+            check_width(far, _FAR_ENDS[kind], "target")
+
+    async def _check_again(self, near: TaskRecord, far: TaskRecord, command: LinkTasks) -> None:
+        """Another edge may have been made at the same time: the two together may be what may not be."""
+        try:
+            await self.graph.check(near, far, command.kind)
+        except GraphLimit as refusal:
+            undone = _edge(UnlinkTasks(command.task_id, command.kind, command.target), "removed")
+            undone = replace(undone, reason=refusal.reason)
+            await self._write_edge(near, undone)
+            if command.kind in _FAR_ENDS:
+                await self._write_edge(far, _mirror(near.task_id, undone))
+            raise
 
     async def unlink(
         self, principal: Principal, command: UnlinkTasks, idem: str | None
@@ -82,9 +111,10 @@ class Linking:
         near, far = await self._find_ends(principal, command)
         if far is not None:
             command = replace(command, target=far.task_id)
-        if all(edge.edge_id != _name(command) for edge in near.relationships):
+        edge = _edge(command, "removed")
+        if _find(near, edge) is None:
             raise NotFound("edge", _name(command))
-        return await self._change(principal, command, idem, _edge(command, "removed"), near, far)
+        return await self._change(principal, command, idem, edge, near, far)
 
     async def _change(
         self,
@@ -144,9 +174,10 @@ class Linking:
 
         def body(decision: Decision) -> AppendOptions:
             now = decision.state(ref)
-            if isinstance(now, TaskRecord):
-                decision.add(decide_edge(now, edge))
-            return AppendOptions()
+            if not isinstance(now, TaskRecord):
+                return AppendOptions()
+            decision.add(decide_edge(now, edge))
+            return AppendOptions(due=owe_attempt(decision, ref, now))
 
         await self.changes.writes.decide(record.session_id, [ref], body)
         await self.changes.tell(ref)
@@ -197,47 +228,61 @@ class Linking:
 
 def decide_edge(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     """An edge that appears or changes, and what follows for a task that it blocks; nothing where it stands so."""
-    known = next((one for one in record.relationships if one.edge_id == edge.edge_id), None)
+    known = _find(record, edge)
     if known is not None and known.status == edge.status:
         return []
     if known is None and edge.status == "removed":
         return []
+    if known is not None:
+        edge = replace(edge, edge_id=known.edge_id)
     facts = tasks.decide(
         record, tell.LinkTask(replace(edge, previous=known.status if known else None))
     )
     return facts + (_follow(record, edge) if edge.kind == "blocked_by" else [])
 
 
+def _find(record: TaskRecord, edge: TaskDependencyUpdated) -> Edge | None:
+    """The edge as it stands. That to a child which was created as one has another name than one that was linked."""
+    for one in record.relationships:
+        is_same = edge.kind in _FAR_ENDS and (one.kind, one.target) == (edge.kind, edge.target)
+        if is_same or one.edge_id == edge.edge_id:
+            return one
+    return None
+
+
 def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     if edge.status == "open":
         if record.status not in tasks.TABLE[tell.BlockTask]:
             return []
-        reason = edge.reason or f"waits for task {edge.target}"
-        return tasks.decide(record, tell.BlockTask(TaskBlocked(edge.target, "dependency", reason)))
-    others = any(
-        one.kind == "blocked_by" and one.status == "open" and one.edge_id != edge.edge_id
-        for one in record.relationships
-    )
-    if record.status is not Status.BLOCKED or others:
+        blocked = tasks.describe_blocker(edge.target, edge.reason)
+        return tasks.decide(record, tell.BlockTask(blocked))
+    others = [one for one in record.relationships if one.edge_id != edge.edge_id]
+    if record.status is not Status.BLOCKED or any(one.holds for one in others):
         return []
+    # It goes on as it stands without this edge.
+    free = change(record, relationships=tuple(others))
     return tasks.decide(
-        record, tell.ContinueTask(edge.reason or f"task {edge.target} blocks no more")
+        free, tell.ContinueTask(edge.reason or f"task {edge.target} blocks no more")
     )
 
 
-def _refuse_knot(near: TaskRecord, far: TaskRecord, kind: str) -> None:
-    for one in near.relationships:
-        if (
-            one.kind == {"blocks": "blocked_by", "blocked_by": "blocks"}.get(kind)
-            and one.target == far.task_id
-            and one.status == "open"
-        ):
-            raise InvalidInput("target", "the two tasks would wait for each other")
+def _needs_look(near: TaskRecord, command: LinkTasks) -> bool:
+    """Whether the edge is not there yet: one that stands has been looked at."""
+    known = _find(near, _edge(command, "open"))
+    return known is None or known.status == "removed"
 
 
 def _recall(record: TaskRecord, edge_id: str) -> TaskDependencyUpdated | None:
     """An edge as it stands; one that a task waits for no more, whether that is written by now or not."""
-    known = next((one for one in record.relationships if one.edge_id == edge_id), None)
+    names = {edge_id, edge_id.partition(":")[2]}
+    known = next(
+        (
+            one
+            for one in record.relationships
+            if one.edge_id in names and edge_id in {one.edge_id, f"{one.kind}:{one.target}"}
+        ),
+        None,
+    )
     if known is None:
         return None
     is_over = known.is_waited_for and record.status is Status.COMPLETED

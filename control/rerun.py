@@ -125,6 +125,7 @@ def _check(record: TaskRecord) -> None:
         raise UnsupportedOperation("the task was never started", status=record.status)
     if record.status not in _AT_REST:
         raise UnsupportedOperation("the task is under way", status=record.status)
+    tasks.require_unblocked(record)
 
 
 def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:

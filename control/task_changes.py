@@ -21,7 +21,9 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.constraints import read_constraints
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import AppendTaskProgress, PauseTask, ResumeTask, TaskChanged
+from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_wire
+from passerelle.delegation.runs.failure import name_row
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -82,8 +84,13 @@ class TaskChanges:
         def body(decision: Decision) -> AppendOptions:
             record = read_task(decision, owned.ref, command.version)
             decision.add(decide(record))
-            due = () if owed is None else (DueChange(owed, decision.now_ms + _OWED_MS),)
-            return AppendOptions(idem=once.remember(owned.ref.id), due=due)
+            idem_row = once.remember(owned.ref.id)
+            if decision.changes_nothing and idem_row is None:
+                return AppendOptions()  # what it owes was owed when it was written
+            due = owe_attempt(decision, owned.ref, record)
+            if owed is not None:
+                due = (*due, DueChange(owed, decision.now_ms + _OWED_MS))
+            return AppendOptions(idem=idem_row, due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
         if not isinstance(written, Written):
@@ -96,6 +103,15 @@ class TaskChanges:
         """Has the driver of a task read it again and look up, where it is driven here."""
         await self.dispatch.refresh(task.id)
         self.dispatch.wake(task.id)
+
+
+def owe_attempt(decision: Decision, task: EntityRef, before: TaskRecord) -> tuple[DueChange, ...]:
+    """The row of the attempt that is owed again, where a task was held before that attempt began (I9)."""
+    after = decision.state(task)
+    is_owed = isinstance(after, TaskRecord) and after.status is Status.RETRYING
+    if not is_owed or before.status is Status.RETRYING:
+        return ()
+    return (DueChange(name_row(task.id), decision.now_ms),)
 
 
 def read_task(decision: Decision, task: EntityRef, version: int | None) -> TaskRecord:

@@ -11,10 +11,13 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import NotFound
 from passerelle.core.events import show_unplaced
+from passerelle.core.read_models.spending import MOST_TASKS, TaskSpending, add_up
 from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import tell_archived
+from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.records.family import list_below
 from passerelle.runtime.records.long_content import LongContent, LongTaskError, Shape
 
 if TYPE_CHECKING:
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from passerelle.control.read_models import Models
     from passerelle.core.commands import GetRecord, GetTask
     from passerelle.core.principal import Principal
-    from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Ownership
@@ -76,6 +78,7 @@ class TaskReads:
         """The record of a task, with its version; where it has left memory, with the ref and the fact of that (TEV-17).
 
         Of one that the gateway has routed also why it went to its agent, in ``routing``: a sentence for each fact.
+        Where it, or a task below it, has cost something, ``spending`` says what.
 
         Raises:
             NotFound: no such task of the caller.
@@ -86,8 +89,26 @@ class TaskReads:
         shown: JsonObject = {**to_wire(show_record(whole)), "version": owned.held.stamp.version}
         if owned.record.kind == ROUTER:
             shown["routing"] = [*await self.models.explain_routing(owned.record)]
+        spent = await self._add_up(owned.record)
+        if spent is not None:
+            shown["spending"] = to_wire(spent)
         ref = owned.held.archive
         if ref is None:
             return shown
         told = tell_archived(owned.record, ref, self.runtime_id)
         return {**shown, "archive": ref, "archived": show_unplaced(told)}
+
+    async def _add_up(self, record: TaskRecord) -> TaskSpending | None:
+        """What the task and those below it have cost, those that have left memory too; None where nothing has a cost.
+
+        Whoever may read a task is told the sums over all below it; it need not be who may read each of these.
+        """
+        has_children = any(edge.kind == "child" for edge in record.relationships)
+        writes, below = self.models.writes, list[TaskRecord]()
+        if has_children:
+            found = await list_below(writes, record.owner, record, most=MOST_TASKS)
+            below = [one.record for one in found]
+        tree = add_up([record, *below[:MOST_TASKS]])
+        if not tree.attempts:
+            return None
+        return TaskSpending(add_up([record]), tree, partial=len(below) > MOST_TASKS)

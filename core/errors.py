@@ -8,7 +8,8 @@
     │   │   ├── MalformedBody       the bytes are not what their type says
     │   │   ├── BadCursor           a cursor text that does not parse
     │   │   ├── InvalidContent      an answer that does not fit the question
-    │   │   └── UnknownOption       an option the question does not offer
+    │   │   ├── UnknownOption       an option the question does not offer
+    │   │   └── GraphLimit          an edge that would make a cycle of tasks, or too many of them
     │   ├── TooLarge                over a size limit
     │   │   └── ArtifactTooLarge    what an agent has brought is over a limit of its outputs
     │   ├── UnknownMethod           no such operation
@@ -138,6 +139,22 @@ class UnknownOption(InvalidInput):
     """An answer names an option that the question does not offer."""
 
     code = "unknown_option"
+
+
+class GraphLimit(InvalidInput):
+    """An edge between tasks that would make a cycle, or go beyond the depth, the width or the size of their graph."""
+
+    code = "task_graph"
+
+    def __init__(
+        self, field: str, limit: Literal["cycle", "depth", "width", "size"], reason: str
+    ) -> None:
+        super().__init__(field, reason)
+        self.details["limit"] = limit
+
+    @property
+    def stable_code(self) -> str:
+        return f"{self.code}_{self.details['limit']}"
 
 
 class TooLarge(CallerError):

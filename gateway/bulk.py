@@ -1,25 +1,40 @@
-"""The part that works on many tasks at once, put together."""
+"""The parts that work on many tasks at once, put together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from passerelle.control.bulk import BulkChanges
+from passerelle.control.subtrees import Subtrees
 from passerelle.core.task.bulk import ChangeTasks
+from passerelle.core.task.requests import PauseTask, ResumeTask, RetryTask
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.control.handlers import Handlers
+    from passerelle.control.task_changes import TaskChanges
     from passerelle.core.commands import OtherCommand, Result
     from passerelle.core.principal import Principal
     from passerelle.permission_bridge.governing.command_gate import Governing
     from passerelle.runtime.records.task_lists import TaskLists
 
 
-def register_bulk(handlers: Handlers, records: TaskLists, governing: Governing) -> None:
-    """Adds it: each task is told by the handler of its own command, behind the rules about commands."""
+def register_bulk(
+    handlers: Handlers,
+    records: TaskLists,
+    governing: Governing,
+    changes: TaskChanges,
+    find_principal: Callable[[str, str], Principal | None],
+) -> Subtrees:
+    """Adds them: each task is told by the handler of its own command, behind the rules about commands."""
 
     async def execute(principal: Principal, command: OtherCommand, idem: str | None) -> Result:
         await governing.govern(principal, command)
         return await handlers.execute(principal, command, idem)
 
     handlers.on_command(ChangeTasks, BulkChanges(records, execute).change)
+    subtrees = Subtrees(changes, find_principal, execute)
+    for kind in (PauseTask, ResumeTask, RetryTask):
+        handlers.commands[kind] = subtrees.over(handlers.commands[kind])
+    return subtrees

@@ -9,6 +9,7 @@ from passerelle.control.cancellation import SUBTREE
 from passerelle.control.creation import PREPARE
 from passerelle.control.edges import EDGE, UNBLOCK
 from passerelle.control.outputs import OUTPUT_ROW
+from passerelle.control.subtrees import TREE
 from passerelle.delegation.jobs.jobs import JOB
 from passerelle.delegation.jobs.schedules import SCHEDULE
 from passerelle.delegation.runs.deadlines import STOP_ROW
@@ -68,6 +69,7 @@ def list_handlers(
         STOP_ROW: deadlines.on_stop,
         "cancel": deadlines.on_cancel,
         SUBTREE: lambda shard, row, _now_ms: parts.tasks.cancelling.on_due(shard, row, drop),
+        TREE: lambda shard, row, _now_ms: parts.subtrees.on_due(shard, row, drop),
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,
         SEND_ROW: deadlines.on_send,

@@ -28,6 +28,7 @@ from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
 from passerelle.control.task_changes import TaskChanges, TaskUpdates
+from passerelle.control.task_graph import GraphBounds
 from passerelle.control.task_reads import TaskReads
 from passerelle.control.thread_contexts import ThreadContexts
 from passerelle.control.tool_inventory import ToolInventories
@@ -81,6 +82,7 @@ from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from passerelle.control.overview import Overviews
+    from passerelle.control.subtrees import Subtrees
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.gateway.dependencies import Dependencies
     from passerelle.permission_bridge.answers.actions import Actions
@@ -128,6 +130,7 @@ class Parts:
     grants: StreamGrants
     snapshots: StreamSnapshots
     tasks: TaskHandlers
+    subtrees: Subtrees
     permissions: PermissionHandlers
     links: LinkHandlers
     schedules: ScheduleHandlers
@@ -156,7 +159,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
     overviews = register_oversight(handlers, deps, tasks, dispatch.runs)
-    register_bulk(handlers, tasks.records, working.governing)
+    subtrees = register_bulk(
+        handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
+    )
     service = Service(
         messages,
         handlers,
@@ -179,6 +184,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         grants=grants,
         snapshots=snapshots,
         tasks=tasks,
+        subtrees=subtrees,
         permissions=permissions,
         links=links,
         schedules=schedules,
@@ -340,7 +346,7 @@ def _make_task_handlers(
         finishing=working.finishing,
         cancelling=working.cancelling,
         rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
-        linking=Linking(changes),
+        linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
         interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
         rolling_back=RollingBack(histories),

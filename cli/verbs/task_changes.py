@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 changes: Final = typer.Typer()
 
 ReasonFlag = Annotated[str | None, typer.Option(help="Why; it is kept with the change.")]
+SubtreeFlag = Annotated[
+    bool, typer.Option("--subtree", help="The tasks below it are told as well.")
+]
 KindArgument = Annotated[
     str,
     typer.Argument(metavar="KIND", help="parent, child, blocks, blocked_by, source_task, …"),
@@ -26,23 +29,33 @@ TargetArgument = Annotated[
 ]
 
 
-@add_verb(changes, "tasks pause task_2f…", changes=True)
+@add_verb(changes, "tasks pause task_2f… --subtree", changes=True)
 def pause(
-    link: GatewayLink, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
+    link: GatewayLink,
+    task: TaskArgument,
+    reason: ReasonFlag = None,
+    subtree: SubtreeFlag = False,
+    version: VersionFlag = None,
 ) -> None:
     """Hold a task: nothing more is sent for it.
 
     Its run is kept, and what its agent does meanwhile is taken up when it is resumed.
     """
-    _change(link, task, "pause", reason=reason, version=version)
+    reach = _name_reach(subtree=subtree)
+    _change(link, task, "pause", reason=reason, propagation=reach, version=version)
 
 
-@add_verb(changes, "tasks resume task_2f…", changes=True)
+@add_verb(changes, "tasks resume task_2f… --subtree", changes=True)
 def resume(
-    link: GatewayLink, task: TaskArgument, reason: ReasonFlag = None, version: VersionFlag = None
+    link: GatewayLink,
+    task: TaskArgument,
+    reason: ReasonFlag = None,
+    subtree: SubtreeFlag = False,
+    version: VersionFlag = None,
 ) -> None:
-    """Resume a task that is paused, blocked or lost."""
-    _change(link, task, "resume", reason=reason, version=version)
+    """Resume a task that is paused, blocked or lost; below it, what is paused."""
+    reach = _name_reach(subtree=subtree)
+    _change(link, task, "resume", reason=reason, propagation=reach, version=version)
 
 
 @add_verb(changes, "tasks give task_2f… bob", changes=True)
@@ -175,13 +188,16 @@ def retry(
     agent: Annotated[
         str | None, typer.Option(help="Another agent than the one asked first.")
     ] = None,
+    subtree: SubtreeFlag = False,
     version: VersionFlag = None,
 ) -> None:
     """Try a task again that has ended or is lost.
 
-    Callers who have seen it end see it go on under another id, in the same context.
+    Callers who have seen it end see it go on under another id, in the same context. Below it, what has not completed is
+    tried again.
     """
-    _change(link, task, "retry", reason=reason, agent=agent, version=version)
+    reach = _name_reach(subtree=subtree)
+    _change(link, task, "retry", reason=reason, agent=agent, propagation=reach, version=version)
 
 
 @add_verb(changes, "tasks link task_2f… blocks task_31…", "link", changes=True)
@@ -212,6 +228,11 @@ def unlink(
     It stays in the record, with what removed it.
     """
     _change(link, task, "unlink", kind=kind, target=target, reason=reason)
+
+
+def _name_reach(*, subtree: bool) -> Json:
+    """None is the default of the gateway: the task alone."""
+    return "subtree" if subtree else None
 
 
 def _change(link: GatewayLink, task: str, act: str, **members: Json) -> None:

@@ -80,6 +80,7 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
             ("session", text_at(record, "sessionId")),
             ("context", text_at(object_at(record, "scope"), "contextId")),
             ("parent", text_at(record, "parentTaskId")),
+            ("spent", describe_spending(object_at(record, "spending"))),
             ("created", text_at(record, "createdAt")),
             ("ended", text_at(record, "endedAt")),
             ("version", str(record.get("version", ""))),
@@ -90,10 +91,46 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
     yield from _list_edges(objects_at(record, "relationships"))
 
 
+def describe_spending(spending: JsonObject) -> str:
+    """What a task has cost, and what it has cost with those below it where there are any; empty where nothing has."""
+    own, tree = object_at(spending, "own"), object_at(spending, "tree")
+    below = (whole_at(tree, "tasks") or 0) - 1
+    if not tree:
+        return ""
+    said = _describe_sums(own) or "nothing"
+    if below < 1:
+        return said
+    least = "at least " if spending.get("partial") else ""
+    return f"{said}; with {least}{below} below: {_describe_sums(tree)}"
+
+
+def _describe_sums(sums: JsonObject) -> str:
+    words = [
+        f"{(whole_at(one, 'amountMicros') or 0) / 1_000_000:.6f}".rstrip("0").rstrip(".")
+        + f" {text_at(one, 'currency')}"
+        for one in objects_at(sums, "costs")
+    ]
+    read, written = whole_at(sums, "inputTokens"), whole_at(sums, "outputTokens")
+    if read or written:
+        words.append(f"{read or 0} + {written or 0} tokens")
+    return ", ".join(words)
+
+
 def describe_change(task: JsonObject, answer: JsonObject) -> str:
     """What a command has made of a task, in one line."""
     said = [text_at(task, "taskId"), text_at(task, "status"), f"version {answer.get('version')}"]
     return "  ".join([*said, "as before"] if answer.get("repeated") else said)
+
+
+def list_subtree(answer: JsonObject) -> Iterator[str]:
+    """How many tasks of a tree took a verb, and those that did not; nothing where it was for one task."""
+    subtree = object_at(answer, "subtree")
+    if not subtree:
+        return
+    more = "" if subtree.get("done") else ", the rest follows"
+    yield f"tasks: {subtree.get('changed')}{more}"
+    for one in objects_at(subtree, "unchanged"):
+        yield f"{text_at(one, 'taskId')}  {text_at(one, 'code')}: {text_at(one, 'message')}"
 
 
 def describe_reasons(explanation: JsonObject) -> Iterator[str]:

@@ -12,6 +12,7 @@ from passerelle.cli.verbs.task_text import (
     describe_change,
     describe_reasons,
     describe_task,
+    list_subtree,
     list_tasks,
 )
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
@@ -185,4 +186,4 @@ def read_text(given: str) -> str:
 
 def tell_change(link: GatewayLink, answer: JsonObject) -> None:
     """Prints what a command has made of a task."""
-    link.tell(answer, [describe_change(object_at(answer, "task"), answer)])
+    link.tell(answer, [describe_change(object_at(answer, "task"), answer), *list_subtree(answer)])

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.task.requests import Id, ReasonText
+from passerelle.core.task.requests import Id, ReasonText, UnchangedTask
 from passerelle.core.task.status import Status, Visibility
 from passerelle.core.wire.record import record
 
@@ -36,15 +36,6 @@ class ChangeTasks:
     filter: TaskFilter
     expect: Annotated[int, Field(ge=0, le=MOST_TASKS)]
     reason: ReasonText | None = None
-
-
-@record
-class UnchangedTask:
-    """A task that did not take the verb, and the code of why."""
-
-    task_id: str
-    code: str
-    message: str
 
 
 @record

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.events import OpaquePayload, VendorPayload
 from passerelle.core.payloads import task as say
+from passerelle.core.payloads.limit import CostRecorded
 from passerelle.core.task.folds import life, relations, runs
 from passerelle.core.task.folds.changes import Folds
 from passerelle.core.task.record import SCHEMA, TaskRecord, TaskScope
@@ -36,6 +37,8 @@ def evolve(state: TaskRecord | None, event: Event) -> TaskRecord | None:
     if fold is None:
         return state
     folded = fold(state, payload, event)
+    if isinstance(payload, CostRecorded):
+        return folded  # versions before this one did not look at it: it leaves no trace but itself
     return _close(change(state) if folded is state else folded, event)
 
 

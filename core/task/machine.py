@@ -114,10 +114,11 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     ObserveArtifact: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
     WaitFor: _rows(_BEFORE | _ACTIVE | _PARKED, _PARKED),
     EndWait: _rows(_PARKED, _to(_S.RUNNING)),
-    BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.BLOCKED)),
-    SuspendTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.PAUSED)),
+    BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING}, _to(_S.BLOCKED)),
+    SuspendTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING, _S.BLOCKED}, _to(_S.PAUSED)),
     ContinueTask: {
-        **_rows(_HELD, _BEFORE | _PARKED | {_S.RUNNING}),
+        **_rows({_S.PAUSED}, _BEFORE | _PARKED | {_S.RUNNING, _S.RETRYING, _S.BLOCKED}),
+        **_rows({_S.BLOCKED}, _BEFORE | _PARKED | {_S.RUNNING, _S.RETRYING}),
         **_rows({_S.LOST, _S.UNKNOWN, _S.STALE}, _to(_S.RUNNING)),
     },
     WithholdEnd: _rows(_ACTIVE | _PARKED, SAME),
@@ -294,6 +295,7 @@ def _drive(
     scope = scope_of(state)
     match command:
         case StartRun(run_id=run_id, started=started, refs=refs):
+            require_unblocked(state)
             scope = change(scope, run_id=run_id)
             facts = [Fact(scope, started, refs)]
             if not started.gated:
@@ -323,6 +325,21 @@ def _drive(
 def _require_run(state: TaskRecord) -> None:
     if state.run is None:
         raise UnsupportedOperation("the task has no live run", status=state.status)
+
+
+def require_unblocked(state: TaskRecord) -> None:
+    """No attempt begins while another task has to complete first (GR-2).
+
+    Raises:
+        UnsupportedOperation: the task has an open blocker; ``blocker`` names it.
+    """
+    blocker = state.blocker
+    if blocker is not None:
+        raise UnsupportedOperation(
+            f"the task waits for task {blocker.target}, which has not completed",
+            status=state.status,
+            blocker=blocker.target,
+        )
 
 
 def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | SucceedTask) -> list[Fact]:
@@ -469,7 +486,12 @@ def _steer(
         case SuspendTask(actor=actor, reason=reason):
             return [Fact(scope, say.TaskPaused(actor, reason))]
         case ContinueTask(reason=reason):
-            return [Fact(scope, say.TaskResumed(reason, status=_find_way_back(state)))]
+            blocker = state.blocker if state.status in _HELD else None
+            if blocker is None:
+                return [Fact(scope, say.TaskResumed(reason, status=_find_way_back(state)))]
+            if state.status is _S.BLOCKED:
+                require_unblocked(state)
+            return [Fact(scope, describe_blocker(blocker.target, blocker.reason))]
         case _:
             assert_never(command)
 
@@ -494,6 +516,11 @@ def _describe(
             assert_never(command)
 
 
+def describe_blocker(task_id: str, reason: str | None) -> say.TaskBlocked:
+    """What a task says that waits for another one."""
+    return say.TaskBlocked(task_id, "dependency", reason or f"waits for task {task_id}")
+
+
 def _find_way_back(state: TaskRecord) -> Status | None:
     """Where a held task stood, unless what it waited for has come meanwhile; None where it is running."""
     before = state.held_from
@@ -503,4 +530,4 @@ def _find_way_back(state: TaskRecord) -> Status | None:
         return before if state.open_actions else None
     if state.run is not None:
         return None
-    return before if before in _BEFORE else _S.ACCEPTED
+    return before if before in _BEFORE | {_S.RETRYING} else _S.ACCEPTED

@@ -26,6 +26,16 @@ KEPT_ARTIFACTS = 16
 
 
 @record
+class RunCost:
+    """What a run cost: millionths of ``currency`` (ISO 4217), and the tokens that its agent has told, if it has."""
+
+    amount_micros: int
+    currency: str
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@record
 class Attempt:
     """One delegation to one worker; append only (ATT-1)."""
 
@@ -83,6 +93,8 @@ class Attempt:
     """The native state that the peer says since it refused an answer, and in which its task waits all the same."""
     streaming: Literal[True] | None = None
     """Chunks of an artifact have come that is not whole yet; None: none have (CF-9)."""
+    cost: RunCost | None = None
+    """Once the run is over, where its agent has a price."""
 
     @property
     def news_at(self) -> str:
@@ -111,6 +123,11 @@ class Edge:
     def is_waited_for(self) -> bool:
         """Whether another task waits for the one that has this edge."""
         return self.kind == "blocks" and self.status == "open"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the task that has this edge waits for another one."""
+        return self.kind == "blocked_by" and self.status == "open"
 
 
 @record
@@ -247,6 +264,11 @@ class TaskRecord:
         if self.current_run_id is None or not self.attempts:
             return None
         return self.attempts[-1]
+
+    @property
+    def blocker(self) -> Edge | None:
+        """The first edge to a task that has to complete before an attempt of this one begins; None: nothing has to."""
+        return next((edge for edge in self.relationships if edge.holds), None)
 
     @property
     def agent(self) -> str:

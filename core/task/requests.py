@@ -27,6 +27,8 @@ Objective: TypeAlias = Annotated[str, Field(min_length=1, max_length=8_000)]
 Priority: TypeAlias = Annotated[int, Field(ge=-100, le=100)]
 Acceptance: TypeAlias = Annotated[tuple[JsonObject, ...], Field(max_length=8)]
 TaskText: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
+Propagation: TypeAlias = Literal["none", "subtree"]
+"""Whom a verb reaches: the task alone, or also every task below it that takes the verb (CMD-31)."""
 
 
 @record
@@ -117,15 +119,20 @@ class PauseTask:
     task_id: Id
     version: RecordVersion | None = None
     reason: ReasonText | None = None
+    propagation: Propagation = "none"
 
 
 @record
 class ResumeTask:
-    """Go on with a task that is paused, blocked, lost or not known (CMD-8)."""
+    """Go on with a task that is paused, lost or not known, or blocked by no task (CMD-8).
+
+    Of those below it the ones that are paused go on.
+    """
 
     task_id: Id
     version: RecordVersion | None = None
     reason: ReasonText | None = None
+    propagation: Propagation = "none"
 
 
 @record
@@ -151,6 +158,8 @@ class FailTask:
 class RetryTask:
     """Try a task again that has ended, is lost, or waits for its next attempt (CMD-10).
 
+    Of those below it the ones that have failed, timed out, were cancelled or are lost are tried again.
+
     Without an agent it is the one that was asked first. Where callers have seen the task end it goes on under another
     id: ``exposure`` of the record says which.
     """
@@ -159,6 +168,8 @@ class RetryTask:
     reason: Annotated[str, Field(min_length=1, max_length=1_000)]
     version: RecordVersion | None = None
     agent: Id | None = None
+    """Of the task itself: those below it go to the agents that they were asked of."""
+    propagation: Propagation = "none"
 
 
 @record
@@ -224,12 +235,34 @@ class ListRecords:
 
 
 @record
+class UnchangedTask:
+    """A task that did not take the verb, and the code of why."""
+
+    task_id: str
+    code: str
+    message: str
+
+
+@record
+class SubtreeChanged:
+    """How many tasks took the verb, the one at the top included, and the first of those that did not.
+
+    ``done``: all are reached. Otherwise the gateway goes on behind the answer.
+    """
+
+    changed: int
+    done: bool
+    unchanged: tuple[UnchangedTask, ...] = ()
+
+
+@record
 class TaskChanged:
     """The record after a command, and its version; ``repeated``: the command had been carried out before."""
 
     task: JsonObject
     version: int
     repeated: bool = False
+    subtree: SubtreeChanged | None = None
 
 
 @record

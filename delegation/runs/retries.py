@@ -22,7 +22,8 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.commands import StartRun
+from passerelle.core.task.commands import BlockTask, StartRun
+from passerelle.core.task.machine import describe_blocker
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_owed
@@ -62,6 +63,9 @@ class Retries:
             return True
         if run.record.status is not Status.RETRYING:
             return False
+        if run.record.blocker is not None:
+            await _hold(run, claim)
+            return True
         try:
             peer = self.dispatch.find_peer(run.context.peer)
         except NotFound as error:
@@ -125,6 +129,17 @@ class Retries:
             extensions=last.extensions,
             gated=self.dispatch.find_rules().judges_sends,
         )
+
+
+async def _hold(run: Run, claim: DueClaim) -> None:
+    """Another task has to complete first: the attempt is owed again once it has."""
+
+    def hold(draft: DecisionDraft) -> None:
+        blocker = draft.record.blocker
+        if blocker is not None and draft.record.status is Status.RETRYING:
+            draft.add(draft.tell(BlockTask(describe_blocker(blocker.target, blocker.reason))))
+
+    await run.append(hold, lambda _draft: AppendOptions(claim=claim))
 
 
 async def _find_card(peer: Peer) -> PeerCard | None:

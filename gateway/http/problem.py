@@ -33,6 +33,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.MalformedBody: 400,
     a2a_errors.InvalidRequest: 400,
     errors.BadCursor: 400,
+    errors.GraphLimit: 409,
     errors.InvalidContent: 422,
     errors.UnknownOption: 422,
     errors.TooLarge: 413,

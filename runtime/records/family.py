@@ -37,8 +37,8 @@ def refuse_below_stopped(parent: TaskRecord) -> None:
         )
 
 
-async def check_above(writes: Writes, task: TaskRecord) -> None:
-    """Reads the tasks above one, up to the root, and refuses where one of them is to stop.
+async def check_above(writes: Writes, task: TaskRecord) -> int:
+    """Reads the tasks above one, up to the root, and refuses where one of them is to stop; how many there are.
 
     A task without a parent costs no read, and an edge that was removed leads nowhere.
 
@@ -51,9 +51,10 @@ async def check_above(writes: Writes, task: TaskRecord) -> None:
         ref = EntityRef(EntityKind.TASK, above)
         record = (await writes.load([ref]))[ref].record
         if not isinstance(record, TaskRecord):
-            return
+            break
         refuse_below_stopped(record)
         at = record
+    return len(seen) - 1
 
 
 def _find_parent(task: TaskRecord) -> str | None:
@@ -66,17 +67,24 @@ def _find_parent(task: TaskRecord) -> str | None:
 
 
 async def list_below(
-    writes: Writes, owner: str, top: TaskRecord, principal: Principal | None = None
+    writes: Writes,
+    owner: str,
+    top: TaskRecord,
+    principal: Principal | None = None,
+    most: int | None = None,
 ) -> list[Owned]:
     """Every task of an owner below ``top``, open or ended, the nearest first; each once, whatever edges lead back.
 
-    ``principal``: what that one may not see is left out, and what stands below it.
+    ``principal``: what that one may not see is left out, and what stands below it. ``most``: no more is read once more
+    than so many are found.
     """
     seen, found = {top.task_id}, list[Owned]()
     level = _list_children([top], seen)
-    while level:
+    while level and (most is None or len(found) <= most):
         fresh: list[TaskRecord] = []
         for first in range(0, len(level), _AT_ONCE):
+            if most is not None and len(found) > most:
+                break
             for ref, held in (await writes.load(level[first : first + _AT_ONCE])).items():
                 record = held.record
                 if not isinstance(record, TaskRecord) or record.owner != owner:

@@ -132,15 +132,22 @@ def _paused(state: TaskRecord, payload: say.TaskPaused, event: Event) -> TaskRec
 
 
 def _hold(state: TaskRecord, event: Event, status: Status, reason: str | None) -> TaskRecord:
+    state = _count_held(state, event)
     before = state.held_from if state.status in HELD else state.status
     return set_status(state, event, status, status_reason=reason, held_from=before)
 
 
+def _count_held(state: TaskRecord, event: Event) -> TaskRecord:
+    """The clock of a run stood still for as long as its task was held."""
+    if state.status not in HELD or state.run is None:
+        return state
+    held_ms = parse_ms(event.timestamp) - parse_ms(state.status_at)
+    return change_attempt(state, event, held_ms=state.run.held_ms + max(held_ms, 0))
+
+
 def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskRecord:
     status = payload.status or Status.RUNNING
-    if state.status in HELD and state.run is not None:
-        paused_ms = parse_ms(event.timestamp) - parse_ms(state.status_at)
-        state = change_attempt(state, event, held_ms=state.run.held_ms + max(paused_ms, 0))
+    state = _count_held(state, event)
     state = set_run_status(take_step(state, event, payload.native_status), event, status)
     if status is Status.RUNNING:
         state = merge_progress(state, phase=Phase.WORKING)

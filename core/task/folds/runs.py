@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from passerelle.core.facts import Ref
 from passerelle.core.payloads import task as say
+from passerelle.core.payloads.limit import CostRecorded
 from passerelle.core.payloads.run import ModelRequested, RunStatus
 from passerelle.core.task.folds.changes import (
     Folds,
@@ -15,7 +16,7 @@ from passerelle.core.task.folds.changes import (
     set_status,
     take_step,
 )
-from passerelle.core.task.record import WITHHELD, Attempt, TaskRecord
+from passerelle.core.task.record import WITHHELD, Attempt, RunCost, TaskRecord
 from passerelle.core.task.status import Phase, Status
 from passerelle.core.wire.record import change
 
@@ -142,7 +143,20 @@ def _requested(state: TaskRecord, payload: ModelRequested, event: Event) -> Task
     )
 
 
+def _cost_recorded(state: TaskRecord, payload: CostRecorded, event: Event) -> TaskRecord:
+    cost = RunCost(
+        payload.amount_micros, payload.currency, payload.input_tokens, payload.output_tokens
+    )
+    run_id = event.fact.scope.run_id
+    attempts = tuple(
+        change(attempt, cost=cost) if attempt.run_id == run_id else attempt
+        for attempt in state.attempts
+    )
+    return change(state, attempts=attempts)
+
+
 FOLDS: Final[Folds] = {
+    CostRecorded: _cost_recorded,
     say.TaskAttemptStarted: _attempt_started,
     say.TaskAttemptCompleted: _attempt_completed,
     say.TaskAttemptFailed: _attempt_failed,

@@ -227,3 +227,20 @@ async def test_a_thread_is_attached_to_its_run_again(desk: Desk) -> None:
     desk.house.peer.release_all()
     await desk.until(task_id, Status.COMPLETED)
     assert len(desk.house.peer.messages) == 1
+
+
+@pytest.mark.requirement("CMD-13", "GR-1", "GR-10")
+@pytest.mark.parametrize("from_above", [True, False])
+async def test_child_that_was_created_as_one_is_unlinked_and_linked_again_from_either_end(
+    desk: Desk, *, from_above: bool
+) -> None:
+    top = await desk.create("top")
+    child = await desk.create("part", parentTaskId=top)
+    ends: dict[str, Json] = {"taskId": top, "kind": "child", "target": child}
+    if not from_above:
+        ends = {"taskId": child, "kind": "parent", "target": top}
+    for method, status in (("unlink_tasks", "removed"), ("link_tasks", "open")):
+        await desk.do(method, **ends)
+        for task_id, kind, target in ((top, "child", child), (child, "parent", top)):
+            edges = (await desk.record(task_id)).relationships
+            assert [(one.kind, one.target, one.status) for one in edges] == [(kind, target, status)]

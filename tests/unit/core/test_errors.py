@@ -86,6 +86,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "BadCursor": "bad_cursor",
         "InvalidContent": "invalid_content",
         "UnknownOption": "unknown_option",
+        "GraphLimit": "task_graph",
         "TooLarge": "too_large",
         "ArtifactTooLarge": "artifact_too_large",
         "UnknownMethod": "unknown_method",

@@ -1,0 +1,141 @@
+"""The bounds of the graph of tasks: no cycle, at most so many levels, so many edges of a kind at one task (GR-1, GR-2).
+
+An edge is looked at before it is made, and once more behind it: of two that are made at the same time and would close a
+cycle together at least one is seen, and taken out again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import GraphLimit
+from passerelle.core.ids import read_shard
+from passerelle.core.task.record import TaskRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from passerelle.core.facts import EdgeKind
+    from passerelle.core.task.record import Edge
+    from passerelle.runtime.records.writes import Writes
+
+MOST_ABOVE: Final = 32
+"""Tasks between a task and the root of its tree, the root included."""
+MOST_EDGES: Final = 1_000
+"""Edges of a kind at one task that lead to other tasks, those left out that were removed."""
+MOST_LOOKED_AT: Final = 4_096
+"""Tasks that are read for one edge."""
+_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReach:
+    """What was found along edges of a kind: the tasks, and on how many levels."""
+
+    tasks: frozenset[str]
+    levels: int
+
+
+def check_width(task: TaskRecord, kind: EdgeKind, field: str) -> None:
+    """Raises GraphLimit where a task has as many edges of a kind as it may."""
+    if (
+        sum(edge.kind == kind and edge.status != "removed" for edge in task.relationships)
+        >= MOST_EDGES
+    ):
+        raise GraphLimit(
+            field, "width", f"a task has at most {MOST_EDGES} edges of the kind {kind}"
+        )
+
+
+def check_depth(above: int, field: str) -> None:
+    """Raises GraphLimit where a task would have more tasks above it than it may."""
+    if above > MOST_ABOVE:
+        raise GraphLimit(field, "depth", f"a task has at most {MOST_ABOVE} tasks above it")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBounds:
+    """Looks at edges that are to be made, or just were."""
+
+    writes: Writes
+
+    async def check(self, near: TaskRecord, far: TaskRecord, kind: EdgeKind) -> None:
+        """Raises GraphLimit where an edge from ``near`` to ``far`` may not be."""
+        match kind:
+            case "blocks":
+                await self._check_wait(far, near)
+            case "blocked_by":
+                await self._check_wait(near, far)
+            case "child":
+                await self._check_tree(near, far)
+            case "parent":
+                await self._check_tree(far, near)
+            case _:
+                return
+
+    async def _check_wait(self, waiter: TaskRecord, blocker: TaskRecord) -> None:
+        """No task waits for itself by way of others."""
+        found = await self._walk(blocker, lambda task: _targets(task, _is_wait))
+        if waiter.task_id in found.tasks:
+            raise GraphLimit("target", "cycle", "the tasks would wait for each other")
+
+    async def _check_tree(self, parent: TaskRecord, child: TaskRecord) -> None:
+        """No task stands above itself, and none too deep."""
+        below = await self._walk(child, lambda task: _targets(task, _is_child))
+        if parent.task_id in below.tasks:
+            raise GraphLimit("target", "cycle", "the task would stand above itself")
+        above = await self._walk(parent, _list_parents)
+        check_depth(above.levels + below.levels + 1, "target")
+
+    async def _walk(
+        self, start: TaskRecord, follow: Callable[[TaskRecord], Iterable[str]]
+    ) -> GraphReach:
+        """Level by level from a task as it is stored now, each task once.
+
+        Raises:
+            GraphLimit: there are more tasks than are looked at.
+        """
+        depth = {start.task_id: 0}
+        level, levels = await self._load([start.task_id]), 0
+        while level:
+            names = dict.fromkeys(name for task in level for name in follow(task))
+            fresh = [name for name in names if name not in depth and read_shard(name) is not None]
+            depth |= dict.fromkeys(fresh, levels + 1)
+            if len(depth) > MOST_LOOKED_AT:
+                raise GraphLimit(
+                    "target", "size", f"hangs together with more than {MOST_LOOKED_AT} tasks"
+                )
+            level = await self._load(fresh)
+            levels += bool(level)
+        return GraphReach(frozenset(depth) - {start.task_id}, levels)
+
+    async def _load(self, names: list[str]) -> list[TaskRecord]:
+        found: list[TaskRecord] = []
+        for first in range(0, len(names), _AT_ONCE):
+            refs = [EntityRef(EntityKind.TASK, name) for name in names[first : first + _AT_ONCE]]
+            held = (await self.writes.load(refs)).values()
+            found += [one.record for one in held if isinstance(one.record, TaskRecord)]
+        return found
+
+
+def _targets(task: TaskRecord, follows: Callable[[Edge], bool]) -> Iterable[str]:
+    return (edge.target for edge in task.relationships if follows(edge))
+
+
+def _is_wait(edge: Edge) -> bool:
+    return edge.holds
+
+
+def _is_child(edge: Edge) -> bool:
+    return edge.kind == "child" and edge.status != "removed"
+
+
+def _list_parents(task: TaskRecord) -> Iterable[str]:
+    parents = [edge for edge in task.relationships if edge.kind == "parent"]
+    named = {edge.target for edge in parents if edge.status != "removed"}
+    born = task.parent_task_id
+    if born is not None and all(edge.target != born for edge in parents):
+        named.add(born)
+    return named

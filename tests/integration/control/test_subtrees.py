@@ -1,0 +1,259 @@
+"""A pause, its end and a further attempt reach a task and all below it, also where the process dies among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from passerelle.control import subtrees
+from passerelle.core.batch import Batch
+from passerelle.core.errors import (
+    IdempotencyConflict,
+    UnsupportedOperation,
+    VersionMismatch,
+)
+from passerelle.core.ids import Shard
+from passerelle.core.ports.due import DueRow
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import Json
+from tests.integration.control.stories import is_known
+from tests.support.desk import Desk
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CMD-31")]
+
+
+_MOST_ROUNDS = 10
+
+
+class DeadError(Exception):
+    """The process is gone right behind an append."""
+
+
+async def make_tree(desk: Desk) -> list[str]:
+    """A task, two below it, and one below each of these."""
+    top = await desk.create("sail")
+    children = [await desk.create(f"part {n}", parentTaskId=top) for n in range(2)]
+    return [top, *children, *[await desk.create("a bit", parentTaskId=one) for one in children]]
+
+
+async def statuses(desk: Desk, tree: list[str]) -> list[str]:
+    return [(await desk.record(one)).status.value for one in tree]
+
+
+async def finish(desk: Desk, top: str) -> int:
+    """Has the due row handled until it is gone; how often that took."""
+    member, drops = f"tree:{top}", list[str]()
+
+    async def drop(_shard: object, row: DueRow) -> bool:
+        drops.append(row.member)
+        return True
+
+    rounds = 0
+    while (
+        rounds < _MOST_ROUNDS and (score := (await desk.house.due(top)).get(member)) and not drops
+    ):
+        await desk.house.parts.subtrees.on_due(Shard(0), DueRow(member, score), drop)
+        rounds += 1
+    return rounds
+
+
+async def die_at(desk: Desk, point: int, method: str, **params: Json) -> None:
+    """A command for a tree, and a death so many appends after its wish; then another process over what is stored."""
+    count = 0
+
+    async def die(batch: Batch) -> None:
+        nonlocal count
+        # What its tasks tell the one above them may still be written before the wish is.
+        is_wish = any(subtrees.TREE in one.fields for one in batch.entities)
+        count += bool(count or is_wish)
+        if count >= point:
+            raise DeadError
+
+    log = desk.house.log
+    log.after_append = die
+    # Who only loses its store waits for it, and goes on.
+    with pytest.raises(DeadError):
+        await desk.do(method, propagation="subtree", **params)
+    log.after_append = None
+    await desk.house.restart()
+
+
+async def is_over(desk: Desk, top: str) -> None:
+    """Nothing of a wish is left."""
+    assert not [row for row in await desk.house.due(top) if row.startswith("tree:")]
+
+
+@pytest.mark.requirement("CMD-8")
+async def test_tree_is_paused_and_goes_on_as_one(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    top, left, _, deep, _ = tree
+    working = await desk.start("ask which?", parentTaskId=deep)
+    await desk.until(working, Status.WAITING_INPUT)
+    paused: Any = await desk.do("pause_task", "p", taskId=top, propagation="subtree", reason="tea")
+    assert paused["subtree"] == {"changed": 6, "done": True, "unchanged": []}
+    assert await statuses(desk, [*tree, working]) == ["paused"] * 6
+    assert {(await desk.record(one)).status_reason for one in tree} == {"tea"}
+    again: Any = await desk.do("pause_task", "p", taskId=top, propagation="subtree", reason="tea")
+    assert again["repeated"] is True
+    with pytest.raises(IdempotencyConflict):
+        await desk.do("pause_task", "p", taskId=top)
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("start_task", "s", taskId=left)
+    for one in (*tree, working):
+        assert (await desk.types(one)).count("task.paused") == 1
+    resumed: Any = await desk.do("resume_task", taskId=top, propagation="subtree")
+    assert resumed["subtree"]["changed"] == 6
+    assert await statuses(desk, [*tree, working]) == ["accepted"] * 5 + ["waiting_input"]
+    await is_over(desk, top)
+
+
+async def test_without_the_policy_the_task_alone_is_told(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    answer = await desk.do("pause_task", taskId=tree[0])
+    assert answer.get("subtree") is None
+    assert await statuses(desk, tree) == ["paused"] + ["accepted"] * 4
+    with pytest.raises(VersionMismatch):
+        await desk.do("resume_task", taskId=tree[0], propagation="subtree", version=1)
+    await is_over(desk, tree[0])
+
+
+@pytest.mark.requirement("GR-2")
+async def test_task_that_waits_for_another_one_is_paused_with_its_tree_and_waits_again(
+    desk: Desk,
+) -> None:
+    tree = await make_tree(desk)
+    await desk.do("link_tasks", taskId=tree[2], kind="blocked_by", target=tree[1])
+    await desk.do("pause_task", taskId=tree[0], propagation="subtree")
+    assert await statuses(desk, tree) == ["paused"] * 5
+    answer: Any = await desk.do("resume_task", taskId=tree[0], propagation="subtree")
+    assert answer["subtree"]["changed"] == 5
+    assert await statuses(desk, tree) == ["accepted", "accepted", "blocked", *["accepted"] * 2]
+
+
+async def test_verb_that_no_task_takes_is_refused_as_for_one(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("resume_task", taskId=tree[0], propagation="subtree")
+    await is_over(desk, tree[0])
+    assert await statuses(desk, tree) == ["accepted"] * 5
+
+
+@pytest.mark.requirement("CMD-10")
+async def test_tasks_below_that_have_failed_are_tried_again_and_no_others(desk: Desk) -> None:
+    top = await desk.start("fail at it")
+    await desk.until(top, Status.FAILED)
+    other = await desk.create("sail")
+    failed = [await desk.start(f"fail once {n}", parentTaskId=other) for n in range(2)]
+    for one in failed:
+        await desk.until(one, Status.FAILED)
+    done = await desk.start("echo it", parentTaskId=other)
+    await desk.until(done, Status.COMPLETED)
+    idle = await desk.create("later", parentTaskId=other)
+    answer: Any = await desk.do(
+        "retry_task", "r", taskId=other, reason="the index is back", propagation="subtree"
+    )
+    # The task at the top was never started: that it is not tried again keeps nothing from those below it.
+    assert answer["subtree"]["changed"] == 2
+    assert [one["taskId"] for one in answer["subtree"]["unchanged"]] == [other]
+    assert [(await desk.types(one)).count("task.retrying") for one in (*failed, done, idle)] == [
+        *[1, 1, 0, 0]
+    ]
+    again: Any = await desk.do(
+        "retry_task", "r", taskId=other, reason="the index is back", propagation="subtree"
+    )
+    assert again["repeated"] is True
+    assert [(await desk.types(one)).count("task.retrying") for one in failed] == [1, 1]
+    for one in failed:
+        await desk.house.come_due("retry", one, after_ms=1_000)
+        assert len((await desk.record(one)).attempts) == 2
+
+
+async def test_more_than_a_caller_waits_for_follow_behind_the_answer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subtrees, "MOST_AT_ONCE", 2)
+    tree = await make_tree(desk)
+    answer: Any = await desk.do("pause_task", taskId=tree[0], propagation="subtree")
+    assert answer["subtree"]["done"] is False
+
+    async def are_paused() -> bool:
+        return set(await statuses(desk, tree)) == {"paused"} and not [
+            row for row in await desk.house.due(tree[0]) if row.startswith("tree:")
+        ]
+
+    await wait_until(are_paused, 15, "all are paused and nothing is owed")
+
+
+@pytest.mark.requirement("I9")
+@pytest.mark.parametrize("verb", ["pause", "retry"])
+@pytest.mark.parametrize("point", range(1, 6))
+async def test_rest_of_a_tree_is_told_by_a_due_row_after_a_death_and_nobody_twice(
+    desk: Desk, verb: str, point: int
+) -> None:
+    make = desk.start if verb == "retry" else desk.create
+    top = await desk.create("sail")
+    children = [await make(f"fail at it {n}", parentTaskId=top) for n in range(4)]
+    if verb == "retry":
+        for one in children:
+            await desk.until(one, Status.FAILED)
+    told = "task.paused" if verb == "pause" else "task.retrying"
+    await die_at(desk, point, f"{verb}_task", taskId=top, reason="all of it")
+    for one in children:
+        # One that was told, and has failed again by now, is not told once more.
+        if (await desk.record(one)).status is Status.RETRYING:
+            await desk.house.come_due("retry", one, after_ms=0)
+            await desk.until(one, Status.FAILED)
+    assert await finish(desk, top) == 1
+    await is_over(desk, top)
+    for one in children:
+        assert (await desk.types(one)).count(told) == 1, one
+
+
+async def test_later_wish_takes_the_place_of_one_that_has_not_reached_all(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    await die_at(desk, 1, "pause_task", taskId=tree[0])
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("resume_task", taskId=tree[0], propagation="subtree")
+    await finish(desk, tree[0])
+    assert await statuses(desk, tree) == ["accepted"] * 5
+
+
+@pytest.mark.requirement("CMD-9", "GR-11")
+async def test_tree_that_is_paused_is_stopped_as_one(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    working = await desk.start("silent", parentTaskId=tree[3])
+    await is_known(desk, working)
+    await desk.do("pause_task", taskId=tree[0], propagation="subtree")
+    await desk.do("cancel_task", taskId=tree[0], propagation="subtree")
+    for one in (*tree, working):
+        await desk.until(one, Status.CANCELLED)
+        assert (await desk.types(one)).count("task.cancel_requested") == 1
+
+
+@pytest.mark.requirement("CMD-9", "GR-11")
+@pytest.mark.parametrize("first", ["active_run", "subtree"])
+async def test_wish_for_a_tree_whose_top_is_to_stop_already_reaches_what_is_below(
+    desk: Desk, first: str
+) -> None:
+    desk.house.peer.on_cancel = "ignored"
+    top = await desk.start("silent")
+    await is_known(desk, top)
+    child = await desk.create("part", parentTaskId=top)
+    await desk.do("cancel_task", taskId=top, propagation=first)
+    for _ in range(2):
+        await desk.do("cancel_task", taskId=top, propagation="subtree")
+    assert await statuses(desk, [top, child]) == ["cancelling", "cancelled"]
+    for one in (top, child):
+        assert (await desk.types(one)).count("task.cancel_requested") == 1
+    assert f"subtree:{top}" in await desk.house.due(top)
+
+
+@pytest.mark.requirement("CMD-13")
+async def test_edge_that_stands_is_made_again_without_a_key_and_nothing_changes(desk: Desk) -> None:
+    near, far = await desk.create("one"), await desk.create("two")
+    await desk.do("link_tasks", taskId=near, kind="blocks", target=far)
+    before = [await desk.record(one) for one in (near, far)]
+    await desk.do("link_tasks", taskId=near, kind="blocks", target=far)
+    assert [await desk.record(one) for one in (near, far)] == before
