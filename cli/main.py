@@ -85,7 +85,7 @@ app.add_typer(approvals, name="approvals")
 app.add_typer(devices, name="devices")
 app.add_typer(evidence, name="evidence")
 app.add_typer(deliveries, name="deliveries")
-app.add_typer(agents)
+app.add_typer(agents, name="agents")
 app.add_typer(owner_token)
 app.add_typer(store_verbs)
 

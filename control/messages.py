@@ -11,9 +11,11 @@ from passerelle.core.errors import Draining, Limited, NotFound
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
+from passerelle.delegation.runs.delivery import read_options
 from passerelle.delegation.runs.turns import TurnRequest
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.limits.costs import FREE
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.routing.table import Route
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
+    from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
     from passerelle.delegation.runs.plan import Planner
@@ -53,6 +56,7 @@ class Messages:
     planning: Planner
     dispatch: Dispatch
     answers: Answers
+    queues: AgentQueues
     router: Router
     find_peer: Callable[[str], Peer]
     ids: Ids
@@ -177,13 +181,17 @@ class Messages:
             )
         if referred.unknown:
             plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
+        self.queues.refuse_drained(agent)
+        if (cause := self.queues.find_cause(agent)) is not None:
+            options = read_options({**(command.params or {}), "message": command.message})
+            plan = change(plan, hold=await self.queues.explain(agent, cause, options))
         charge = FREE
         try:
             if self.planning.charges:
                 charge = await self.planning.charge_run(principal, agent)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
             request = TurnRequest(principal, command, plan, idem, known)
-            opened = await self.templated_turns.open(request)
+            opened = None if plan.hold else await self.templated_turns.open(request)
             if opened is None:
                 opened = await self.turns.open(request)
         except BaseException:
@@ -192,8 +200,17 @@ class Messages:
         if opened.repeated:
             charge.refund()
             return opened, None
+        if plan.hold is not None:
+            await self._put_in_line(opened)
+            return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
         return opened, self.dispatch.begin(opened, peer, command.message, params, referred)
+
+    async def _put_in_line(self, opened: OpenedTurn) -> None:
+        held = opened.held if isinstance(opened.held, dict) else opened.held.read()
+        record = held[opened.task].record
+        if isinstance(record, TaskRecord):
+            await self.queues.enter(record)
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None

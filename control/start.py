@@ -36,6 +36,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.delegation.runs.turns import OpenedTurn
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from passerelle.core.session.thread import SubmitMessage
     from passerelle.core.task.requests import StartTask, TaskChanged
     from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
@@ -99,6 +101,7 @@ class Starting:
     references: References
     preparing: Preparing
     dispatch: Dispatch
+    queues: AgentQueues
     find_peer: Callable[[str], Peer]
     message_bounds: MessageBounds
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
@@ -161,6 +164,9 @@ class Starting:
             catalog=self.resolve_tools(principal),
             ground=object(),
         )
+        self.queues.refuse_drained(turn.agent)
+        if (cause := self.queues.find_cause(turn.agent)) is not None:
+            plan = change(plan, hold=await self.queues.explain(turn.agent, cause))
         charge = await self.planning.charge(principal, turn)
         try:
             _check_constraints(owned.record, turn.agent, plan, charge.facts)
@@ -172,7 +178,12 @@ class Starting:
         if written.repeated is not None and written.repeated != start.run_id.encode():
             charge.refund()
             return render_change(written.held[owned.ref], repeated=True)
-        self._begin(start, written, peer, referred)
+        if plan.hold is None:
+            self._begin(start, written, peer, referred)
+            return render_change(written.held[owned.ref])
+        queued = written.held[owned.ref].record
+        if isinstance(queued, TaskRecord):
+            await self.queues.enter(queued)
         return render_change(written.held[owned.ref])
 
     def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
@@ -228,6 +239,13 @@ class Starting:
 
         def body(decision: Decision) -> AppendOptions:
             _decide(decision, start, self.turns.writes.ids)
+            if start.plan.hold is not None:
+                at_ms = decision.now_ms + FIRST_LOOK_MS
+                rows = (
+                    DueChange(f"{QUEUED}:{start.task.id}", at_ms),
+                    DueChange(name_row(start.task.id), None),
+                )
+                return AppendOptions(due=rows, idem=start.once.remember(start.run_id))
             decision.set_field(start.task, OWNER, str(driver).encode())
             return AppendOptions(
                 runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
@@ -295,4 +313,8 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     if isinstance(ready, TaskRecord):
         remote = thread.remotes.get(start.turn.agent) or start.remote_context
         started = begin_attempt(ready, start.turn, start.plan, remote)
-        decision.add(tasks.decide(ready, tell.StartRun(start.run_id, started)))
+        hold = start.plan.hold
+        begins = (
+            tell.StartRun(start.run_id, started) if hold is None else make_command(started, hold)
+        )
+        decision.add(tasks.decide(ready, begins))

@@ -21,6 +21,7 @@ from passerelle.core.task.constraints import read_constraints
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import AppendTaskProgress, PauseTask, ResumeTask, TaskChanged
 from passerelle.core.wire.codec import to_wire
+from passerelle.delegation.runs.holds import QUEUED
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -80,6 +81,9 @@ class TaskChanges:
             record = read_task(decision, owned.ref, command.version)
             decision.add(decide(record))
             due = () if owed is None else (DueChange(owed, decision.now_ms + _OWED_MS),)
+            if record.queued is not None:
+                # Its place in line may be another one now.
+                due += (DueChange(f"{QUEUED}:{owned.ref.id}", decision.now_ms),)
             return AppendOptions(idem=once.remember(owned.ref.id), due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)

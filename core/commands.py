@@ -17,6 +17,7 @@ from passerelle.core.job.requests import JobChanged, JobQuery, JobRequest
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.schedule.requests import ScheduleChanged, ScheduleQuery, ScheduleRequest
+from passerelle.core.session.agent_requests import AgentChanged, AgentRequest
 from passerelle.core.session.device_requests import (
     DeviceAnswer,
     DeviceQuery,
@@ -156,6 +157,7 @@ OtherCommand: TypeAlias = (
     | JobRequest
     | ChangeTasks
     | ExportBundle
+    | AgentRequest
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
 
@@ -441,6 +443,7 @@ Result: TypeAlias = (
     | ScheduleChanged
     | JobChanged
     | TasksChanged
+    | AgentChanged
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.task_follower import Following
+from passerelle.control.agent_pauses import AgentPausing
 from passerelle.control.cancellation import Cancelling
 from passerelle.control.channel_access import StreamGrants, StreamSnapshots
 from passerelle.control.closure import Finishing
@@ -34,10 +35,12 @@ from passerelle.control.tool_inventory import ToolInventories
 from passerelle.control.transfer import Giving
 from passerelle.control.turn_histories import TurnHistories
 from passerelle.core.principal import OWNER
+from passerelle.delegation.runs.agent_queues import AgentQueues
 from passerelle.delegation.runs.answers import Answers
 from passerelle.delegation.runs.follow_ups import FollowUps
 from passerelle.delegation.runs.inputs import Inputs
 from passerelle.delegation.runs.plan import Conditions, Planner
+from passerelle.delegation.runs.queued_attempts import QueuedAttempts
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
@@ -122,6 +125,8 @@ class Parts:
     arrivals: InboxArrivals
     inputs: Inputs
     retries: Retries
+    queues: AgentQueues
+    pausing: AgentPausing
     following: Following
     grants: StreamGrants
     snapshots: StreamSnapshots
@@ -143,15 +148,18 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     grants = StreamGrants(writes, services.arrivals, oversight)
     snapshots = StreamSnapshots(writes, questions)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, telling, working, models, tools, oversight)
+    queues = _make_queues(services)
+    tasks = _make_task_handlers(services, telling, working, models, tools, oversight, queues)
+    pausing = AgentPausing(writes, deps.pauses, store.queues, deps.catalogue.list_names)
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch)
-    messages = _make_messages(services, telling.push_configs, working, answers, tools)
+    messages = _make_messages(services, telling.push_configs, working, answers, tools, queues)
     schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
+    pausing.register(handlers)
     register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,
@@ -170,7 +178,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         actions=services.actions,
         arrivals=services.arrivals,
         inputs=working.inputs,
-        retries=Retries(dispatch, services.references),
+        retries=Retries(dispatch, services.references, queues),
+        queues=queues,
+        pausing=pausing,
         following=telling.following,
         grants=grants,
         snapshots=snapshots,
@@ -187,6 +197,7 @@ def _make_messages(
     working: _Working,
     answers: Answers,
     tools: ToolInventories,
+    queues: AgentQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     blobs, inputs = services.store.blobs, working.inputs
@@ -199,6 +210,7 @@ def _make_messages(
         planning=working.planning,
         dispatch=dispatch,
         answers=answers,
+        queues=queues,
         router=Router(
             deps.catalogue,
             deps.find_terms,
@@ -206,6 +218,7 @@ def _make_messages(
             tools.resolve,
             deps.clock,
             dispatch.detach,
+            deps.pauses,
         ),
         find_peer=deps.find_peer,
         ids=deps.ids,
@@ -213,6 +226,12 @@ def _make_messages(
         resolve_tools=tools.resolve,
         check_room=services.store.memory.check_room,
     )
+
+
+def _make_queues(services: CoreServices) -> AgentQueues:
+    deps, store = services.deps, services.store
+    attempts = QueuedAttempts(services.dispatch, services.references)
+    return AgentQueues(store.queues, deps.pauses, attempts, deps.find_peer, store.due.extend_claim)
 
 
 def _make_tools(services: CoreServices) -> ToolInventories:
@@ -295,6 +314,7 @@ def _make_task_handlers(
     models: Models,
     tools: ToolInventories,
     oversight: Oversight,
+    queues: AgentQueues,
 ) -> TaskHandlers:
     deps, store, writes, dispatch = (
         services.deps,
@@ -326,6 +346,7 @@ def _make_task_handlers(
             services.references,
             Preparing(writes),
             dispatch,
+            queues,
             deps.find_peer,
             deps.message_bounds,
             tools.resolve,

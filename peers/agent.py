@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from passerelle.core.errors import RemoteError
-from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
+from passerelle.core.peer import Answered, RefusedByPeer, SendPlace, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, PeerCall
 from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
@@ -122,14 +122,26 @@ class AgentPeer:
         *,
         timeout_s: float | None = None,
         may_leave: MayLeave | None = None,
+        place: SendPlace | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        return self._call(PeerCall("SendMessage", params, total_s, may_leave), self._limit)
+        call = PeerCall("SendMessage", params, total_s, may_leave)
+        return self._call(call, self._limit, place)
+
+    async def reserve(self) -> SendPlace | None:
+        """A place among the sends, for one that is about to begin; None: the limits have none now."""
+        if not self._limit.enter_now() and await self._limit.enter() is not None:
+            return None
+        return SendPlace(self._limit.leave)
 
     async def stream(
-        self, params: JsonObject, *, may_leave: MayLeave | None = None
+        self,
+        params: JsonObject,
+        *,
+        may_leave: MayLeave | None = None,
+        place: SendPlace | None = None,
     ) -> AsyncGenerator[StreamOutcome, None]:
-        held_back = await self._limit.enter()
+        held_back = None if place is not None and place.use() else await self._limit.enter()
         if held_back is not None:
             self._count(self.name, name_outcome(held_back))
             yield held_back
@@ -198,8 +210,11 @@ class AgentPeer:
         call = PeerCall(operation, params, self._config.query_timeout_s)
         return await self._call(call, UNLIMITED)
 
-    async def _call(self, call: PeerCall, limit: SendLimit) -> PeerOutcome:
-        if not limit.enter_now() and (held_back := await limit.enter()) is not None:
+    async def _call(
+        self, call: PeerCall, limit: SendLimit, place: SendPlace | None = None
+    ) -> PeerOutcome:
+        has_place = (place is not None and place.use()) or limit.enter_now()
+        if not has_place and (held_back := await limit.enter()) is not None:
             self._count(self.name, name_outcome(held_back))
             return held_back
         outcome: PeerOutcome = _NO_INTERFACE

@@ -151,14 +151,19 @@ KEY_HELP = "Idempotency key: whoever comes with it again gets the first answer."
 
 
 def add_verb(
-    group: typer.Typer, example: str, name: str | None = None, *, changes: bool = False
+    group: typer.Typer,
+    example: str,
+    name: str | None = None,
+    *,
+    changes: bool = False,
+    is_default: bool = False,
 ) -> Callable[
     [Callable[Concatenate[GatewayLink, P], None]], Callable[Concatenate[GatewayLink, P], None]
 ]:
     """Adds a function to a group of verbs, under its own name or another.
 
     Its first parameter is the Link, the others are arguments and flags as typer reads them. Its docstring is the help.
-    A verb that changes something has the flag ``--key`` besides.
+    A verb that changes something has the flag ``--key`` besides. ``is_default``: it is what the group does by itself.
     """
 
     def register(
@@ -170,9 +175,16 @@ def add_verb(
             *_list_parameters(_name_long_output if _has_short(own, "-o") else _name_output),
             *_list_parameters(_name_flags),
         ]
-        parameters = [*own, *shared]
+        parameters = [
+            *_list_parameters(_take_context if is_default else _take_nothing),
+            *own,
+            *shared,
+        ]
 
         def run(**given: Any) -> None:  # noqa: ANN401  flags of any type
+            context = cast("typer.Context | None", given.pop(_CONTEXT, None))
+            if context is not None and context.invoked_subcommand is not None:
+                return
             told = {one.name: given.pop(one.name) for one in shared}
             form = cast("OutputForm | None", told.pop("output"))
             told["as_json"] = told["as_json"] or form is not None
@@ -184,14 +196,30 @@ def add_verb(
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
         )
-        group.command(
-            name or getattr(act, "__name__", None),
-            help=inspect.getdoc(act),
-            epilog=f"Example: passerelle {example}",
-        )(run)
+        said, epilog = inspect.getdoc(act), f"Example: passerelle {example}"
+        if is_default:
+            # The flags behind the name of a verb are that verb's.
+            before = {"allow_interspersed_args": False}
+            group.callback(
+                invoke_without_command=True, context_settings=before, help=said, epilog=epilog
+            )(run)
+        else:
+            own_name = name or getattr(act, "__name__", None)
+            group.command(name=own_name, help=said, epilog=epilog)(run)
         return act
 
     return register
+
+
+_CONTEXT: Final = "context"
+
+
+def _take_context(*, context: typer.Context) -> None:
+    """What a group that does something by itself is told: whether another verb follows."""
+
+
+def _take_nothing() -> None:
+    """A verb needs no more than its flags."""
 
 
 def _name_flags(

@@ -96,6 +96,9 @@ class Answers:
         task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
         thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
         while True:
+            driver = self.dispatch.runs.find(accepted.task_id)
+            if driver is not None and not driver.run.moved and not driver.run.has_ended():
+                return await self.wait_driven(driver, accepted, owner, at_once=at_once)
             held = await self.writes.load([task_ref, thread_ref])
             seen = find_exposure(accepted, held[task_ref])
             record, thread = seen.record, held[thread_ref].record
@@ -110,9 +113,10 @@ class Answers:
 
     def _waits_long(self, record: TaskRecord) -> bool:
         run = record.run
-        return run is not None and _waits_long(
-            record, self.dispatch.find_terms(run.worker.peer).timeouts
-        )
+        if run is None:
+            # Nobody knows when an agent is resumed.
+            return record.queued is not None and record.queued.cause != "capacity"
+        return _waits_long(record, self.dispatch.find_terms(run.worker.peer).timeouts)
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
         task = await self.contents.read_task(record, held.fields)

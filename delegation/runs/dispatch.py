@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import Peer, SendPlace
     from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
@@ -186,13 +186,16 @@ class Dispatch:
         driver: Incarnation,
         params: JsonObject,
         referred: Referred = NOTHING,
+        place: SendPlace | None = None,
     ) -> None:
-        """Starts the driver of a further attempt that was just stored."""
+        """Starts the driver of a further attempt that was just stored; ``place`` was reserved for its send."""
         last = run.record.attempts[-1]
         TRACE.set(last.trace)
         keep_wishes(last.extensions)
         following = self._factory.make(peer, run.context, run.held, driver)
-        self.log.info("run.retried", task=run.record.task_id, peer=peer.name)
+        following.place = place
+        begun = "run.retried" if last.ordinal > 1 else "run.begun"
+        self.log.info(begun, task=run.record.task_id, peer=peer.name)
         self.runs.start(following, drive(following, params, referred))
 
     async def _offer(self, agent: str, task_id: str) -> None:
@@ -242,6 +245,8 @@ class Dispatch:
         record = held.record
         if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or self.find(task.id):
             return
+        if record.queued is not None:
+            return  # nobody drives it before its turn
         peer = self.find_peer(record.peer or "")
         context, refs = await self._factory.look_back(task, record)
         own = await self.writes.load(refs)

@@ -11,13 +11,12 @@ ends with the ordinal of the attempt. Callers read their own id in any case.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.members import text_at
 from passerelle.core.batch import DueClaim, RunMove
-from passerelle.core.errors import Draining, NotFound, RemoteError
+from passerelle.core.errors import Draining, NotFound
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.payloads.task import TaskAttemptStarted
@@ -27,19 +26,18 @@ from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_owed
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
+from passerelle.delegation.runs.queued_attempts import find_card
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.due import DueRow
+    from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.run import Run
     from passerelle.runtime.records.references import References
-
-_CARD_S: Final = 3.0
-"""How long the card of an agent is waited for. Without one the attempt begins all the same, and fails for a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,7 @@ class Retries:
 
     dispatch: Dispatch
     references: References
+    queues: AgentQueues
 
     async def begin(self, row: DueRow) -> bool:
         """Begins the attempt that a claimed row stands for; False when none is owed (any more).
@@ -72,12 +71,18 @@ class Retries:
             return True
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
-        card = await _find_card(peer)
+        card = await find_card(peer)
         price = run.context.price.estimate() if run.context.price else 0
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
             broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
             await fail_owed(run, broken, claim)
+            return True
+        if (cause := self.queues.find_cause(peer.name)) is not None:
+            hold = await self.queues.explain(peer.name, cause)
+            attempt = self._describe(run, card, peer.name)
+            await self.queues.attempts.hold(run, attempt, hold, claim)
+            await self.queues.enter(run.record)
             return True
         await self._start(run, peer, card, claim)
         return True
@@ -125,14 +130,6 @@ class Retries:
             extensions=last.extensions,
             gated=self.dispatch.find_rules().judges_sends,
         )
-
-
-async def _find_card(peer: Peer) -> PeerCard | None:
-    try:
-        async with asyncio.timeout(_CARD_S):
-            return await peer.describe()
-    except (RemoteError, TimeoutError):
-        return peer.peek()
 
 
 def _choose_message_id(run: Run, peer: str, ordinal: int) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.frames import make_message, make_status, task_frame
+from passerelle.a2a_mapping.frames import make_message, make_status, note_status, task_frame
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.states import REJECTED, SUBMITTED
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import (
     Conflict,
+    DueChange,
     Early,
     EntityKind,
     EntityRef,
@@ -49,6 +50,7 @@ from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.core.wire.record import change, value
 from passerelle.core.wire.times import format_ms
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.runtime.records.blob_overflow import BlobOverflow, show
@@ -71,12 +73,14 @@ if TYPE_CHECKING:
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
+    from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
     from passerelle.core.task import requests as task_requests
     from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.plan import Delegation
     from passerelle.delegation.runs.templates import TemplatedTurn
     from passerelle.runtime.records.writes import Outdated, Unread
@@ -304,6 +308,15 @@ class TurnAttempt:
                 targets=targets, idem=self.request.remember(self.place, turn_id, task.id)
             )
             return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
+        if (hold := self.request.plan.hold) is not None:
+            shown = self._queue(decision, task.id, hold, spill)
+            row = DueChange(f"{QUEUED}:{task.id}", decision.now_ms + FIRST_LOOK_MS)
+            terms = AppendOptions(
+                due=(row,),
+                targets=self._attach_push(decision, task),
+                idem=self.request.remember(self.place, turn_id, task.id),
+            )
+            return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
         shown = self._start(decision, task.id, run_id, spill)
         decision.set_field(task, OWNER, str(driver).encode())
         terms = self._terms(decision, task, turn_id, run_id, driver)
@@ -442,22 +455,60 @@ class TurnAttempt:
         self, decision: Decision, task_id: str, run_id: str, spill: BlobOverflow
     ) -> JsonObject | None:
         """Adds the intent to send; the Task, where callers see it from here on."""
-        thread = decision.state(self.place.thread)
         record = decision.state(EntityRef(EntityKind.TASK, task_id))
+        started = self._compose(decision, record)
+        if started is None or not isinstance(record, TaskRecord):
+            return None
+        facts = tasks.decide(record, StartRun(run_id, started))
+        if not self.request.plan.shows_at_once:
+            decision.add(facts)
+            return None
+        return self._show(decision, task_id, facts, spill)
+
+    def _queue(
+        self, decision: Decision, task_id: str, hold: QueueHold, spill: BlobOverflow
+    ) -> JsonObject | None:
+        """Adds that the attempt waits for its agent; the Task, where callers learn of it at once."""
+        record = decision.state(EntityRef(EntityKind.TASK, task_id))
+        attempt = self._compose(decision, record)
+        if attempt is None or not isinstance(record, TaskRecord):
+            return None
+        facts = tasks.decide(record, make_command(attempt, hold))
+        if not (hold.is_told or self.request.plan.shows_at_once):
+            decision.add(facts)
+            return None
+        message_id = self.turns.writes.ids.mint("msg", self.place.shard)
+        return self._show(decision, task_id, facts, spill, (message_id, hold))
+
+    def _compose(self, decision: Decision, record: object) -> TaskAttemptStarted | None:
+        """The first attempt, as it begins now or later."""
+        thread = decision.state(self.place.thread)
         if not (isinstance(thread, ThreadRecord) and isinstance(record, TaskRecord)):
             return None
         agent = self.request.plan.find_agent(self.request.command)
         context = thread.remotes.get(agent) or self.turns.writes.ids.mint(
             REMOTE_CONTEXT, self.place.shard
         )
-        started = begin_attempt(record, self.request.command, self.request.plan, context)
-        facts = tasks.decide(record, StartRun(run_id, started))
-        if not self.request.plan.shows_at_once:
-            decision.add(facts)
-            return None
-        facade = expose(TaskId(task_id), 1)
-        status = make_status(SUBMITTED, format_ms(decision.now_ms))
-        task: JsonObject = {"id": facade, "contextId": self.place.context_id, "status": status}
+        return begin_attempt(record, self.request.command, self.request.plan, context)
+
+    def _show(
+        self,
+        decision: Decision,
+        task_id: str,
+        facts: list[Fact],
+        spill: BlobOverflow,
+        told: tuple[str, QueueHold] | None = None,
+    ) -> JsonObject:
+        """Adds the facts, the last one with the Task as callers see it; ``told``: why it waits, by a message id."""
+        facade, context_id = expose(TaskId(task_id), 1), self.place.context_id
+        message: JsonObject | None = None
+        note: JsonObject = {}
+        if told is not None:
+            message_id, hold = told
+            message = make_message(message_id, facade, context_id, [{"text": hold.text}])
+            note = {"metadata": note_status(f"agent_{hold.cause}", peer=hold.agent)}
+        status = make_status(SUBMITTED, format_ms(decision.now_ms), message)
+        task: JsonObject = {"id": facade, "contextId": context_id, "status": status, **note}
         shown = complete_history(task, [self.request.command.message])
         decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
         return shown

@@ -101,6 +101,9 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("POST", "/v1/tasks/{taskId}/retry", CALLS["retry_task"], 202),
     RouteOperation("POST", "/v1/tasks/{taskId}/link", CALLS["link_tasks"]),
     RouteOperation("POST", "/v1/tasks/{taskId}/unlink", CALLS["unlink_tasks"]),
+    RouteOperation("POST", "/v1/agents/{name}/pause", CALLS["pause_agent"]),
+    RouteOperation("POST", "/v1/agents/{name}/drain", CALLS["drain_agent"]),
+    RouteOperation("POST", "/v1/agents/{name}/resume", CALLS["resume_agent"]),
     *(
         RouteOperation("GET", f"/v1/tasks/{{taskId}}/{path}", CALLS[name])
         for path, name in (

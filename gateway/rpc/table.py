@@ -49,6 +49,7 @@ from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionV
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.read_models.capabilities import CapabilityPage
 from passerelle.core.schedule.requests import ScheduleChanged
+from passerelle.core.session.agent_requests import AgentChanged
 from passerelle.core.session.device_requests import (
     ChannelReconnected,
     DeviceChanged,
@@ -71,6 +72,7 @@ from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.rpc.agents import AGENT_ROWS
 from passerelle.gateway.rpc.bulk import BULK_ROWS
 from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
 from passerelle.gateway.rpc.forms import (
@@ -186,6 +188,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *SCHEDULE_ROWS,
         *JOB_ROWS,
         *BULK_ROWS,
+        *AGENT_ROWS,
     )
 }
 
@@ -314,6 +317,7 @@ def render_result(result: Result) -> JsonObject:
             | ScheduleChanged()
             | JobChanged()
             | TasksChanged()
+            | AgentChanged()
         ):
             return to_wire(result)
         case PushConfigSet():

@@ -51,6 +51,7 @@ ELSEWHERE: Final = frozenset(
         *("roll_back_thread", "compact_thread"),  # test_rollback.py, test_compaction.py
         "change_tasks",  # test_bulk.py
         *("submit_job", "cancel_job", "retry_job"),  # test_jobs.py
+        *("pause_agent", "drain_agent", "resume_agent"),  # delegation/test_paused_agents.py
         # test_schedules.py
         *(
             "create_schedule",

@@ -1,0 +1,237 @@
+"""The outgoing queues of agents at work: who has to wait, and whose turn it is (TR-8, MK-6, ST-3).
+
+An attempt waits where its agent is paused, where it has as many sends under way as its limits allow, and where others
+wait already. For each agent at which somebody waits, as far as is known here, one loop takes a place of the limit, then
+the task whose turn it is, and begins it with that place. So all instances pull from one queue, in its order, and never
+beyond the limit. An instance learns that somebody waits when it puts a task in line, when it starts, when an agent is
+resumed, and by the due row of each task that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.agent_name import find_base
+from passerelle.core.errors import NotFound, PasserelleError, PeerUnavailable, StoreUnavailable
+from passerelle.core.peer import Peer, SendPlace
+from passerelle.core.ports.queues import WaitingTask
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.times import parse_ms
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.payloads.task import QueueCause
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.queues import QueueStore
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.queued_attempts import QueuedAttempts
+    from passerelle.runtime.limits.pauses import AgentPauses
+
+LONGEST_LOOK_MS: Final = 300_000
+"""The longest time between two looks at a task that waits, where nothing else has found it."""
+_LOOK_S: Final = 0.05
+"""Between two tries to get a place, where nobody says that there is one."""
+_AWAY_S: Final = 1.0
+_SEND_S: Final = 2.0
+"""How long the next one waits for the send of the one before to begin, so that an agent is told in order."""
+DRAIN_RETRY_S: Final = 60
+
+
+def _leave_nothing() -> None:
+    """Nothing was taken."""
+
+
+async def _await_send(place: SendPlace) -> None:
+    begins = asyncio.Event()
+    place.listen(begins.set)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SEND_S):
+            await begins.wait()
+
+
+class LimitedPeer(Peer, Protocol):
+    """A peer whose sends are limited."""
+
+    async def reserve(self) -> SendPlace | None:
+        """A place among its sends; None: there is none now."""
+        ...
+
+
+@dataclass(slots=True)
+class AgentQueues:
+    """Has attempts wait, and begins them in turn."""
+
+    store: QueueStore
+    pauses: AgentPauses
+    attempts: QueuedAttempts
+    find_peer: Callable[[str], LimitedPeer]
+    extend: Callable[[Shard, DueRow, int], Awaitable[object]]
+    """Keeps a claimed row hidden for so many ms."""
+    _waiting: set[str] = field(default_factory=set[str])
+    """Agents at which somebody waits, as far as is known here."""
+    _pulling: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
+    """By agent what wakes its loop."""
+
+    def __post_init__(self) -> None:
+        self.pauses.listen(self.pull)
+        self.attempts.dispatch.runs.on_left = self.on_left
+
+    def find_cause(self, agent: str) -> QueueCause | None:
+        """Why an attempt at an agent would have to wait now; nobody is asked."""
+        pause = self.pauses.find(agent)
+        if pause is None:
+            return None
+        return "draining" if pause.state == "draining" else "paused"
+
+    async def explain(
+        self, agent: str, cause: QueueCause, send_options: JsonObject | None = None
+    ) -> QueueHold:
+        """The same for people and for the record, with the place in line that it would get.
+
+        Raises:
+            StoreUnavailable: nobody knows how many wait.
+        """
+        [count] = await self.store.count([find_base(agent)])
+        pause = self.pauses.find(agent)
+        reason = None if pause is None else pause.reason
+        return QueueHold(agent, cause, count + 1, reason, send_options)
+
+    def refuse_drained(self, agent: str) -> None:
+        """Raises PeerUnavailable where an agent takes no new work."""
+        if self.find_cause(agent) == "draining":
+            raise PeerUnavailable(
+                f"agent {find_base(agent)!r} takes no new work: it is being drained",
+                retry_after_s=DRAIN_RETRY_S,
+                agent=agent,
+            )
+
+    async def enter(self, record: TaskRecord) -> None:
+        """Puts a task in line that is stored as queued; where the store is away its due row does it."""
+        queued = record.queued
+        if queued is None:
+            return
+        base = find_base(queued.attempt.worker.peer)
+        task = WaitingTask(record.task_id, record.owner, record.priority, parse_ms(queued.since))
+        try:
+            await self.store.add(base, task)
+        except StoreUnavailable as error:
+            self._log_late(record.task_id, error)
+            return
+        self.pull(base)
+
+    async def look(self, agents: Iterable[str]) -> None:
+        """Has the tasks go on that wait for these agents, whoever put them in line."""
+        names = sorted({find_base(agent) for agent in agents})
+        with suppress(StoreUnavailable):  # their due rows come
+            for name, count in zip(names, await self.store.count(names), strict=True):
+                if count:
+                    self.pull(name)
+
+    def pull(self, agent: str) -> None:
+        """Somebody may wait for an agent that may have a place: its loop goes on, or begins."""
+        known = self._pulling.get(agent)
+        if known is not None:
+            known.set()
+            return
+        self._waiting.add(agent)
+        if self.pauses.find(agent) is None and not self.attempts.dispatch.runs.is_draining:
+            self._pulling[agent] = asyncio.Event()
+            self.attempts.dispatch.detach(self._pull(agent))
+
+    def on_left(self, agent: str) -> None:
+        """A run at an agent is not driven here any more: there may be a place."""
+        if self._pulling:
+            known = self._pulling.get(find_base(agent))
+            if known is not None:
+                known.set()
+
+    async def on_due(
+        self,
+        shard: Shard,
+        row: DueRow,
+        now_ms: int,
+        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+    ) -> None:
+        """``queued:<task>``: a task that waits; whoever put it in line may be gone, and the line with it."""
+        record = await self.attempts.dispatch.read_task(row.entity)
+        queued = record.queued if record is not None else None
+        if record is None or queued is None or record.status in ENDED:
+            if record is not None:
+                await self.store.drop(find_base(record.peer or ""), row.entity)
+            await drop(shard, row)
+            return
+        if record.status is Status.QUEUED:
+            await self.enter(record)
+        waited_ms = now_ms - parse_ms(queued.since)
+        await self.extend(shard, row, min(max(waited_ms, FIRST_LOOK_MS), LONGEST_LOOK_MS))
+
+    async def _pull(self, agent: str) -> None:
+        try:
+            while self.pauses.find(agent) is None and not self.attempts.dispatch.runs.is_draining:
+                try:
+                    if not await self._pull_one(agent):
+                        return
+                except StoreUnavailable as error:
+                    self.attempts.dispatch.log.info("queue.held", agent=agent, reason=error.reason)
+                    await asyncio.sleep(_AWAY_S)
+        finally:
+            del self._pulling[agent]
+
+    async def _pull_one(self, agent: str) -> bool:
+        """Begins the next attempt at an agent, or waits for a place; False: nobody waits."""
+        place = await self._reserve(agent)
+        if place is None:
+            await self._rest(agent)
+            return True
+        news = self._pulling[agent]
+        news.clear()
+        try:
+            task_id = await self.store.take(agent)
+            if task_id is None:
+                # Somebody may have come while nobody was found.
+                if not news.is_set():
+                    self._waiting.discard(agent)
+                return news.is_set()
+            if await self._begin(task_id, place):
+                begun, place = place, None
+                await _await_send(begun)
+        finally:
+            if place is not None:
+                place.give_back()
+        return True
+
+    async def _begin(self, task_id: str, place: SendPlace) -> bool:
+        try:
+            return await self.attempts.begin(task_id, place)
+        except StoreUnavailable:
+            raise
+        except PasserelleError as error:
+            # Its due row puts it in line again.
+            self.attempts.dispatch.log.warning(
+                "queue.not_begun", task=task_id, code=error.stable_code, reason=str(error)
+            )
+            return False
+
+    async def _reserve(self, agent: str) -> SendPlace | None:
+        try:
+            return await self.find_peer(agent).reserve()
+        except NotFound:
+            # It is configured no more: its tasks end one by one, and each says so.
+            return SendPlace(_leave_nothing)
+
+    async def _rest(self, agent: str) -> None:
+        wakes = self._pulling[agent]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await wakes.wait()
+        wakes.clear()
+
+    def _log_late(self, task_id: str, error: StoreUnavailable) -> None:
+        self.attempts.dispatch.log.info("queue.late", task=task_id, reason=error.reason)
