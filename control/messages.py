@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.control.router import read_wanted
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import Draining, Limited, NotFound
@@ -27,16 +28,18 @@ if TYPE_CHECKING:
     from passerelle.control.router import Router
     from passerelle.core.commands import SubmitTurn, TurnAccepted
     from passerelle.core.decision import Held
+    from passerelle.core.payloads.task import QueueCause
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import SendPlace
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
-    from passerelle.delegation.runs.agent_queues import AgentQueues
+    from passerelle.delegation.runs.agent_queues import AgentQueues, LimitedPeer
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
+    from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.plan import Planner
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import OpenedTurn, Turns
@@ -58,7 +61,7 @@ class Messages:
     answers: Answers
     queues: AgentQueues
     router: Router
-    find_peer: Callable[[str], Peer]
+    find_peer: Callable[[str], LimitedPeer]
     ids: Ids
     bounds: MessageBounds = field(default_factory=MessageBounds)
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None] = lambda _principal: None
@@ -95,7 +98,7 @@ class Messages:
         driver = None if begun is None else begun[0]
         return OpenTurn(opened, self.answers, principal, driver), begun
 
-    def _admit(self, principal: Principal, command: SubmitTurn) -> Peer | None:
+    def _admit(self, principal: Principal, command: SubmitTurn) -> LimitedPeer | None:
         """The agent of a message that may come in, as far as nobody has to be asked; None: it is chosen later.
 
         Raises:
@@ -126,7 +129,7 @@ class Messages:
         principal: Principal,
         command: SubmitTurn,
         idem: str | None,
-        peer: Peer | None,
+        peer: LimitedPeer | None,
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and makes its driver."""
         if peer is not None:
@@ -161,7 +164,7 @@ class Messages:
         principal: Principal,
         command: SubmitTurn,
         idem: str | None,
-        peer: Peer,
+        peer: LimitedPeer,
         route: Route | None = None,
         known: Held | None = None,
     ) -> tuple[OpenedTurn, Begun | None]:
@@ -182,11 +185,12 @@ class Messages:
         if referred.unknown:
             plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
         self.queues.refuse_drained(agent)
-        if (cause := self.queues.find_cause(agent)) is not None:
-            options = read_options({**(command.params or {}), "message": command.message})
-            plan = change(plan, hold=await self.queues.explain(agent, cause, options))
         charge = FREE
+        admitted = await self.queues.admit(agent, peer)
+        place = None if isinstance(admitted, str) else admitted
         try:
+            if isinstance(admitted, str):
+                plan = change(plan, hold=await self._explain(agent, admitted, command))
             if self.planning.charges:
                 charge = await self.planning.charge_run(principal, agent)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
@@ -196,15 +200,29 @@ class Messages:
                 opened = await self.turns.open(request)
         except BaseException:
             charge.refund()
+            _give_back(place)
             raise
         if opened.repeated:
             charge.refund()
+            _give_back(place)
             return opened, None
         if plan.hold is not None:
             await self._put_in_line(opened)
             return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
-        return opened, self.dispatch.begin(opened, peer, command.message, params, referred)
+        begun = self.dispatch.begin(opened, peer, command.message, params, referred, place)
+        return opened, begun
+
+    async def _explain(self, agent: str, cause: QueueCause, command: SubmitTurn) -> QueueHold:
+        """Why a message waits, with what its request says beside it."""
+        params = command.params or {}
+        configuration = object_at(params, "configuration") if "configuration" in params else {}
+        return await self.queues.explain(
+            agent,
+            cause,
+            read_options({**params, "message": command.message}),
+            answers_at_once=configuration.get("returnImmediately") is True,
+        )
 
     async def _put_in_line(self, opened: OpenedTurn) -> None:
         held = opened.held if isinstance(opened.held, dict) else opened.held.read()
@@ -228,6 +246,12 @@ class Messages:
         if accepted.repeated:
             charge.refund()
         return accepted
+
+
+def _give_back(place: SendPlace | None) -> None:
+    """No send follows."""
+    if place is not None:
+        place.give_back()
 
 
 def _find_holder(known: Held | None) -> str | None:

@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import Peer, SendPlace
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.session.thread import SubmitMessage
     from passerelle.core.task.requests import StartTask, TaskChanged
     from passerelle.core.wire.json import JsonObject
-    from passerelle.delegation.runs.agent_queues import AgentQueues
+    from passerelle.delegation.runs.agent_queues import AgentQueues, LimitedPeer
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
@@ -102,7 +102,7 @@ class Starting:
     preparing: Preparing
     dispatch: Dispatch
     queues: AgentQueues
-    find_peer: Callable[[str], Peer]
+    find_peer: Callable[[str], LimitedPeer]
     message_bounds: MessageBounds
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
     """What is held back from a caller by rules."""
@@ -152,7 +152,7 @@ class Starting:
         principal: Principal,
         owned: Owned,
         turn: SubmitTurn,
-        peer: Peer,
+        peer: LimitedPeer,
         referred: Referred,
         version: int | None,
         once: Once,
@@ -165,21 +165,27 @@ class Starting:
             ground=object(),
         )
         self.queues.refuse_drained(turn.agent)
-        if (cause := self.queues.find_cause(turn.agent)) is not None:
-            plan = change(plan, hold=await self.queues.explain(turn.agent, cause))
         charge = await self.planning.charge(principal, turn)
+        place: SendPlace | None = None
         try:
+            admitted = await self.queues.admit(turn.agent, peer)
+            if isinstance(admitted, str):
+                plan = change(plan, hold=await self.queues.explain(turn.agent, admitted))
+            else:
+                place = admitted
             _check_constraints(owned.record, turn.agent, plan, charge.facts)
             start = await self._prepare(principal, owned, version, turn, plan, charge.facts, once)
             written = await self._append(start)
         except BaseException:
             charge.refund()
+            _give_back(place)
             raise
         if written.repeated is not None and written.repeated != start.run_id.encode():
             charge.refund()
+            _give_back(place)
             return render_change(written.held[owned.ref], repeated=True)
         if plan.hold is None:
-            self._begin(start, written, peer, referred)
+            self._begin(start, written, peer, referred, place)
             return render_change(written.held[owned.ref])
         queued = written.held[owned.ref].record
         if isinstance(queued, TaskRecord):
@@ -268,7 +274,14 @@ class Starting:
             raise StoreUnavailable("the lease of this instance is lost", "no")
         return written
 
-    def _begin(self, start: TaskStart, written: Written, peer: Peer, referred: Referred) -> None:
+    def _begin(
+        self,
+        start: TaskStart,
+        written: Written,
+        peer: Peer,
+        referred: Referred,
+        place: SendPlace | None,
+    ) -> None:
         record = written.held[start.task].record
         context = record.scope.context_id if isinstance(record, TaskRecord) else ""
         session = EntityRef(EntityKind.SESSION, start.scope.session_id)
@@ -280,8 +293,14 @@ class Starting:
             start.plan.drives(start.task.shard),
         )
         params: JsonObject = {"message": start.turn.message}
-        begun = self.dispatch.begin(opened, peer, start.turn.message, params, referred)
+        begun = self.dispatch.begin(opened, peer, start.turn.message, params, referred, place)
         self.dispatch.runs.start(*begun)
+
+
+def _give_back(place: SendPlace | None) -> None:
+    """No send follows."""
+    if place is not None:
+        place.give_back()
 
 
 def _check_constraints(

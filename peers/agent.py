@@ -128,11 +128,21 @@ class AgentPeer:
         call = PeerCall("SendMessage", params, total_s, may_leave)
         return self._call(call, self._limit, place)
 
+    @property
+    def has_slots(self) -> bool:
+        """Whether only so many sends may be under way at once, over all instances."""
+        return self._limit.has_slots
+
+    def reserve_now(self) -> SendPlace | None:
+        """``reserve`` without asking anybody; None does not say that there is none."""
+        return SendPlace(self._limit.leave) if self._limit.enter_now() else None
+
     async def reserve(self) -> SendPlace | None:
         """A place among the sends, for one that is about to begin; None: the limits have none now."""
-        if not self._limit.enter_now() and await self._limit.enter() is not None:
-            return None
-        return SendPlace(self._limit.leave)
+        place = self.reserve_now()
+        if place is None and await self._limit.enter() is None:
+            return SendPlace(self._limit.leave)
+        return place
 
     async def stream(
         self,

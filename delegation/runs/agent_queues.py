@@ -59,6 +59,15 @@ async def _await_send(place: SendPlace) -> None:
 class LimitedPeer(Peer, Protocol):
     """A peer whose sends are limited."""
 
+    @property
+    def has_slots(self) -> bool:
+        """Whether only so many sends may be under way at once."""
+        ...
+
+    def reserve_now(self) -> SendPlace | None:
+        """``reserve`` without asking anybody; None does not say that there is none."""
+        ...
+
     async def reserve(self) -> SendPlace | None:
         """A place among its sends; None: there is none now."""
         ...
@@ -78,34 +87,63 @@ class AgentQueues:
     """Agents at which somebody waits, as far as is known here."""
     _pulling: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By agent what wakes its loop."""
+    _watched: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
+    """By task what wakes those who wait for its answer here."""
 
     def __post_init__(self) -> None:
         self.pauses.listen(self.pull)
         self.attempts.dispatch.runs.on_left = self.on_left
 
-    def find_cause(self, agent: str) -> QueueCause | None:
-        """Why an attempt at an agent would have to wait now; nobody is asked."""
+    def find_pause(self, agent: str) -> QueueCause | None:
+        """Why an attempt at an agent may not begin now, whatever its limits; nobody is asked."""
         pause = self.pauses.find(agent)
         if pause is None:
             return None
         return "draining" if pause.state == "draining" else "paused"
 
+    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendPlace | None:
+        """Whether an attempt may begin now: why not, or the place that it has among the sends, if it needs one.
+
+        Only an agent whose slots are bounded costs more than a look at memory, and only where the block of this
+        instance is empty, as its send would.
+
+        Raises:
+            StoreUnavailable: nobody knows how many sends others have under way.
+        """
+        cause = self.find_pause(agent)
+        if cause is not None:
+            return cause
+        if self._waiting and find_base(agent) in self._waiting:
+            return "capacity"
+        if not peer.has_slots:
+            return None
+        return peer.reserve_now() or await peer.reserve() or "capacity"
+
     async def explain(
-        self, agent: str, cause: QueueCause, send_options: JsonObject | None = None
+        self,
+        agent: str,
+        cause: QueueCause,
+        send_options: JsonObject | None = None,
+        *,
+        answers_at_once: bool = False,
     ) -> QueueHold:
         """The same for people and for the record, with the place in line that it would get.
 
         Raises:
             StoreUnavailable: nobody knows how many wait.
         """
+        if cause == "capacity":
+            self._waiting.add(find_base(agent))
         [count] = await self.store.count([find_base(agent)])
         pause = self.pauses.find(agent)
         reason = None if pause is None else pause.reason
-        return QueueHold(agent, cause, count + 1, reason, send_options)
+        return QueueHold(
+            agent, cause, count + 1, reason, send_options, answers_at_once=answers_at_once
+        )
 
     def refuse_drained(self, agent: str) -> None:
         """Raises PeerUnavailable where an agent takes no new work."""
-        if self.find_cause(agent) == "draining":
+        if self.find_pause(agent) == "draining":
             raise PeerUnavailable(
                 f"agent {find_base(agent)!r} takes no new work: it is being drained",
                 retry_after_s=DRAIN_RETRY_S,
@@ -201,6 +239,7 @@ class AgentQueues:
                 return news.is_set()
             if await self._begin(task_id, place):
                 begun, place = place, None
+                self._tell_begun(task_id)
                 await _await_send(begun)
         finally:
             if place is not None:
@@ -232,6 +271,22 @@ class AgentQueues:
             async with asyncio.timeout(_LOOK_S):
                 await wakes.wait()
         wakes.clear()
+
+    async def rest(self, task_id: str, pause_s: float) -> None:
+        """Returns when the attempt of a task has begun here, and after so many seconds at the latest."""
+        begun = self._watched.setdefault(task_id, asyncio.Event())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await begun.wait()
+        finally:
+            if self._watched.get(task_id) is begun:
+                del self._watched[task_id]
+
+    def _tell_begun(self, task_id: str) -> None:
+        watched = self._watched.pop(task_id, None)
+        if watched is not None:
+            watched.set()
 
     def _log_late(self, task_id: str, error: StoreUnavailable) -> None:
         self.attempts.dispatch.log.info("queue.late", task=task_id, reason=error.reason)

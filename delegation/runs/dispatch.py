@@ -64,6 +64,14 @@ _LOOKS: Final = 4
 """How often a task is looked for whose append may be on its way."""
 
 
+def _give(active: ActiveRun, place: SendPlace | None) -> None:
+    """A place is for a send that follows at once, and not for one that a person may have to allow."""
+    if place is not None and active.run.templated is None and active.run.is_gated():
+        place.give_back()
+    else:
+        active.place = place
+
+
 @dataclass(slots=True, repr=False)
 class Dispatch:
     """Starts runs, finds them, and reaches their drivers."""
@@ -166,8 +174,9 @@ class Dispatch:
         message: JsonObject,
         params: JsonObject,
         referred: Referred = NOTHING,
+        sent_at: SendPlace | None = None,
     ) -> Begun:
-        """The run that was just opened, and its driving, which has not begun."""
+        """The run that was just opened, and its driving, which has not begun; ``sent_at`` was reserved for its send."""
         place = opened.place
         context = self._factory.look(
             opened.task, place.shard, place.thread, peer.name, place.context_id
@@ -177,6 +186,8 @@ class Dispatch:
         context.standing = referred.standing
         active = self._factory.make(peer, context, opened.held, opened.driver)
         active.run.templated = opened.templated
+        if sent_at is not None:
+            _give(active, sent_at)
         return active, drive(active, params, referred)
 
     def start(
@@ -193,7 +204,7 @@ class Dispatch:
         TRACE.set(last.trace)
         keep_wishes(last.extensions)
         following = self._factory.make(peer, run.context, run.held, driver)
-        following.place = place
+        _give(following, place)
         begun = "run.retried" if last.ordinal > 1 else "run.begun"
         self.log.info(begun, task=run.record.task_id, peer=peer.name)
         self.runs.start(following, drive(following, params, referred))

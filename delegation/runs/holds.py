@@ -29,6 +29,8 @@ class QueueHold:
     """What the operator has said of it."""
     send_options: JsonObject | None = None
     """What the request says beside its message."""
+    answers_at_once: bool = False
+    """Whether the caller wants the Task before anything comes of it."""
 
     @property
     def queue(self) -> str:
@@ -38,7 +40,7 @@ class QueueHold:
     @property
     def is_told(self) -> bool:
         """Whether callers learn of it at once: nobody knows when a pause ends."""
-        return self.cause != "capacity"
+        return self.answers_at_once or self.cause != "capacity"
 
     @property
     def text(self) -> str:

@@ -86,12 +86,9 @@ class QueuedAttempts:
             return False
         started = self._compose(run, queued, card)
         try:
-            await self._start(run, queued, started, peer, None if started.gated else place)
+            await self._start(run, queued, started, peer, place)
         except UnsupportedOperation:
             return False  # somebody else has begun it, or it has ended
-        if started.gated and place is not None:
-            # Its sender may wait for a person.
-            place.give_back()
         return True
 
     async def _start(

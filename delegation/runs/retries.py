@@ -31,7 +31,7 @@ from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from passerelle.core.peer import Peer, PeerCard
+    from passerelle.core.peer import Peer, PeerCard, SendPlace
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -62,7 +62,7 @@ class Retries:
         if run.record.status is not Status.RETRYING:
             return False
         try:
-            peer = self.dispatch.find_peer(run.context.peer)
+            peer = self.queues.find_peer(run.context.peer)
         except NotFound as error:
             gone = ErrorDetail(
                 "peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer
@@ -78,16 +78,29 @@ class Retries:
             broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
             await fail_owed(run, broken, claim)
             return True
-        if (cause := self.queues.find_cause(peer.name)) is not None:
-            hold = await self.queues.explain(peer.name, cause)
+        admitted = await self.queues.admit(peer.name, peer)
+        if isinstance(admitted, str):
+            hold = await self.queues.explain(peer.name, admitted)
             attempt = self._describe(run, card, peer.name)
             await self.queues.attempts.hold(run, attempt, hold, claim)
             await self.queues.enter(run.record)
             return True
-        await self._start(run, peer, card, claim)
+        try:
+            await self._start(run, peer, card, claim, admitted)
+        except BaseException:
+            if admitted is not None:
+                admitted.give_back()
+            raise
         return True
 
-    async def _start(self, run: Run, peer: Peer, card: PeerCard | None, claim: DueClaim) -> None:
+    async def _start(
+        self,
+        run: Run,
+        peer: Peer,
+        card: PeerCard | None,
+        claim: DueClaim,
+        place: SendPlace | None,
+    ) -> None:
         task = run.context.task
         started = self._describe(run, card, peer.name)
         message = {**compose_input(run.context.accepted), "messageId": started.message_id}
@@ -106,7 +119,7 @@ class Retries:
             )
 
         await run.append(start, conclude)
-        self.dispatch.start(run, peer, driver, {"message": message}, referred)
+        self.dispatch.start(run, peer, driver, {"message": message}, referred, place)
 
     def _describe(self, run: Run, card: PeerCard | None, peer: str) -> TaskAttemptStarted:
         record, thread = run.record, run.held[run.context.thread].record
