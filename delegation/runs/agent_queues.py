@@ -21,6 +21,7 @@ from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
+from passerelle.delegation.runs.run import RunMovedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.queued_attempts import QueuedAttempts
     from passerelle.runtime.limits.pauses import AgentPauses
 
-LONGEST_LOOK_MS: Final = 300_000
+LONGEST_LOOK_MS: Final = 120_000
 """The longest time between two looks at a task that waits, where nothing else has found it."""
 _LOOK_S: Final = 0.05
 """Between two tries to get a place, where nobody says that there is one."""
@@ -247,16 +248,28 @@ class AgentQueues:
         return True
 
     async def _begin(self, task_id: str, place: SendPlace) -> bool:
+        """Whether the attempt has begun. Where it has not, the due row of the task puts it in line again."""
+        log = self.attempts.dispatch.log
         try:
             return await self.attempts.begin(task_id, place)
+        except asyncio.CancelledError:
+            # Whoever goes on with the line finds it there at once.
+            await self._put_back(task_id)
+            raise
         except StoreUnavailable:
             raise
-        except PasserelleError as error:
-            # Its due row puts it in line again.
-            self.attempts.dispatch.log.warning(
-                "queue.not_begun", task=task_id, code=error.stable_code, reason=str(error)
-            )
-            return False
+        except (PasserelleError, RunMovedError) as error:
+            log.warning("queue.not_begun", task=task_id, reason=str(error))
+        except Exception:
+            # One task that is broken keeps no other from its turn.
+            log.exception("queue.broken", task=task_id)
+        return False
+
+    async def _put_back(self, task_id: str) -> None:
+        with suppress(PasserelleError):
+            record = await self.attempts.dispatch.read_task(task_id)
+            if record is not None:
+                await self.enter(record)
 
     async def _reserve(self, agent: str) -> SendPlace | None:
         try:

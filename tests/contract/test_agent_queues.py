@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -129,6 +130,38 @@ async def test_task_that_is_dropped_has_no_turn(store: Store) -> None:
     assert await store.queues.drop(agent, "task_bob_0")
     assert await store.queues.count([agent, operation()]) == [1, 0]
     assert await take_all(store, agent) == ["ada_1"]
+
+
+async def test_ten_thousand_tasks_of_a_hundred_callers_are_served_in_equal_shares(
+    engine_server: Server, tmp_path: Path
+) -> None:
+    """Two instances pull from the lines of five agents; at no time is a caller ahead by a tenth."""
+    agents, callers = [operation() for _ in range(5)], 100
+    settings = StoreSettings(engine_server.url, tmp_path / "blobs")
+    async with await Store.open(settings) as one, await Store.open(settings) as other:
+        for number in range(10_000 // callers // len(agents)):
+            await asyncio.gather(
+                *(
+                    add(one, agent, f"c{caller}", number)
+                    for agent in agents
+                    for caller in range(callers)
+                )
+            )
+        assert sum(await one.queues.count(agents)) == 10_000
+        served, taken = Counter[str](), 0
+        while True:
+            tasks = await asyncio.gather(
+                *(store.queues.take(agent) for agent in agents for store in (one, other))
+            )
+            names = [task.split("_")[1] for task in tasks if task is not None]
+            if not names:
+                break
+            served.update(names)
+            taken += len(names)
+            if taken % 1_000 == 0:
+                ahead = max(served.values()) - min(served[f"c{n}"] for n in range(callers))
+                assert ahead <= max(len(agents), 0.1 * taken / callers), taken
+    assert set(served.values()) == {100}
 
 
 async def test_nothing_is_left_of_a_queue_in_which_nobody_waits(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from passerelle.core.wire.json import JsonObject
 from tests.support.command import run_command
 from tests.support.processes import AGENT, find_engine_pid, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
@@ -80,3 +81,37 @@ async def test_what_waits_goes_on_after_a_kill_while_it_goes_on(tmp_path: Path) 
                 assert task["status"]["state"] == "TASK_STATE_COMPLETED"
         ids = [str(one["messageId"]) for one in peer.messages]
         assert len(set(ids)) == len(texts)
+
+
+@pytest.mark.requirement("TR-8", "MK-6")
+async def test_line_of_a_busy_agent_survives_a_kill_with_its_order(tmp_path: Path) -> None:
+    """One slot, taken when the gateway dies: what waits goes on by priority, then by time, each message once."""
+    agent: JsonObject = {"limits": {"concurrency": 1}, "timeout": {"arrival": "1s"}}
+    wanted = [("echo a", 0), ("echo b", -5), ("echo c", 7), ("echo d", 0), ("echo e", 7)]
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        run_gateway(tmp_path, {AGENT: {"url": peer.url, **agent}}) as gateway,
+        open_caller(gateway) as caller,
+    ):
+        peer.hold()
+        names: list[str] = []
+        for text, priority in [("echo first", 0), *wanted]:
+            body = {"agent": AGENT, "objective": text, "priority": priority}
+            made = await caller.http.post("/v1/tasks", json=body)
+            names.append(made.json()["task"]["taskId"])
+            started = await caller.http.post(f"/v1/tasks/{names[-1]}/start")
+            assert started.is_success, started.text
+        await wait_until(lambda: peer.texts == ["echo first"], 10, "one is at the agent")
+        for name in names[1:]:
+            assert (await caller.read_record(name))["status"] == "queued"
+        gateway.kill()
+        peer.release_all()
+        await gateway.start()
+        for name in names:
+
+            async def is_done(name: str = name) -> bool:
+                return bool((await caller.read_record(name))["status"] == "completed")
+
+            await wait_until(is_done, 40, f"{name} is completed")
+        assert peer.texts == ["echo first", "echo c", "echo e", "echo a", "echo d", "echo b"]
+        assert peer.most_sends == 1

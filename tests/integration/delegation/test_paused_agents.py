@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from passerelle.core.batch import Batch
 from passerelle.core.commands import CancelTask, GetTaskModel, TurnAccepted, WaitMode
 from passerelle.core.errors import Forbidden, NotFound, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
@@ -167,6 +168,55 @@ async def test_task_that_is_started_waits_and_may_be_paused_itself(house: House)
 
     await wait_until(is_done, 10, "it goes on")
     assert house.peer.texts == ["dig a hole"]
+
+
+async def test_stream_of_a_message_begins_with_what_it_waits_for(house: House) -> None:
+    await pause(house)
+    accepted = await house.send("chunks 2", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    await asyncio.sleep(0)
+    await resume(house)
+    first, *rest = await watching
+    task = cast("JsonObject", first["task"])
+    assert state_of(task) == "SUBMITTED"
+    assert "is paused" in str(task["status"])
+    assert len(rest) >= 3, "then come the pieces, and the end"
+    assert state_of(await house.read(accepted)) == "COMPLETED"
+
+
+async def test_instance_that_stops_leaves_the_line_as_it_was(house: House) -> None:
+    await pause(house)
+    sent = [await house.send(text) for text in ("one", "two", "three")]
+    reached, never = asyncio.Event(), asyncio.Event()
+
+    async def hold(batch: Batch) -> None:
+        if batch.runs:
+            reached.set()
+            await never.wait()
+
+    house.log.before_append = hold
+    await resume(house)
+    await asyncio.wait_for(reached.wait(), 10)
+    assert await house.store.queues.count(["echo"]) == [2]
+    await house.restart()
+    house.log.before_append = None
+    assert await house.store.queues.count(["echo"]) == [3]
+    await house.parts.queues.look(["echo"])
+    for accepted in sent:
+        await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["one", "two", "three"]
+
+
+async def test_agent_that_is_configured_no_more_ends_what_waits(house: House) -> None:
+    await pause(house)
+    waits = await house.send("hello")
+    house.registry.replace([])
+    house.parts.queues.pauses.take({})
+    await house.come_due("queued", waits.task_id, after_ms=0)
+    record = await house.until(waits, Status.FAILED)
+    assert record.last_error is not None
+    assert record.last_error.code == "peer_gone"
+    assert f"queued:{waits.task_id}" not in await house.due(waits.task_id)
 
 
 @pytest.mark.requirement("TR-8")
