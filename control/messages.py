@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.members import object_at
@@ -23,7 +24,7 @@ from passerelle.runtime.limits.costs import FREE
 from passerelle.runtime.records.references import MEMBER, NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from passerelle.control.router import Router
     from passerelle.core.commands import SubmitTurn, TurnAccepted
@@ -40,11 +41,15 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
     from passerelle.delegation.runs.holds import QueueHold
-    from passerelle.delegation.runs.plan import Planner
+    from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import OpenedTurn, Turns
     from passerelle.runtime.records.references import References, Referred
     from passerelle.webhooks.push_configs import PushConfigs
+
+
+async def _interrupt_nobody(_principal: Principal, _opened: OpenedTurn) -> None:
+    """Nothing is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class Messages:
     find_peer: Callable[[str], LimitedPeer]
     ids: Ids
     bounds: MessageBounds = field(default_factory=MessageBounds)
+    interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]] = _interrupt_nobody
+    """Stops what goes on in the context of a turn that waits."""
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None] = lambda _principal: None
     """What is held back from a caller by rules."""
     check_room: Callable[[], None] = lambda: None
@@ -175,15 +182,8 @@ class Messages:
         plan = await self.planning.plan(command, peer, route)
         if (catalog := self.resolve_tools(principal)) is not None:
             plan = change(plan, catalog=catalog)
-        if referred.tasks:
-            plan = replace(
-                plan,
-                sources=referred.tasks,
-                source_runs=referred.runs,
-                consumed=referred.consumed,
-            )
-        if referred.unknown:
-            plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
+        if referred.tasks or referred.unknown:
+            plan = _add_references(plan, referred)
         self.queues.refuse_drained(agent)
         charge = FREE
         admitted = await self.queues.admit(agent, peer)
@@ -194,7 +194,9 @@ class Messages:
             if self.planning.charges:
                 charge = await self.planning.charge_run(principal, agent)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
-            request = TurnRequest(principal, command, plan, idem, known)
+            request = TurnRequest(
+                principal, command, plan, idem, known, partial(_read_options, command)
+            )
             opened = None if plan.hold else await self.templated_turns.open(request)
             if opened is None:
                 opened = await self.turns.open(request)
@@ -206,8 +208,9 @@ class Messages:
             charge.refund()
             _give_back(place)
             return opened, None
-        if plan.hold is not None:
-            await self._put_in_line(opened)
+        if plan.hold is not None or opened.position is not None:
+            _give_back(place)
+            await self._put_in_line(principal, command, opened)
             return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
         begun = self.dispatch.begin(opened, peer, command.message, params, referred, place)
@@ -215,20 +218,23 @@ class Messages:
 
     async def _explain(self, agent: str, cause: QueueCause, command: SubmitTurn) -> QueueHold:
         """Why a message waits, with what its request says beside it."""
-        params = command.params or {}
-        configuration = object_at(params, "configuration") if "configuration" in params else {}
+        configuration = object_at(command.params or {}, "configuration")
         return await self.queues.explain(
             agent,
             cause,
-            read_options({**params, "message": command.message}),
+            _read_options(command),
             answers_at_once=configuration.get("returnImmediately") is True,
         )
 
-    async def _put_in_line(self, opened: OpenedTurn) -> None:
+    async def _put_in_line(
+        self, principal: Principal, command: SubmitTurn, opened: OpenedTurn
+    ) -> None:
         held = opened.held if isinstance(opened.held, dict) else opened.held.read()
         record = held[opened.task].record
         if isinstance(record, TaskRecord):
             await self.queues.enter(record)
+        if opened.position is not None and _is_urgent(command, opened):
+            await self.interrupt(principal, opened)
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None
@@ -246,6 +252,30 @@ class Messages:
         if accepted.repeated:
             charge.refund()
         return accepted
+
+
+def _add_references(plan: Delegation, referred: Referred) -> Delegation:
+    """The plan of a message that refers to other tasks, or to some that are not known here."""
+    if referred.tasks:
+        plan = replace(
+            plan, sources=referred.tasks, source_runs=referred.runs, consumed=referred.consumed
+        )
+    if referred.unknown:
+        plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
+    return plan
+
+
+def _read_options(command: SubmitTurn) -> JsonObject | None:
+    return read_options({**(command.params or {}), "message": command.message})
+
+
+def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
+    """Whether a message that waits stops what goes on in its context."""
+    if command.when_busy is not None:
+        return command.when_busy == "interrupt"
+    held = opened.held if isinstance(opened.held, dict) else opened.held.read()
+    thread = held[opened.place.thread].record
+    return isinstance(thread, ThreadRecord) and thread.queue_policy == "interrupt"
 
 
 def _give_back(place: SendPlace | None) -> None:

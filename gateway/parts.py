@@ -34,6 +34,7 @@ from passerelle.control.thread_contexts import ThreadContexts
 from passerelle.control.tool_inventory import ToolInventories
 from passerelle.control.transfer import Giving
 from passerelle.control.turn_histories import TurnHistories
+from passerelle.control.turn_queues import TurnQueues
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.agent_queues import AgentQueues
 from passerelle.delegation.runs.answers import Answers
@@ -142,24 +143,28 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     services = make_core_services(deps, webhooks.sealer)
     store, dispatch, writes = services.store, services.dispatch, services.writes
     telling, tools = _make_telling(services, webhooks), _make_tools(services)
-    working = _make_working(services, telling.push_configs)
+    queues = _make_queues(services)
+    working = _make_working(services, telling.push_configs, queues)
+    turn_queues = TurnQueues(writes, queues, working.cancelling)
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     oversight = Oversight(writes, Home(writes))
     grants = StreamGrants(writes, services.arrivals, oversight)
     snapshots = StreamSnapshots(writes, questions)
     models = _make_models(services)
-    queues = _make_queues(services)
     tasks = _make_task_handlers(services, telling, working, models, tools, oversight, queues)
     pausing = AgentPausing(writes, deps.pauses, store.queues, deps.catalogue.list_names)
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch, queues)
-    messages = _make_messages(services, telling.push_configs, working, answers, tools, queues)
+    messages = _make_messages(
+        services, telling.push_configs, working, answers, tools, queues, turn_queues
+    )
     schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
     pausing.register(handlers)
+    turn_queues.register(handlers)
     register_bulk(handlers, tasks.records, working.governing)
     service = Service(
         messages,
@@ -198,6 +203,7 @@ def _make_messages(
     answers: Answers,
     tools: ToolInventories,
     queues: AgentQueues,
+    turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     blobs, inputs = services.store.blobs, working.inputs
@@ -223,6 +229,7 @@ def _make_messages(
         find_peer=deps.find_peer,
         ids=deps.ids,
         bounds=deps.message_bounds,
+        interrupt=turn_queues.interrupt,
         resolve_tools=tools.resolve,
         check_room=services.store.memory.check_room,
     )
@@ -271,7 +278,9 @@ def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
     return _Telling(following, push_configs, stream_webhooks, dead_letters)
 
 
-def _make_working(services: CoreServices, push_configs: PushConfigs) -> _Working:
+def _make_working(
+    services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
+) -> _Working:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     finishing = Finishing(writes, services.ownership, dispatch)
     turns = Turns(
@@ -280,6 +289,7 @@ def _make_working(services: CoreServices, push_configs: PushConfigs) -> _Working
         push_configs,
         dispatch.mend,
         dispatch.list_row,
+        queues.list_waiting,
         deps.regain,
     )
     planning = Planner(writes, deps.find_terms, deps.drives, deps.find_rules, deps.spending)

@@ -481,7 +481,7 @@ PERMANENT: Final = re.compile(
     r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
-    r"|(?:qw|qn|qr|qi):[^:]+"
+    r"|(?:qw|qn|qr|qi):(?:thread:)?[^:]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
     r"|ol|due|les|stuck|feed|meta|hw|sg|sgm|sgc|sgold|dk|fg|lh|fs|inst|runtime|vapid|owner)"
 )

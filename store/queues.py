@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import derive_shard
+from passerelle.core.ids import derive_shard, shard_of
 from passerelle.core.ports.queues import TaskAdded
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.replies import as_int, as_text
+from passerelle.store.replies import as_int, as_text, as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -56,6 +56,13 @@ class RedisQueues:
         shard = _place(agent)
         return await self._nodes.run(_DROP, shard, keys.queue(shard, agent), {"task": task_id})
 
+    async def list(self, agent: str) -> list[str]:
+        """The whole line of one caller: a context has but one."""
+        shard = _place(agent)
+        command = pack("ZRANGE", keys.queue(shard, agent)[0], "0", "-1")
+        members = await self._nodes.query(shard, command, as_texts)
+        return [member.rpartition(" ")[2] for member in members]
+
     async def count(self, agents: Sequence[str]) -> list[int]:
         """One command for each agent."""
         counts: list[int] = []
@@ -67,4 +74,5 @@ class RedisQueues:
 
 
 def _place(agent: str) -> Shard:
-    return derive_shard("agent", agent)
+    kind, _, name = agent.partition(":")
+    return shard_of(name) if kind == "thread" and name else derive_shard("agent", agent)

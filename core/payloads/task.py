@@ -56,7 +56,7 @@ class TaskAccepted:
     type: ClassVar = EventType.TASK_ACCEPTED
 
 
-QueueCause: TypeAlias = Literal["paused", "draining", "capacity"]
+QueueCause: TypeAlias = Literal["paused", "draining", "capacity", "turn"]
 
 
 @record
@@ -74,6 +74,8 @@ class TaskQueued:
     cause: QueueCause | None = None
     attempt: TaskAttemptStarted | None = None
     send_options: JsonObject | None = None
+    promoted_ms: int | None = None
+    """When its turn was put before all others of its context."""
 
 
 @record

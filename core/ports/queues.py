@@ -35,7 +35,7 @@ class TaskAdded:
 
 
 class QueueStore(Protocol):
-    """The queues of agents by their names."""
+    """The queues of agents by their names, and of contexts by ``thread:<id>``."""
 
     async def add(self, agent: str, task: WaitingTask) -> TaskAdded:
         """Puts a task in line; one that is there goes to the place of its priority.
@@ -55,6 +55,10 @@ class QueueStore(Protocol):
 
     async def drop(self, agent: str, task_id: str) -> bool:
         """Takes out a task that waits no more; whether it was there. Raises StoreUnavailable."""
+        ...
+
+    async def list(self, agent: str) -> list[str]:
+        """All tasks that wait, by caller and then in order; for a line that is short. Raises StoreUnavailable."""
         ...
 
     async def count(self, agents: Sequence[str]) -> list[int]:

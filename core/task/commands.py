@@ -41,6 +41,7 @@ class QueueTask:
     attempt: say.TaskAttemptStarted | None = None
     """The first or the next attempt as it begins when its turn has come."""
     send_options: JsonObject | None = None
+    promoted_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -465,6 +465,7 @@ def _steer(
                 command.cause,
                 command.attempt,
                 command.send_options,
+                command.promoted_ms,
             )
             return [Fact(scope, queued)]
         case PrepareTask(step=step):

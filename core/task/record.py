@@ -173,6 +173,7 @@ class QueuedAttempt:
     send_options: JsonObject | None = None
     position: int | None = None
     """When it came in, from 1."""
+    promoted_ms: int | None = None
 
 
 @record

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
 
 
-def _tell_nobody(_agent: str) -> None:
+def _tell_nobody(_agent: str, _thread_id: str) -> None:
     """Nobody waits for a run to end."""
 
 
@@ -35,8 +35,8 @@ class ActiveRuns:
     """Runs by task. A run that ends takes itself out; one that breaks says so."""
 
     log: FilteringBoundLogger
-    on_left: Callable[[str], None] = _tell_nobody
-    """Called with the agent of each run that is no longer driven here."""
+    on_left: Callable[[str, str], None] = _tell_nobody
+    """Called with agent and thread of each run that is no longer driven here."""
     _active: dict[str, ActiveRun] = field(default_factory=dict[str, "ActiveRun"])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _draining: bool = False
@@ -124,7 +124,7 @@ class ActiveRuns:
             del self._active[task_id]
             del self._tasks[task_id]
         run.tell_changed()
-        self.on_left(run.context.peer)
+        self.on_left(run.context.peer, run.context.thread.id)
 
     def drop(self, task_id: str) -> None:
         """Stops driving a task at once; its fence refuses writes that are under way."""

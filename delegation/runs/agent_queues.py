@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.agent_name import find_base
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError, PeerUnavailable, StoreUnavailable
 from passerelle.core.peer import Peer, SendPlace
 from passerelle.core.ports.queues import WaitingTask
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.task import QueueCause
     from passerelle.core.ports.due import DueRow
     from passerelle.core.ports.queues import QueueStore
-    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.task.record import QueuedAttempt, TaskRecord
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.queued_attempts import QueuedAttempts
     from passerelle.runtime.limits.pauses import AgentPauses
@@ -40,9 +42,26 @@ LONGEST_LOOK_MS: Final = 120_000
 _LOOK_S: Final = 0.05
 """Between two tries to get a place, where nobody says that there is one."""
 _AWAY_S: Final = 1.0
+_TURN_S: Final = 0.5
+"""Between two looks whether a context rests, where nobody says so."""
+_THREAD: Final = "thread:"
+_LAST_MS: Final = 10**15 - 1
 _SEND_S: Final = 2.0
 """How long the next one waits for the send of the one before to begin, so that an agent is told in order."""
 DRAIN_RETRY_S: Final = 60
+
+
+def _name_line(queued: QueuedAttempt) -> str:
+    return queued.queue if queued.cause == "turn" else find_base(queued.attempt.worker.peer)
+
+
+def _find_place(record: TaskRecord, queued: QueuedAttempt) -> WaitingTask:
+    """Turns of a context go by time; of those that were promoted the last one is first."""
+    if queued.cause != "turn":
+        return WaitingTask(record.task_id, record.owner, record.priority, parse_ms(queued.since))
+    if queued.promoted_ms is None:
+        return WaitingTask(record.task_id, record.owner, 0, parse_ms(queued.since))
+    return WaitingTask(record.task_id, record.owner, 1, _LAST_MS - queued.promoted_ms)
 
 
 def _leave_nothing() -> None:
@@ -156,8 +175,8 @@ class AgentQueues:
         queued = record.queued
         if queued is None:
             return
-        base = find_base(queued.attempt.worker.peer)
-        task = WaitingTask(record.task_id, record.owner, record.priority, parse_ms(queued.since))
+        base = _name_line(queued)
+        task = _find_place(record, queued)
         try:
             await self.store.add(base, task)
         except StoreUnavailable as error:
@@ -184,12 +203,17 @@ class AgentQueues:
             self._pulling[agent] = asyncio.Event()
             self.attempts.dispatch.detach(self._pull(agent))
 
-    def on_left(self, agent: str) -> None:
-        """A run at an agent is not driven here any more: there may be a place."""
+    def on_left(self, agent: str, thread_id: str) -> None:
+        """A run at an agent is not driven here any more: there may be a place, and its context may rest."""
         if self._pulling:
-            known = self._pulling.get(find_base(agent))
-            if known is not None:
-                known.set()
+            for line in (find_base(agent), f"{_THREAD}{thread_id}"):
+                known = self._pulling.get(line)
+                if known is not None:
+                    known.set()
+
+    async def list_waiting(self, thread_id: str) -> tuple[str, ...]:
+        """The turns that wait in a context, in their order."""
+        return await self.attempts.list_turns(await self.store.list(f"{_THREAD}{thread_id}"))
 
     async def on_due(
         self,
@@ -204,6 +228,8 @@ class AgentQueues:
         if record is None or queued is None or record.status in ENDED:
             if record is not None:
                 await self.store.drop(find_base(record.peer or ""), row.entity)
+                if record.thread_id is not None:
+                    await self.store.drop(f"{_THREAD}{record.thread_id}", row.entity)
             await drop(shard, row)
             return
         if record.status is Status.QUEUED:
@@ -225,6 +251,8 @@ class AgentQueues:
 
     async def _pull_one(self, agent: str) -> bool:
         """Begins the next attempt at an agent, or waits for a place; False: nobody waits."""
+        if agent.startswith(_THREAD):
+            return await self._pull_turn(agent)
         place = await self._reserve(agent)
         if place is None:
             await self._rest(agent)
@@ -247,11 +275,48 @@ class AgentQueues:
                 place.give_back()
         return True
 
-    async def _begin(self, task_id: str, place: SendPlace) -> bool:
+    async def _pull_turn(self, line: str) -> bool:
+        """Starts the next turn of a context once it rests; False: none waits."""
+        thread_id = line.removeprefix(_THREAD)
+        ref = EntityRef(EntityKind.THREAD, thread_id)
+        thread = (await self.attempts.dispatch.writes.load([ref]))[ref].record
+        if isinstance(thread, ThreadRecord) and thread.active_turns:
+            await self._rest(line, _TURN_S)
+            return True
+        news = self._pulling[line]
+        news.clear()
+        task_id = await self.store.take(line)
+        if task_id is None:
+            self._waiting.discard(line)
+            return news.is_set()
+        record = await self.attempts.dispatch.read_task(task_id)
+        if record is None or record.queued is None or record.status is not Status.QUEUED:
+            return True
+        agent, behind = record.queued.attempt.worker.peer, await self.list_waiting(thread_id)
+        try:
+            admitted = await self.admit(agent, self.find_peer(agent))
+        except NotFound:
+            admitted = None
+        if isinstance(admitted, str):
+            hold = await self.explain(agent, admitted)
+            moved = await self.attempts.move_on(task_id, hold, behind)
+            if moved is not None:
+                await self.enter(moved)
+            return True
+        if not await self._begin(task_id, admitted, behind):
+            if admitted is not None:
+                admitted.give_back()
+        else:
+            self._tell_begun(task_id)
+        return True
+
+    async def _begin(
+        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...] | None = None
+    ) -> bool:
         """Whether the attempt has begun. Where it has not, the due row of the task puts it in line again."""
         log = self.attempts.dispatch.log
         try:
-            return await self.attempts.begin(task_id, place)
+            return await self.attempts.begin(task_id, place, behind)
         except asyncio.CancelledError:
             # Whoever goes on with the line finds it there at once.
             await self._put_back(task_id)
@@ -278,10 +343,10 @@ class AgentQueues:
             # It is configured no more: its tasks end one by one, and each says so.
             return SendPlace(_leave_nothing)
 
-    async def _rest(self, agent: str) -> None:
+    async def _rest(self, agent: str, pause_s: float = _LOOK_S) -> None:
         wakes = self._pulling[agent]
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(pause_s):
                 await wakes.wait()
         wakes.clear()
 

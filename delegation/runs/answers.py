@@ -111,7 +111,7 @@ class Answers:
             check_owner(record, owner, accepted)
             check_taken(thread, accepted.turn_id)
             tells = record.shown and (at_once or self._waits_long(record))
-            if tells or not is_active(thread, accepted.turn_id):
+            if tells or not (is_active(thread, accepted.turn_id) or record.queued):
                 return await self._compose(record, seen)
             if record.queued is None:
                 await asyncio.sleep(_LOOK_S)
@@ -124,7 +124,7 @@ class Answers:
         run = record.run
         if run is None:
             # Nobody knows when an agent is resumed.
-            return record.queued is not None and record.queued.cause != "capacity"
+            return record.queued is not None and record.queued.cause in {"paused", "draining"}
         return _waits_long(record, self.dispatch.find_terms(run.worker.peer).timeouts)
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 QUEUED: Final = "queued"
 """The kind of the due row of a task that waits there."""
+MOST_WAITING: Final = 100
+"""Turns that wait in one context."""
 FIRST_LOOK_MS: Final = 5_000
 """When that row comes first; the queue itself is faster."""
 
@@ -29,18 +31,22 @@ class QueueHold:
     """What the operator has said of it."""
     send_options: JsonObject | None = None
     """What the request says beside its message."""
+    thread_id: str | None = None
+    """The context whose turns go first."""
     answers_at_once: bool = False
     """Whether the caller wants the Task before anything comes of it."""
 
     @property
     def queue(self) -> str:
         """The name of the queue."""
+        if self.thread_id is not None:
+            return f"thread:{self.thread_id}"
         return f"agent:{find_base(self.agent)}"
 
     @property
     def is_told(self) -> bool:
         """Whether callers learn of it at once: nobody knows when a pause ends."""
-        return self.answers_at_once or self.cause != "capacity"
+        return self.answers_at_once or self.cause in {"paused", "draining"}
 
     @property
     def text(self) -> str:
@@ -56,6 +62,8 @@ class QueueHold:
                 )
             case "capacity":
                 said = f"agent {name} has as much work as its limits allow"
+            case "turn":
+                said = "another message of this context is worked at"
             case _:
                 assert_never(self.cause)
         return f"{said}; {_name_place(self.position)}, and can be cancelled"

@@ -11,10 +11,14 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.batch import DueChange, RunMove
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.errors import NotFound, RemoteError, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
+from passerelle.core.payloads.conversation import QueueChanged
+from passerelle.core.session import thread as threads
+from passerelle.core.session.thread import ChangeQueue, StartTurn, ThreadRecord
 from passerelle.core.task.commands import StartRun
+from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import fail_owed
@@ -24,6 +28,8 @@ from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from passerelle.core.batch import DueClaim
     from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.peer import Peer, PeerCard, SendPlace
@@ -61,10 +67,41 @@ class QueuedAttempts:
 
         await run.append(wait, conclude)
 
-    async def begin(self, task_id: str, place: SendPlace | None) -> bool:
+    async def list_turns(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        """The turns of tasks that wait in a context, in their order; those that wait no more are left out."""
+        refs = [EntityRef(EntityKind.TASK, name) for name in tasks]
+        held = await self.dispatch.writes.load(refs) if refs else {}
+        records = (held[ref].record for ref in refs)
+        return tuple(
+            one.turn_id or ""
+            for one in records
+            if isinstance(one, TaskRecord) and one.queued is not None and one.queued.cause == "turn"
+        )
+
+    async def move_on(
+        self, task_id: str, hold: QueueHold, behind: tuple[str, ...]
+    ) -> TaskRecord | None:
+        """Has a turn start whose agent has no place for it: its task waits there from now on."""
+        run = await self.dispatch.hold(task_id)
+        queued = run.record.queued
+        if queued is None or run.record.status is not Status.QUEUED:
+            return None
+
+        def start(draft: DecisionDraft) -> None:
+            _start_turn(draft, behind)
+            kept = replace(hold, send_options=queued.send_options)
+            draft.add(draft.tell(make_command(queued.attempt, kept)))
+
+        await run.append(start)
+        return run.record
+
+    async def begin(
+        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...] | None = None
+    ) -> bool:
         """Begins the attempt of a task whose turn has come; False where there is none (any more).
 
-        ``place`` is what the send needs of the limits of its agent; it is the run's where one begins.
+        ``place`` is what the send needs of the limits of its agent; it is the run's where one begins. ``behind``: the
+        turns that wait in its context from then on, where it has waited for others of them.
 
         Raises:
             StoreUnavailable: the due row of the task stays, and puts it in line again.
@@ -86,7 +123,7 @@ class QueuedAttempts:
             return False
         started = self._compose(run, queued, card)
         try:
-            await self._start(run, queued, started, peer, place)
+            await self._start(run, queued, started, peer, place, behind)
         except UnsupportedOperation:
             return False  # somebody else has begun it, or it has ended
         return True
@@ -98,6 +135,7 @@ class QueuedAttempts:
         started: TaskAttemptStarted,
         peer: Peer,
         place: SendPlace | None,
+        behind: tuple[str, ...] | None,
     ) -> None:
         task = run.context.task
         message = {**compose_input(run.context.accepted), "messageId": started.message_id}
@@ -106,6 +144,8 @@ class QueuedAttempts:
         run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
 
         def start(draft: DecisionDraft) -> None:
+            if behind is not None:
+                _start_turn(draft, behind)
             draft.add(draft.tell(StartRun(run_id, started)))
             draft.decision.set_field(task, OWNER, str(driver).encode())
 
@@ -141,6 +181,15 @@ class QueuedAttempts:
             native_protocol=card.protocol,
             delivery_mechanism="streaming" if streams else "unary",
         )
+
+
+def _start_turn(draft: DecisionDraft, behind: tuple[str, ...]) -> None:
+    """The turn of the task leaves the line of its context."""
+    thread, record = draft.decision.state(draft.context.thread), draft.record
+    if isinstance(thread, ThreadRecord) and record.turn_id is not None:
+        changed = QueueChanged("dequeued", behind)
+        draft.add(threads.decide(thread, ChangeQueue(changed)))
+        draft.add(threads.decide(thread, StartTurn(record.turn_id, record.task_id)))
 
 
 async def find_card(peer: Peer) -> PeerCard | None:

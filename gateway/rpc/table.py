@@ -63,6 +63,7 @@ from passerelle.core.session.requests import (
     ThreadResumed,
     ThreadRolledBack,
     TurnInterrupted,
+    TurnQueue,
 )
 from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
 from passerelle.core.task.bulk import TasksChanged
@@ -88,6 +89,7 @@ from passerelle.gateway.rpc.forms import (
 )
 from passerelle.gateway.rpc.jobs import JOB_ROWS
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
+from passerelle.gateway.rpc.queues import QUEUE_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
 from passerelle.gateway.rpc.turns import read_turn
@@ -189,6 +191,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *JOB_ROWS,
         *BULK_ROWS,
         *AGENT_ROWS,
+        *QUEUE_ROWS,
     )
 }
 
@@ -282,7 +285,9 @@ def render_result(result: Result) -> JsonObject:
                     turn_id=result.turn_id,
                     task_id=result.facade,
                     context_id=result.context_id,
+                    state="accepted" if result.position is None else "queued",
                     repeated=result.repeated,
+                    position=result.position,
                 )
             )
         case CancelAccepted():
@@ -318,6 +323,7 @@ def render_result(result: Result) -> JsonObject:
             | JobChanged()
             | TasksChanged()
             | AgentChanged()
+            | TurnQueue()
         ):
             return to_wire(result)
         case PushConfigSet():

@@ -51,10 +51,11 @@ def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRec
     queued = QueuedAttempt(
         queue=payload.queue,
         cause=payload.cause,
-        since=event.timestamp,
+        since=state.queued.since if state.queued is not None else event.timestamp,
         attempt=payload.attempt,
         send_options=payload.send_options,
         position=payload.position,
+        promoted_ms=payload.promoted_ms,
     )
     return set_status(
         state,
