@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.turns import OpenedTurn
-    from passerelle.runtime.records.writes import Writes
+    from passerelle.runtime.records.writes import Body, Writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +148,16 @@ class TurnQueues:
         thread: ThreadRecord,
         changed: QueueChanged,
         task: EntityRef | None = None,
-        further: object = None,
+        further: Body | None = None,
     ) -> ThreadRecord:
         ref = EntityRef(EntityKind.THREAD, thread.thread_id)
 
         def body(decision: Decision) -> AppendOptions:
-            options = further(decision) if callable(further) else AppendOptions()
+            options = AppendOptions() if further is None else further(decision)
             state = decision.state(ref)
             if isinstance(state, ThreadRecord):
                 decision.add(threads.decide(state, ChangeQueue(changed)))
-            return options if isinstance(options, AppendOptions) else AppendOptions()
+            return options
 
         refs = [ref] if task is None else [ref, task]
         written = await self.writes.decide(thread.session_id, refs, body)

@@ -15,6 +15,7 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.core.payloads.limit import LimitChanged
 from passerelle.core.payloads.routing import FallbackApplied, RoutingDecided, SingleCandidate
 from passerelle.core.payloads.task import TaskQueued
+from passerelle.core.ports.queues import QueueStore
 from passerelle.core.principal import OWNER, AccessScope, Principal
 from passerelle.core.session.agent_requests import (
     AgentChanged,
@@ -331,7 +332,7 @@ async def test_agent_that_is_not_paused_costs_no_call_more(house: House) -> None
             calls.append(name)
             return cast("Callable[..., Awaitable[object]]", getattr(store, name))
 
-    house.parts.queues.store = cast("type(store)", Counted())  # type: ignore[valid-type]
+    house.parts.queues.store = cast("QueueStore", Counted())
     accepted: TurnAccepted
     for _ in range(3):
         accepted, _ = await house.talk("hello")
