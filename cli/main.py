@@ -44,6 +44,7 @@ from passerelle.cli.verbs.sessions import sessions
 from passerelle.cli.verbs.support import support
 from passerelle.cli.verbs.task_changes import changes
 from passerelle.cli.verbs.tasks import tasks
+from passerelle.cli.verbs.turns import turns
 from passerelle.cli.verbs.watch import watch_verb
 from passerelle.core.errors import ActionClosed, ConfigInvalid, PasserelleError
 from passerelle.runtime.common.version import VERSION
@@ -76,6 +77,7 @@ tasks.add_typer(watch_verb)
 tasks.add_typer(bulk_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
+app.add_typer(turns, name="turns")
 app.add_typer(schedules, name="schedules")
 app.add_typer(jobs, name="jobs")
 approvals.add_typer(answers)

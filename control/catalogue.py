@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.core.commands import ListAgents
+    from passerelle.core.payloads.limit import AgentState
     from passerelle.core.peer import PeerCard
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import Json, JsonObject
@@ -74,6 +75,8 @@ class Catalogue:
     find_tags: Callable[[str], frozenset[str]] = _no_tags
     edge: PublicEdge = field(default_factory=PublicEdge)
     public_url: str | None = None
+    find_state: Callable[[str], AgentState] = lambda _agent: "active"
+    """Whether an agent gets work."""
 
     def rests(self, name: str) -> bool:
         """Whether calls to an agent are held back, over each way that was tried."""
@@ -97,7 +100,12 @@ class Catalogue:
     async def _describe(self, name: str) -> JsonObject:
         tags: list[Json] = [*sorted(self.find_tags(name))]
         base_url = f"{self.public_url or ''}{PATH}/{name}"
-        entry: JsonObject = {"name": name, "url": base_url, "tags": tags}
+        entry: JsonObject = {
+            "name": name,
+            "url": base_url,
+            "tags": tags,
+            "state": self.find_state(name),
+        }
         peer = await self._load(name)
         if peer is None or self.agents is None:
             return {**entry, "status": "unreachable", "skills": [], "interfaces": []}

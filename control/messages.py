@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.control.router import read_wanted
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import Draining, Limited, NotFound
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
+from passerelle.delegation.runs.delivery import read_options
 from passerelle.delegation.runs.turns import TurnRequest
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.limits.costs import FREE
 from passerelle.runtime.records.references import MEMBER, NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from passerelle.control.router import Router
     from passerelle.core.commands import SubmitTurn, TurnAccepted
     from passerelle.core.decision import Held
+    from passerelle.core.payloads.task import QueueCause
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import SendPlace
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
+    from passerelle.delegation.runs.agent_queues import AgentQueues, LimitedPeer
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
-    from passerelle.delegation.runs.plan import Planner
+    from passerelle.delegation.runs.holds import QueueHold
+    from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import OpenedTurn, Turns
     from passerelle.runtime.records.references import References, Referred
     from passerelle.webhooks.push_configs import PushConfigs
+
+
+async def _interrupt_nobody(_principal: Principal, _opened: OpenedTurn) -> None:
+    """Nothing is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +64,13 @@ class Messages:
     planning: Planner
     dispatch: Dispatch
     answers: Answers
+    queues: AgentQueues
     router: Router
-    find_peer: Callable[[str], Peer]
+    find_peer: Callable[[str], LimitedPeer]
     ids: Ids
     bounds: MessageBounds = field(default_factory=MessageBounds)
+    interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]] = _interrupt_nobody
+    """Stops what goes on in the context of a turn that waits."""
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None] = lambda _principal: None
     """What is held back from a caller by rules."""
     check_room: Callable[[], None] = lambda: None
@@ -91,7 +105,7 @@ class Messages:
         driver = None if begun is None else begun[0]
         return OpenTurn(opened, self.answers, principal, driver), begun
 
-    def _admit(self, principal: Principal, command: SubmitTurn) -> Peer | None:
+    def _admit(self, principal: Principal, command: SubmitTurn) -> LimitedPeer | None:
         """The agent of a message that may come in, as far as nobody has to be asked; None: it is chosen later.
 
         Raises:
@@ -122,7 +136,7 @@ class Messages:
         principal: Principal,
         command: SubmitTurn,
         idem: str | None,
-        peer: Peer | None,
+        peer: LimitedPeer | None,
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and makes its driver."""
         if peer is not None:
@@ -157,7 +171,7 @@ class Messages:
         principal: Principal,
         command: SubmitTurn,
         idem: str | None,
-        peer: Peer,
+        peer: LimitedPeer,
         route: Route | None = None,
         known: Held | None = None,
     ) -> tuple[OpenedTurn, Begun | None]:
@@ -168,32 +182,59 @@ class Messages:
         plan = await self.planning.plan(command, peer, route)
         if (catalog := self.resolve_tools(principal)) is not None:
             plan = change(plan, catalog=catalog)
-        if referred.tasks:
-            plan = replace(
-                plan,
-                sources=referred.tasks,
-                source_runs=referred.runs,
-                consumed=referred.consumed,
-            )
-        if referred.unknown:
-            plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
+        if referred.tasks or referred.unknown:
+            plan = _add_references(plan, referred)
+        self.queues.refuse_drained(agent)
         charge = FREE
+        admitted = await self.queues.admit(agent, peer)
+        place = None if isinstance(admitted, str) else admitted
         try:
+            if isinstance(admitted, str):
+                plan = change(plan, hold=await self._explain(agent, admitted, command))
             if self.planning.charges:
                 charge = await self.planning.charge_run(principal, agent)
                 plan = change(plan, facts=(*plan.facts, *charge.facts))
-            request = TurnRequest(principal, command, plan, idem, known)
-            opened = await self.templated_turns.open(request)
+            request = TurnRequest(
+                principal, command, plan, idem, known, partial(_read_options, command)
+            )
+            opened = None if plan.hold else await self.templated_turns.open(request)
             if opened is None:
                 opened = await self.turns.open(request)
         except BaseException:
             charge.refund()
+            _give_back(place)
             raise
         if opened.repeated:
             charge.refund()
+            _give_back(place)
+            return opened, None
+        if plan.hold is not None or opened.position is not None:
+            _give_back(place)
+            await self._put_in_line(principal, command, opened)
             return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
-        return opened, self.dispatch.begin(opened, peer, command.message, params, referred)
+        begun = self.dispatch.begin(opened, peer, command.message, params, referred, place)
+        return opened, begun
+
+    async def _explain(self, agent: str, cause: QueueCause, command: SubmitTurn) -> QueueHold:
+        """Why a message waits, with what its request says beside it."""
+        configuration = object_at(command.params or {}, "configuration")
+        return await self.queues.explain(
+            agent,
+            cause,
+            _read_options(command),
+            answers_at_once=configuration.get("returnImmediately") is True,
+        )
+
+    async def _put_in_line(
+        self, principal: Principal, command: SubmitTurn, opened: OpenedTurn
+    ) -> None:
+        held = opened.held if isinstance(opened.held, dict) else opened.held.read()
+        record = held[opened.task].record
+        if isinstance(record, TaskRecord):
+            await self.queues.enter(record)
+        if opened.position is not None and _is_urgent(command, opened):
+            await self.interrupt(principal, opened)
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None
@@ -211,6 +252,36 @@ class Messages:
         if accepted.repeated:
             charge.refund()
         return accepted
+
+
+def _add_references(plan: Delegation, referred: Referred) -> Delegation:
+    """The plan of a message that refers to other tasks, or to some that are not known here."""
+    if referred.tasks:
+        plan = replace(
+            plan, sources=referred.tasks, source_runs=referred.runs, consumed=referred.consumed
+        )
+    if referred.unknown:
+        plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
+    return plan
+
+
+def _read_options(command: SubmitTurn) -> JsonObject | None:
+    return read_options({**(command.params or {}), "message": command.message})
+
+
+def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
+    """Whether a message that waits stops what goes on in its context."""
+    if command.when_busy is not None:
+        return command.when_busy == "interrupt"
+    held = opened.held if isinstance(opened.held, dict) else opened.held.read()
+    thread = held[opened.place.thread].record
+    return isinstance(thread, ThreadRecord) and thread.queue_policy == "interrupt"
+
+
+def _give_back(place: SendPlace | None) -> None:
+    """No send follows."""
+    if place is not None:
+        place.give_back()
 
 
 def _find_holder(known: Held | None) -> str | None:

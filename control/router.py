@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from passerelle.control.catalogue import Catalogue, RoutedPeer
+    from passerelle.core.payloads.limit import AgentState
     from passerelle.core.payloads.routing import TaskProfileResolved
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import PeerCard
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.runtime.limits.costs import Price, Spending
+    from passerelle.runtime.limits.pauses import AgentPauses
 
 _KEPT_ROUTES: Final = 1_024
 _LOOK_MS: Final = 1_000
@@ -75,6 +77,7 @@ class Router:
     clock: Clock
     detach: Callable[[Coroutine[None, None, None]], None]
     """Has something run beside the message."""
+    pauses: AgentPauses
     _names: tuple[str, ...] = ()
     _agents: list[_KnownAgent] = field(default_factory=list[_KnownAgent])
     """Those that are configured under these names, without tenants."""
@@ -112,7 +115,10 @@ class Router:
         is_plain = not (denied or unpaid or (spending is not None and spending.has_quotas))
         offers = tuple(
             one.offer
-            if is_plain and not (one.demands or one.peer.rests or one.peer.is_full)
+            if is_plain
+            and not (
+                one.demands or one.peer.rests or one.peer.is_full or self.pauses.find(one.peer.name)
+            )
             else self._describe(one, principal, denied.get(one.peer.name), unpaid)
             for one in agents
         )
@@ -223,17 +229,23 @@ class Router:
         name, spending = one.peer.name, self.spending
         lacks = one.demands - EXTENSIONS.get()
         is_unpaid = name in unpaid or not (spending is None or spending.covers(principal, name))
-        rests, is_full = one.peer.rests, one.peer.is_full
-        if not (lacks or is_unpaid or denied_by or rests or is_full):
+        rests, is_full, pause = one.peer.rests, one.peer.is_full, self.pauses.find(name)
+        if not (lacks or is_unpaid or denied_by or rests or is_full or pause):
             return one.offer
         over_limit: ReachedLimit | None = (
             "quota" if is_unpaid else "rate_limit" if is_full else None
         )
-        state = (min(lacks, default=None), denied_by, over_limit, rests)
+        paused = None if pause is None else _name_pause(pause.state)
+        state = (min(lacks, default=None), denied_by, over_limit, rests, paused)
         offer = one.variants.get(state)
         if offer is None:
             offer = one.variants[state] = replace(
-                one.offer, lacks=state[0], denied_by=denied_by, over_limit=over_limit, rests=rests
+                one.offer,
+                lacks=state[0],
+                denied_by=denied_by,
+                over_limit=over_limit,
+                rests=rests,
+                paused=paused,
             )
         return offer
 
@@ -258,6 +270,10 @@ class Router:
         if before is not None and before.offer == found.offer:
             found.offer, found.variants = before.offer, before.variants
         return found
+
+
+def _name_pause(state: AgentState) -> str:
+    return "being drained" if state == "draining" else "paused"
 
 
 def read_wanted(message: JsonObject, params: JsonObject | None) -> TaskProfileResolved:

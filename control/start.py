@@ -36,6 +36,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.delegation.runs.turns import OpenedTurn
@@ -56,12 +57,13 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import Peer, SendPlace
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.session.thread import SubmitMessage
     from passerelle.core.task.requests import StartTask, TaskChanged
     from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.agent_queues import AgentQueues, LimitedPeer
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
@@ -99,7 +101,8 @@ class Starting:
     references: References
     preparing: Preparing
     dispatch: Dispatch
-    find_peer: Callable[[str], Peer]
+    queues: AgentQueues
+    find_peer: Callable[[str], LimitedPeer]
     message_bounds: MessageBounds
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
     """What is held back from a caller by rules."""
@@ -149,7 +152,7 @@ class Starting:
         principal: Principal,
         owned: Owned,
         turn: SubmitTurn,
-        peer: Peer,
+        peer: LimitedPeer,
         referred: Referred,
         version: int | None,
         once: Once,
@@ -161,18 +164,32 @@ class Starting:
             catalog=self.resolve_tools(principal),
             ground=object(),
         )
+        self.queues.refuse_drained(turn.agent)
         charge = await self.planning.charge(principal, turn)
+        place: SendPlace | None = None
         try:
+            admitted = await self.queues.admit(turn.agent, peer)
+            if isinstance(admitted, str):
+                plan = change(plan, hold=await self.queues.explain(turn.agent, admitted))
+            else:
+                place = admitted
             _check_constraints(owned.record, turn.agent, plan, charge.facts)
             start = await self._prepare(principal, owned, version, turn, plan, charge.facts, once)
             written = await self._append(start)
         except BaseException:
             charge.refund()
+            _give_back(place)
             raise
         if written.repeated is not None and written.repeated != start.run_id.encode():
             charge.refund()
+            _give_back(place)
             return render_change(written.held[owned.ref], repeated=True)
-        self._begin(start, written, peer, referred)
+        if plan.hold is None:
+            self._begin(start, written, peer, referred, place)
+            return render_change(written.held[owned.ref])
+        queued = written.held[owned.ref].record
+        if isinstance(queued, TaskRecord):
+            await self.queues.enter(queued)
         return render_change(written.held[owned.ref])
 
     def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
@@ -228,6 +245,13 @@ class Starting:
 
         def body(decision: Decision) -> AppendOptions:
             _decide(decision, start, self.turns.writes.ids)
+            if start.plan.hold is not None:
+                at_ms = decision.now_ms + FIRST_LOOK_MS
+                rows = (
+                    DueChange(f"{QUEUED}:{start.task.id}", at_ms),
+                    DueChange(name_row(start.task.id), None),
+                )
+                return AppendOptions(due=rows, idem=start.once.remember(start.run_id))
             decision.set_field(start.task, OWNER, str(driver).encode())
             return AppendOptions(
                 runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
@@ -250,7 +274,14 @@ class Starting:
             raise StoreUnavailable("the lease of this instance is lost", "no")
         return written
 
-    def _begin(self, start: TaskStart, written: Written, peer: Peer, referred: Referred) -> None:
+    def _begin(
+        self,
+        start: TaskStart,
+        written: Written,
+        peer: Peer,
+        referred: Referred,
+        place: SendPlace | None,
+    ) -> None:
         record = written.held[start.task].record
         context = record.scope.context_id if isinstance(record, TaskRecord) else ""
         session = EntityRef(EntityKind.SESSION, start.scope.session_id)
@@ -262,8 +293,14 @@ class Starting:
             start.plan.drives(start.task.shard),
         )
         params: JsonObject = {"message": start.turn.message}
-        begun = self.dispatch.begin(opened, peer, start.turn.message, params, referred)
+        begun = self.dispatch.begin(opened, peer, start.turn.message, params, referred, place)
         self.dispatch.runs.start(*begun)
+
+
+def _give_back(place: SendPlace | None) -> None:
+    """No send follows."""
+    if place is not None:
+        place.give_back()
 
 
 def _check_constraints(
@@ -295,4 +332,8 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     if isinstance(ready, TaskRecord):
         remote = thread.remotes.get(start.turn.agent) or start.remote_context
         started = begin_attempt(ready, start.turn, start.plan, remote)
-        decision.add(tasks.decide(ready, tell.StartRun(start.run_id, started)))
+        hold = start.plan.hold
+        begins = (
+            tell.StartRun(start.run_id, started) if hold is None else make_command(started, hold)
+        )
+        decision.add(tasks.decide(ready, begins))

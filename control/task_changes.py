@@ -24,6 +24,7 @@ from passerelle.core.task.requests import AppendTaskProgress, PauseTask, ResumeT
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.runs.failure import name_row
+from passerelle.delegation.runs.holds import QUEUED
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -90,6 +91,9 @@ class TaskChanges:
             due = owe_attempt(decision, owned.ref, record)
             if owed is not None:
                 due = (*due, DueChange(owed, decision.now_ms + _OWED_MS))
+            if record.queued is not None:
+                # Its place in line may be another one now.
+                due = (*due, DueChange(f"{QUEUED}:{owned.ref.id}", decision.now_ms))
             return AppendOptions(idem=idem_row, due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)

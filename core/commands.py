@@ -16,8 +16,10 @@ from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetB
 from passerelle.core.job.requests import JobChanged, JobQuery, JobRequest
 from passerelle.core.oversight_requests import OversightQuery
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
+from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.policy.requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.schedule.requests import ScheduleChanged, ScheduleQuery, ScheduleRequest
+from passerelle.core.session.agent_requests import AgentChanged, AgentRequest
 from passerelle.core.session.device_requests import (
     DeviceAnswer,
     DeviceQuery,
@@ -34,6 +36,8 @@ from passerelle.core.session.requests import (
     ThreadResumed,
     ThreadRolledBack,
     TurnInterrupted,
+    TurnQueue,
+    TurnQueueQuery,
 )
 from passerelle.core.session.webhook_requests import ListStreamWebhooks
 from passerelle.core.task.bulk import ChangeTasks, TasksChanged
@@ -76,6 +80,8 @@ class SubmitTurn:
     """Where to tell of the task, from its first event on."""
     sealed: str | None = None
     """Where the message itself stands until it is sent; ``message`` has a placeholder then."""
+    when_busy: QueuePolicy | None = None
+    """What becomes of it where its context works; None: what the context is set to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,7 @@ OtherCommand: TypeAlias = (
     | JobRequest
     | ChangeTasks
     | ExportBundle
+    | AgentRequest
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
 
@@ -369,12 +376,16 @@ Query: TypeAlias = (
     | PolicyQuery
     | ScheduleQuery
     | JobQuery
+    | TurnQueueQuery
 )
 
 
 @value
 class TurnAccepted:
-    """A turn is stored. ``task`` is the local record; whether callers see it as a task shows with the first answer."""
+    """A turn is stored. ``task`` is the local record; whether callers see it as a task shows with the first answer.
+
+    ``position``: it waits behind others of its context, from 1.
+    """
 
     session_id: str
     thread_id: str
@@ -383,6 +394,7 @@ class TurnAccepted:
     facade: FacadeTaskId
     context_id: str
     repeated: bool = False
+    position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,6 +457,8 @@ Result: TypeAlias = (
     | ScheduleChanged
     | JobChanged
     | TasksChanged
+    | AgentChanged
+    | TurnQueue
 )
 
 

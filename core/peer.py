@@ -86,6 +86,37 @@ class Malformed:
     too_long: bool = False
 
 
+class SendPlace:
+    """A place among the sends that an agent may have under way, taken before the send; given back once."""
+
+    __slots__ = ("_leave", "_settled")
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+        self._settled: Callable[[], None] | None = None
+
+    def listen(self, settled: Callable[[], None]) -> None:
+        """Calls ``settled`` once the send begins, or will not."""
+        if self._leave is None:
+            settled()
+        else:
+            self._settled = settled
+
+    def give_back(self) -> None:
+        """There is no send. Nothing where there was one, which gives it back itself."""
+        leave = self._leave
+        if self.use() and leave is not None:
+            leave()
+
+    def use(self) -> bool:
+        """The send has it now; False where it is used or given back already."""
+        taken, self._leave = self._leave is not None, None
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled()
+        return taken
+
+
 MayLeave: TypeAlias = "Callable[[], bool]"
 """Asked when there is a connection, right before the first byte: between a send and its bytes lie waits of any length.
 
@@ -158,12 +189,17 @@ class Peer(Protocol):
         *,
         timeout_s: float | None = None,
         may_leave: MayLeave | None = None,
+        place: SendPlace | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
-        """SendMessage: waits for the answer."""
+        """SendMessage: waits for the answer. ``place`` was reserved for it."""
         ...
 
     def stream(
-        self, params: JsonObject, *, may_leave: MayLeave | None = None
+        self,
+        params: JsonObject,
+        *,
+        may_leave: MayLeave | None = None,
+        place: SendPlace | None = None,
     ) -> AsyncGenerator[StreamOutcome, None]:
         """SendStreamingMessage: one outcome per frame; anything but Answered is the last one."""
         ...

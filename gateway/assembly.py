@@ -68,6 +68,7 @@ from passerelle.runtime.limits.costs import Spending
 from passerelle.runtime.limits.gate import Gate
 from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.limits.notices import Notices
+from passerelle.runtime.limits.pauses import AgentPauses
 from passerelle.runtime.memory.budget import Budget
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.observability.call_window import CallWindow
@@ -168,6 +169,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             parts.permissions.editing, outages.log, metrics.config.skipped_rules.set
         )
         await stack.enter_async_context(following.follow())
+        await stack.enter_async_context(parts.pausing.follow(outages.log))
         deliveries = Deliveries(
             _make_delivery_deps(store, outages, late), parts.links.dead_letters.kinds
         )
@@ -190,6 +192,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
         parts.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
+        await parts.queues.look(peers.names)
         parts.dispatch.detach(signals.listen(parts.dispatch.hear))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
@@ -303,6 +306,7 @@ def _list_dependencies(
     terms: AgentTerms,
     late: DutiesProxy,
 ) -> Dependencies:
+    pauses = AgentPauses()
     return Dependencies(
         store=store,
         hub=hub,
@@ -328,7 +332,14 @@ def _list_dependencies(
         message_bounds=settings.requests.bounds(),
         describe_capabilities=terms.describe_capabilities,
         describe_runtime=partial(describe_runtime, store, late, terms),
-        catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
+        catalogue=Catalogue(
+            peers,
+            terms.find_tags,
+            make_edge(settings),
+            settings.public_url,
+            pauses.find_state,
+        ),
+        pauses=pauses,
         public_url=settings.public_url,
         push_contact=settings.approvals.push_contact,
         buttons=settings.approvals.buttons,

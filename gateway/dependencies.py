@@ -33,6 +33,7 @@ from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
 from passerelle.permission_bridge.hooks.hooks import Hooks
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.signatures import Signer
+from passerelle.runtime.limits.pauses import AgentPauses
 from passerelle.runtime.records.contents import Contents
 from passerelle.runtime.records.inbox_arrivals import InboxArrivals
 from passerelle.runtime.records.ownership import Ownership
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import Risk
-    from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.core.read_models.capabilities import CapabilityPage
+    from passerelle.delegation.runs.agent_queues import LimitedPeer
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.common.sealer import Sealer
@@ -72,7 +73,7 @@ class Dependencies:
     clock: Clock
     """Time of the store: what becomes a deadline or a timestamp."""
     ids: Ids
-    find_peer: Callable[[str], Peer]
+    find_peer: Callable[[str], LimitedPeer]
     drives: Callable[[Shard], Incarnation]
     find_sender: Callable[[Shard], Incarnation | None]
     find_terms: Callable[[str], PeerTerms]
@@ -107,6 +108,8 @@ class Dependencies:
     """Whom the configuration names."""
     hooks: Hooks = field(default_factory=lambda: Hooks(HookCaller()))
     """Calls code of the operator's."""
+    pauses: AgentPauses = field(default_factory=AgentPauses)
+    """Agents that get no new work."""
     public_url: str | None = None
     """Where peers can call back; None: they cannot."""
     push_sender: WebhookSender | None = None

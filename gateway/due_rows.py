@@ -14,6 +14,7 @@ from passerelle.delegation.jobs.jobs import JOB
 from passerelle.delegation.jobs.schedules import SCHEDULE
 from passerelle.delegation.runs.deadlines import STOP_ROW
 from passerelle.delegation.runs.delivery import SEND_ROW
+from passerelle.delegation.runs.holds import QUEUED
 from passerelle.delegation.runs.remote_drivers import SERVE_ROW
 from passerelle.permission_bridge.answers.action_rows import (
     CLEAR,
@@ -73,6 +74,7 @@ def list_handlers(
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,
         SEND_ROW: deadlines.on_send,
+        QUEUED: lambda shard, row, now_ms: parts.queues.on_due(shard, row, now_ms, drop),
         SERVE_ROW: routing.on_due,
         PREPARE: lambda shard, row, _now_ms: preparing.on_due(shard, row, drop),
         EDGE: lambda _shard, row, _now_ms: linking.finish(row, drop),

@@ -10,6 +10,7 @@ from passerelle.runtime.memory.room import MemoryUse
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from passerelle.core.payloads.limit import AgentState
     from passerelle.gateway.assembly import Gateway
     from passerelle.peers.registry import PeerRegistry
     from passerelle.runtime.common.breaker import BreakerMode
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.observability.metrics import Metrics
 
 _MODES: Final[Mapping[BreakerMode, int]] = {"closed": 0, "trial": 1, "open": 2}
+_STATES: Final[Mapping[AgentState, int]] = {"active": 0, "paused": 1, "draining": 2}
 _NONE, _STALE, _FRESH = 0, 1, 2
 
 
@@ -34,7 +36,7 @@ def watch(gateway: Gateway) -> None:
     memory = gateway.store.memory
     gateway.metrics.store.memory_share.set_function(lambda: memory.fullest.share)
     gateway.metrics.store.primaries_alone.set_function(lambda: len(replicas.alone))
-    gateway.metrics.look(watch_agents(gateway.peers))
+    gateway.metrics.look(watch_agents(gateway.peers, gateway.parts.queues.pauses.find_state))
 
 
 def watch_memory(metrics: Metrics, room: MemoryRoom) -> None:
@@ -45,17 +47,21 @@ def watch_memory(metrics: Metrics, room: MemoryRoom) -> None:
         shown.held.labels(kind).set_function(partial(room.held.__getitem__, kind))
 
 
-def watch_agents(peers: PeerRegistry) -> Callable[[Metrics], None]:
+def watch_agents(
+    peers: PeerRegistry, find_state: Callable[[str], AgentState] = lambda _agent: "active"
+) -> Callable[[Metrics], None]:
     """Shows agents and their breakers; one that is configured no more shows no more."""
 
     def read(metrics: Metrics) -> None:
         metrics.peers.agents.clear()
         metrics.peers.breakers.clear()
         metrics.peers.links.clear()
+        metrics.peers.paused.clear()
         for name in peers.names:
             card = peers.peek(name)
             known = _NONE if card is None else _STALE if card.stale else _FRESH
             metrics.peers.agents.labels(name).set(known)
+            metrics.peers.paused.labels(name).set(_STATES[find_state(name)])
             for interface, mode in peers.list_breakers(name).items():
                 metrics.peers.breakers.labels(name, interface).set(_MODES[mode])
         for name in peers.dialling:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.task_follower import Following
+from passerelle.control.agent_pauses import AgentPausing
 from passerelle.control.cancellation import Cancelling
 from passerelle.control.channel_access import StreamGrants, StreamSnapshots
 from passerelle.control.closure import Finishing
@@ -34,11 +35,14 @@ from passerelle.control.thread_contexts import ThreadContexts
 from passerelle.control.tool_inventory import ToolInventories
 from passerelle.control.transfer import Giving
 from passerelle.control.turn_histories import TurnHistories
+from passerelle.control.turn_queues import TurnQueues
 from passerelle.core.principal import OWNER
+from passerelle.delegation.runs.agent_queues import AgentQueues
 from passerelle.delegation.runs.answers import Answers
 from passerelle.delegation.runs.follow_ups import FollowUps
 from passerelle.delegation.runs.inputs import Inputs
 from passerelle.delegation.runs.plan import Conditions, Planner
+from passerelle.delegation.runs.queued_attempts import QueuedAttempts
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
@@ -126,6 +130,8 @@ class Parts:
     arrivals: InboxArrivals
     inputs: Inputs
     retries: Retries
+    queues: AgentQueues
+    pausing: AgentPausing
     following: Following
     grants: StreamGrants
     snapshots: StreamSnapshots
@@ -143,21 +149,28 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     services = make_core_services(deps, webhooks.sealer)
     store, dispatch, writes = services.store, services.dispatch, services.writes
     telling, tools = _make_telling(services, webhooks), _make_tools(services)
-    working = _make_working(services, telling.push_configs)
+    queues = _make_queues(services)
+    working = _make_working(services, telling.push_configs, queues)
+    turn_queues = TurnQueues(writes, queues, working.cancelling)
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     oversight = Oversight(writes, Home(writes))
     grants = StreamGrants(writes, services.arrivals, oversight)
     snapshots = StreamSnapshots(writes, questions)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, telling, working, models, tools, oversight)
+    tasks = _make_task_handlers(services, telling, working, models, tools, oversight, queues)
+    pausing = AgentPausing(writes, deps.pauses, store.queues, deps.catalogue.list_names)
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
-    answers = Answers(writes, services.contents, dispatch)
-    messages = _make_messages(services, telling.push_configs, working, answers, tools)
+    answers = Answers(writes, services.contents, dispatch, queues)
+    messages = _make_messages(
+        services, telling.push_configs, working, answers, tools, queues, turn_queues
+    )
     schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
     handlers = Handlers()
     for group in (tasks, permissions, links, schedules):
         group.register(handlers)
+    pausing.register(handlers)
+    turn_queues.register(handlers)
     overviews = register_oversight(handlers, deps, tasks, dispatch.runs)
     subtrees = register_bulk(
         handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
@@ -179,7 +192,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         actions=services.actions,
         arrivals=services.arrivals,
         inputs=working.inputs,
-        retries=Retries(dispatch, services.references),
+        retries=Retries(dispatch, services.references, queues),
+        queues=queues,
+        pausing=pausing,
         following=telling.following,
         grants=grants,
         snapshots=snapshots,
@@ -198,6 +213,8 @@ def _make_messages(
     working: _Working,
     answers: Answers,
     tools: ToolInventories,
+    queues: AgentQueues,
+    turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     blobs, inputs = services.store.blobs, working.inputs
@@ -210,6 +227,7 @@ def _make_messages(
         planning=working.planning,
         dispatch=dispatch,
         answers=answers,
+        queues=queues,
         router=Router(
             deps.catalogue,
             deps.find_terms,
@@ -217,13 +235,21 @@ def _make_messages(
             tools.resolve,
             deps.clock,
             dispatch.detach,
+            deps.pauses,
         ),
         find_peer=deps.find_peer,
         ids=deps.ids,
         bounds=deps.message_bounds,
+        interrupt=turn_queues.interrupt,
         resolve_tools=tools.resolve,
         check_room=services.store.memory.check_room,
     )
+
+
+def _make_queues(services: CoreServices) -> AgentQueues:
+    deps, store = services.deps, services.store
+    attempts = QueuedAttempts(services.dispatch, services.references)
+    return AgentQueues(store.queues, deps.pauses, attempts, deps.find_peer, store.due.extend_claim)
 
 
 def _make_tools(services: CoreServices) -> ToolInventories:
@@ -263,7 +289,9 @@ def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
     return _Telling(following, push_configs, stream_webhooks, dead_letters)
 
 
-def _make_working(services: CoreServices, push_configs: PushConfigs) -> _Working:
+def _make_working(
+    services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
+) -> _Working:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     finishing = Finishing(writes, services.ownership, dispatch)
     turns = Turns(
@@ -272,6 +300,7 @@ def _make_working(services: CoreServices, push_configs: PushConfigs) -> _Working
         push_configs,
         dispatch.mend,
         dispatch.list_row,
+        queues.list_waiting,
         deps.regain,
     )
     planning = Planner(writes, deps.find_terms, deps.drives, deps.find_rules, deps.spending)
@@ -306,6 +335,7 @@ def _make_task_handlers(
     models: Models,
     tools: ToolInventories,
     oversight: Oversight,
+    queues: AgentQueues,
 ) -> TaskHandlers:
     deps, store, writes, dispatch = (
         services.deps,
@@ -337,6 +367,7 @@ def _make_task_handlers(
             services.references,
             Preparing(writes),
             dispatch,
+            queues,
             deps.find_peer,
             deps.message_bounds,
             tools.resolve,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.errors import RemoteError
-from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
+from passerelle.core.peer import Answered, RefusedByPeer, SendPlace, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, PeerCall
 from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
@@ -125,14 +125,36 @@ class AgentPeer:
         *,
         timeout_s: float | None = None,
         may_leave: MayLeave | None = None,
+        place: SendPlace | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        return self._call(PeerCall("SendMessage", params, total_s, may_leave), self._limit)
+        call = PeerCall("SendMessage", params, total_s, may_leave)
+        return self._call(call, self._limit, place)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether only so many sends may be under way at once, over all instances."""
+        return self._limit.has_slots
+
+    def reserve_now(self) -> SendPlace | None:
+        """``reserve`` without asking anybody; None does not say that there is none."""
+        return SendPlace(self._limit.leave) if self._limit.enter_now() else None
+
+    async def reserve(self) -> SendPlace | None:
+        """A place among the sends, for one that is about to begin; None: the limits have none now."""
+        place = self.reserve_now()
+        if place is None and await self._limit.enter() is None:
+            return SendPlace(self._limit.leave)
+        return place
 
     async def stream(
-        self, params: JsonObject, *, may_leave: MayLeave | None = None
+        self,
+        params: JsonObject,
+        *,
+        may_leave: MayLeave | None = None,
+        place: SendPlace | None = None,
     ) -> AsyncGenerator[StreamOutcome, None]:
-        held_back = await self._limit.enter()
+        held_back = None if place is not None and place.use() else await self._limit.enter()
         if held_back is not None:
             self._count(self.name, name_outcome(held_back))
             yield held_back
@@ -201,8 +223,11 @@ class AgentPeer:
         call = PeerCall(operation, params, self._config.query_timeout_s)
         return await self._call(call, UNLIMITED)
 
-    async def _call(self, call: PeerCall, limit: SendLimit) -> PeerOutcome:
-        if not limit.enter_now() and (held_back := await limit.enter()) is not None:
+    async def _call(
+        self, call: PeerCall, limit: SendLimit, place: SendPlace | None = None
+    ) -> PeerOutcome:
+        has_place = (place is not None and place.use()) or limit.enter_now()
+        if not has_place and (held_back := await limit.enter()) is not None:
             self._count(self.name, name_outcome(held_back))
             return held_back
         outcome: PeerOutcome = _NO_INTERFACE

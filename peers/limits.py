@@ -35,6 +35,11 @@ class SendLimit:
         """Gives the slot back."""
 
     @property
+    def has_slots(self) -> bool:
+        """Whether only so many may be under way at once."""
+        return self._limit is not None and self._limit.bounds.concurrency is not None
+
+    @property
     def is_used_up(self) -> bool:
         """Whether ``enter`` would say so without asking anybody."""
         return self._limit is not None and self._limit.is_used_up

@@ -376,6 +376,15 @@ def agent_waiting(shard: Shard, name: str) -> str:
     return _key(shard, "agw", name)
 
 
+def queue(shard: Shard, agent: str) -> list[str]:
+    """The tasks that wait for an agent: four keys, which are there while any does.
+
+    ZSET ``<caller> <order> <task>``, sorted by its text; ZSET caller who has a task there -> its next turn; ZSET the
+    same of callers who were served a moment ago; HASH task -> its member of the first, and "" -> the turn served last.
+    """
+    return [_key(shard, part, agent) for part in ("qw", "qn", "qr", "qi")]
+
+
 def agent_uploads(shard: Shard, name: str) -> str:
     """HASH SHA-256 of content that an agent has uploaded -> ``<ms> <bytes> <media type>``; expires in a month."""
     return _key(shard, "agb", name)
@@ -450,7 +459,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "webhooks": ("tg", "stuck", "cb"),
     "idempotency": ("idem",),
     "limits": ("lim",),
-    "agents": ("ag", "agw", "agb", "hab"),
+    "agents": ("ag", "agw", "agb", "hab", "qw", "qn", "qr", "qi"),
     "tasks that agents share": ("kt", "ke", "ki"),
     "instances and duties": (
         *("own", "les", "duty", "due", "feed", "meta", "hw", "inst"),
@@ -472,6 +481,7 @@ PERMANENT: Final = re.compile(
     r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
+    r"|(?:qw|qn|qr|qi):(?:thread:)?[^:]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|al:[0-7][0-9a-f]"
     r"|ol|due|les|stuck|feed|meta|hw|sg|sgm|sgc|sgold|dk|fg|lh|fs|inst|runtime|vapid|owner)"
 )

@@ -63,6 +63,7 @@ from passerelle.store.peers import RedisCallbacks, RedisHabits
 from passerelle.store.projections import RedisProjections
 from passerelle.store.pubsub import RedisDeltas, RedisNudges, RedisRuleNews
 from passerelle.store.pushes import RedisBundles, RedisMutes
+from passerelle.store.queues import RedisQueues
 from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
 from passerelle.store.replies import as_int, as_text
 from passerelle.store.retention import RedisRetention
@@ -181,7 +182,7 @@ class Store:
         self.bundles = RedisBundles(nodes)
         self.push_keys = RedisPushKeys(nodes)
         self.owner_tokens = RedisOwnerTokens(nodes, self.hints)
-        self.limits = RedisLimits(nodes)
+        self.limits, self.queues = RedisLimits(nodes), RedisQueues(nodes)
         self.targets = RedisTargets(nodes, self.archive)
         self.callbacks = RedisCallbacks(nodes)
         self.habits = RedisHabits(nodes)

@@ -111,6 +111,10 @@ class TurnFailed:
     """The agent did not take the message; its task may go on without it."""
 
 
+QueuePolicy: TypeAlias = Literal["parallel", "queue", "reject", "interrupt"]
+"""What becomes of a message to a context that works: it begins beside it, waits, is refused, or stops what goes on."""
+
+
 @record
 class QueueChanged:
     """Queued turns changed order, state or policy; ``order`` is the whole queue afterwards."""

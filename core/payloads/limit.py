@@ -11,6 +11,8 @@ from passerelle.core.event_type import EventType
 from passerelle.core.wire.record import record
 
 LimitKind: TypeAlias = Literal["cost", "quota", "rate_limit", "budget", "concurrency", "policy"]
+AgentState: TypeAlias = Literal["active", "paused", "draining"]
+"""Whether an agent gets work: of one that is paused it waits, of one that drains it is refused."""
 Unit: TypeAlias = Literal["calls", "tokens", "bytes", "ms", "micros", "slots"]
 
 
@@ -35,6 +37,9 @@ class LimitChanged:
     actor: str
     window_ms: int | None = None
     currency: str | None = None
+    agent_state: AgentState | None = None
+    """Whether an agent gets new work from here on, where an operator has said so: ``new`` is 0 or no limit then."""
+    reason: str | None = None
 
 
 @record

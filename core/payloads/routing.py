@@ -19,6 +19,7 @@ Exclusion: TypeAlias = Literal[
     "quota",
     "rate_limit",
     "breaker_open",
+    "paused",
     "unreachable",
     "already_tried",
 ]

@@ -56,14 +56,26 @@ class TaskAccepted:
     type: ClassVar = EventType.TASK_ACCEPTED
 
 
+QueueCause: TypeAlias = Literal["paused", "draining", "capacity", "turn"]
+
+
 @record
 class TaskQueued:
-    """Waits for a peer, a queue, a dependency or capacity (TEV-3)."""
+    """Waits for a peer, a queue, a dependency or capacity (TEV-3).
+
+    ``cause`` says why it waits in the outgoing queue of an agent, with ``attempt`` as it will begin and the members of
+    its request beside the message; ``position`` counts from 1.
+    """
 
     type: ClassVar = EventType.TASK_QUEUED
     queue: str
     reason: str
     position: int | None = None
+    cause: QueueCause | None = None
+    attempt: TaskAttemptStarted | None = None
+    send_options: JsonObject | None = None
+    promoted_ms: int | None = None
+    """When its turn was put before all others of its context."""
 
 
 @record

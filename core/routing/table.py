@@ -68,6 +68,8 @@ class AgentOffer:
     lacks: str | None = None
     """The extension that it requires and the caller does not use."""
     over_limit: ReachedLimit | None = None
+    paused: str | None = None
+    """An operator lets no new work go there: how it stands."""
     rests: bool = False
     """Its breaker is open."""
     falters: bool = False
@@ -136,6 +138,7 @@ ROWS: Final[tuple[tuple[Exclusion, ExclusionRow], ...]] = (
     ("policy", lambda _profile, offer: offer.denied_by),
     ("constraint", lambda _profile, offer: offer.constraint),
     ("budget", _judge_budget),
+    ("paused", lambda _profile, offer: offer.paused),
     ("quota", _judge_limit("quota")),
     ("rate_limit", _judge_limit("rate_limit")),
     ("breaker_open", lambda _profile, offer: "breaker" if offer.rests else None),

@@ -31,6 +31,7 @@ _AGAINST: Final[dict[Exclusion, str]] = {
     "quota": "costs more than is left of the caller's {}",
     "rate_limit": "has as much work as its limits allow",
     "breaker_open": "has failed again and again and is left alone for a while",
+    "paused": "is {}",
     "unreachable": "is out of reach: its card cannot be read",
     "already_tried": "was tried already",
 }

@@ -17,6 +17,7 @@ from passerelle.core.job import machine as jobs
 from passerelle.core.job.machine import JobState
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
 from passerelle.core.payloads.history import EvidenceChanged
+from passerelle.core.payloads.limit import AgentState, LimitChanged
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.schedule import machine as schedules
 from passerelle.core.schedule.machine import ScheduleState, ScheduleStatus
@@ -33,6 +34,16 @@ class SessionStatus(StrEnum):
     """A session is open as long as it is kept."""
 
     OPEN = "open"
+
+
+@record
+class PausedAgent:
+    """An agent that gets no new work. ``at`` is RFC 3339."""
+
+    state: AgentState
+    by: str
+    at: str
+    reason: str | None = None
 
 
 @record
@@ -59,6 +70,8 @@ class SessionRecord:
     """The schedule that it is for, whose runs are its tasks."""
     job: JobState | None = None
     """The job that it is for, whose items are tasks of sessions of their own."""
+    pauses: dict[str, PausedAgent] | None = None
+    """Of the home of whoever owns the gateway: the agents that get no new work, by their names; None: all do."""
 
     @property
     def ticks(self) -> bool:
@@ -106,7 +119,8 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
 
 
 FOLDED: Final[frozenset[type]] = frozenset(
-    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated, EvidenceChanged} | jobs.FOLDED
+    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated, EvidenceChanged, LimitChanged}
+    | jobs.FOLDED
 )
 
 
@@ -115,6 +129,8 @@ def folds_session(event: Event) -> bool:
     payload = event.fact.payload
     if isinstance(payload, TaskUpdated):
         return payload.new_owner is not None
+    if isinstance(payload, LimitChanged):
+        return payload.agent_state is not None
     return type(payload) in FOLDED
 
 
@@ -161,6 +177,8 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
         return change(moved, job=jobs.evolve(state.job, event))
     if isinstance(payload, EvidenceChanged):
         return moved if event.fact.scope.task_id in state.given else _keep_bundle(moved, event)
+    if isinstance(payload, LimitChanged) and payload.agent_state is not None:
+        return change(moved, pauses=_pause(state, payload, event))
     if isinstance(payload, TaskUpdated) and payload.new_owner is not None:
         task = event.fact.scope.task_id or ""
         others = tuple(one for one in state.given if one != task)
@@ -168,6 +186,19 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             moved, given=others if payload.new_owner == state.principal else (*others, task)
         )
     return state
+
+
+def _pause(
+    state: SessionRecord, changed: LimitChanged, event: Event
+) -> dict[str, PausedAgent] | None:
+    others = {
+        name: one for name, one in (state.pauses or {}).items() if name != changed.limited.name
+    }
+    if changed.agent_state is not None and changed.agent_state != "active":
+        others[changed.limited.name] = PausedAgent(
+            changed.agent_state, changed.actor, event.timestamp, changed.reason
+        )
+    return others or None
 
 
 def _keep_bundle(state: SessionRecord, event: Event) -> SessionRecord:

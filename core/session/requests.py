@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
+from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.task.requests import PAGE_LIMIT, Id, ReasonText, RecordVersion, Title
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
@@ -86,8 +87,73 @@ class CompactThread:
     artifact: SummaryArtifact | None = None
 
 
+@record
+class PromoteQueuedTurn:
+    """Have a turn that waits in a context go before all others that do."""
+
+    thread_id: Id
+    queued_turn_id: Id
+
+
+@record
+class RemoveQueuedTurn:
+    """Take a turn out that waits in a context: its task is cancelled."""
+
+    thread_id: Id
+    queued_turn_id: Id
+    reason: ReasonText | None = None
+
+
+@record
+class SetQueuePolicy:
+    """What becomes of messages to a context that works, unless they say so themselves."""
+
+    thread_id: Id
+    policy: QueuePolicy
+
+
+@record
+class GetTurnQueue:
+    """The turns of a context that wait (SNAP-4)."""
+
+    thread_id: Id
+
+
+@record
+class QueuedTurn:
+    """A turn that waits. ``resume_state`` is ``waiting``, or ``held`` while its task is paused."""
+
+    turn_id: str
+    task_id: str
+    position: int
+    agent: str
+    source: str
+    since: str
+    resume_state: Literal["waiting", "held"]
+    promoted: bool = False
+
+
+@record
+class TurnQueue:
+    """Those that wait in a context, in their order, and what becomes of further messages."""
+
+    thread_id: str
+    policy: QueuePolicy
+    turns: tuple[QueuedTurn, ...] = ()
+    active_turns: tuple[str, ...] = ()
+
+
+TurnQueueQuery: TypeAlias = GetTurnQueue
 SessionRequest: TypeAlias = (
-    OpenSession | DescribeSession | InterruptTurn | ResumeThread | RollBackThread | CompactThread
+    OpenSession
+    | DescribeSession
+    | InterruptTurn
+    | ResumeThread
+    | RollBackThread
+    | CompactThread
+    | PromoteQueuedTurn
+    | RemoveQueuedTurn
+    | SetQueuePolicy
 )
 
 

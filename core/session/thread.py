@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, get_args
 
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.facts import CompactedTurns, ErrorDetail, NamedArtifact, Scope
 from passerelle.core.payloads.context import CompactionCompleted
 from passerelle.core.payloads.conversation import (
+    QueueChanged,
+    QueuePolicy,
     ThreadStarted,
     ThreadUpdated,
     TurnCompleted,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Ref
 
 SCHEMA: Final = 1
+POLICIES: Final[tuple[QueuePolicy, ...]] = get_args(QueuePolicy)
 KEPT_NAMES: Final = 32
 """Names of artifacts that a thread remembers, the last ones that were told."""
 KEPT_REFUSALS: Final = 8
@@ -86,6 +89,10 @@ class ThreadRecord:
     """The newest boundaries with a summary, the last one last; None: there is none (EVC-13)."""
     rolled_back: RolledBack | None = None
     """Where it went back to last; None: it never did (EXT-11)."""
+    queue_policy: QueuePolicy | None = None
+    """What becomes of a message while a turn is under way; None: it begins beside it."""
+    waiting_turns: int = 0
+    """How many turns wait; which ones is no part of the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,23 @@ class SubmitMessage:
     task_id: str
     submitted: TurnSubmitted
     refs: Mapping[str, Ref] = field(default_factory=dict[str, "Ref"])
+    waits: bool = False
+    """Whether it does not start yet: other turns of the context go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTurn:
+    """A turn that has waited starts."""
+
+    turn_id: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeQueue:
+    """Says how the turns that wait stand from here on."""
+
+    changed: QueueChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +164,26 @@ class ResolveTools:
 
 
 ThreadCommand: TypeAlias = (
-    OpenThread | SubmitMessage | ResolveTools | EndTurn | FailTurn | RollBack | Compact
+    OpenThread
+    | SubmitMessage
+    | StartTurn
+    | ChangeQueue
+    | ResolveTools
+    | EndTurn
+    | FailTurn
+    | RollBack
+    | Compact
 )
 
 _BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
 TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[ThreadStatus]]]] = {
     OpenThread: {None: _BOTH},
     SubmitMessage: {
-        ThreadStatus.IDLE: frozenset({ThreadStatus.RUNNING}),
+        ThreadStatus.IDLE: _BOTH,
         ThreadStatus.RUNNING: frozenset({ThreadStatus.RUNNING}),
     },
+    StartTurn: dict.fromkeys(ThreadStatus, frozenset({ThreadStatus.RUNNING})),
+    ChangeQueue: {status: frozenset({status}) for status in ThreadStatus},
     ResolveTools: {status: frozenset({status}) for status in ThreadStatus},
     EndTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
     FailTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
@@ -173,12 +207,8 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
     if state is None:
         raise NotFound("context", "")
     match command:
-        case SubmitMessage():
-            if command.session_id != state.session_id:
-                raise InvalidInput("sessionId", "the context belongs to another session")
-            return _begin_turn(state, command)
-        case ResolveTools():
-            return _resolve_tools(state, command)
+        case SubmitMessage() | StartTurn() | ChangeQueue() | ResolveTools():
+            return _take_turn(state, command)
         case EndTurn(completed=completed):
             return _end_turn(state, command, completed)
         case FailTurn(error=error, refused=refused):
@@ -189,9 +219,31 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
             assert_never(command)
 
 
+def _take_turn(
+    state: ThreadRecord, command: SubmitMessage | StartTurn | ChangeQueue | ResolveTools
+) -> list[Fact]:
+    match command:
+        case SubmitMessage():
+            if command.session_id != state.session_id:
+                raise InvalidInput("sessionId", "the context belongs to another session")
+            return _begin_turn(state, command)
+        case StartTurn(turn_id=turn_id, task_id=task_id):
+            scope = _turn_scope(state, turn_id, task_id)
+            return [Fact(scope, TurnStarted()), Fact(scope, ThreadUpdated(status="running"))]
+        case ChangeQueue(changed=changed):
+            return [Fact(Scope(state.session_id, state.thread_id), changed)]
+        case ResolveTools():
+            return _resolve_tools(state, command)
+        case _:
+            assert_never(command)
+
+
 def _begin_turn(state: ThreadRecord, command: SubmitMessage) -> list[Fact]:
     scope = _turn_scope(state, command.turn_id, command.task_id)
-    facts = [Fact(scope, command.submitted, command.refs), Fact(scope, TurnStarted())]
+    facts = [Fact(scope, command.submitted, command.refs)]
+    if command.waits:
+        return facts
+    facts.append(Fact(scope, TurnStarted()))
     opens = state.status is ThreadStatus.RUNNING and not state.turns
     return facts if opens else [*facts, Fact(scope, ThreadUpdated(status="running"))]
 
@@ -239,6 +291,7 @@ FOLDED: Final[frozenset[type]] = frozenset(
         ToolCatalogResolved,
         RollbackCompleted,
         CompactionCompleted,
+        QueueChanged,
     }
 )
 
@@ -332,7 +385,16 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
         case ArtifactChanged(name=str(name)) as changed:
             return _remember(state, name, changed, event)
         case _:
-            return fold_boundary(state, event)
+            return _fold_queue(fold_boundary(state, event), event)
+
+
+def _fold_queue(state: ThreadRecord, event: Event) -> ThreadRecord:
+    payload = event.fact.payload
+    if not isinstance(payload, QueueChanged):
+        return state
+    told = change(state, waiting_turns=len(payload.order))
+    known = next((one for one in POLICIES if one == payload.policy), None)
+    return told if known is None else change(told, queue_policy=known)
 
 
 def _remember(

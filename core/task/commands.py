@@ -37,6 +37,11 @@ class QueueTask:
     queue: str
     reason: str
     position: int | None = None
+    cause: say.QueueCause | None = None
+    attempt: say.TaskAttemptStarted | None = None
+    """The first or the next attempt as it begins when its turn has come."""
+    send_options: JsonObject | None = None
+    promoted_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

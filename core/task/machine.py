@@ -474,8 +474,17 @@ def _steer(
     match command:
         case AcceptTask():
             return [Fact(scope, say.TaskAccepted())]
-        case QueueTask(queue=queue, reason=reason, position=position):
-            return [Fact(scope, say.TaskQueued(queue, reason, position))]
+        case QueueTask():
+            queued = say.TaskQueued(
+                command.queue,
+                command.reason,
+                command.position,
+                command.cause,
+                command.attempt,
+                command.send_options,
+                command.promoted_ms,
+            )
+            return [Fact(scope, queued)]
         case PrepareTask(step=step):
             progress = say.TaskProgress(phase=Phase.PLANNING, status=_S.PREPARING, step=step)
             return [Fact(scope, progress)]

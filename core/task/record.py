@@ -11,6 +11,7 @@ from typing import Literal
 
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.facts import Coverage, EdgeStatus, ErrorDetail, Ref, RetryPolicy, Worker
+from passerelle.core.payloads.task import QueueCause, TaskAttemptStarted
 from passerelle.core.task.status import Delivery, PhaseName, Status, Visibility
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
@@ -179,6 +180,20 @@ class TaskScope:
 
 
 @record
+class QueuedAttempt:
+    """An attempt that waits for its turn at an agent. ``since`` is RFC 3339: its place among those of its caller."""
+
+    queue: str
+    cause: QueueCause
+    since: str
+    attempt: TaskAttemptStarted
+    send_options: JsonObject | None = None
+    position: int | None = None
+    """When it came in, from 1."""
+    promoted_ms: int | None = None
+
+
+@record
 class TaskRecord:
     """One task. Sequences are those of the session's stream; times are RFC 3339 (TR-20)."""
 
@@ -255,6 +270,8 @@ class TaskRecord:
     """Where a task that is paused or blocked stood before: where it goes back to."""
     stale_from: int | None = None
     """The first event of a schema that this version cannot read (ENV-5)."""
+    queued: QueuedAttempt | None = None
+    """What waits in the outgoing queue of an agent; None: nothing does."""
     rolled_back: str | None = None
     """The boundary with which its thread went back behind it; None: it stands (EXT-11)."""
 
@@ -278,5 +295,7 @@ class TaskRecord:
     @property
     def peer(self) -> str | None:
         """The agent that has the task, or last had it; while a further attempt is owed, the one that gets it."""
+        if self.queued is not None:
+            return self.queued.attempt.worker.peer
         owed = self.assignee if self.status is Status.RETRYING else None
         return owed or (self.attempts[-1].worker.peer if self.attempts else self.assignee)

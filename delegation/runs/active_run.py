@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.events import AnyPayload
-    from passerelle.core.peer import Peer, PeerOutcome, StreamOutcome
+    from passerelle.core.peer import Peer, PeerOutcome, SendPlace, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
@@ -132,6 +132,8 @@ class ActiveRun:
     has_lost: bool = field(default=False, init=False)
     """Whether some of what the peer has said may be lost: it is asked for all of it before anything else is taken."""
     sent: JsonObject | None = field(default=None, init=False)
+    place: SendPlace | None = field(default=None, init=False)
+    """What was reserved of the agent's limits for the first send, where the run has waited for its turn."""
     _pending: PendingReturns | None = field(default=None, init=False)
     _strategy: FollowStrategy | None = field(default=None, init=False)
     _rate: ReadRate | None = field(default=None, init=False)
@@ -305,10 +307,14 @@ class ActiveRun:
         Raises:
             RunMovedError: the lease was lost by then, and the present one is another one.
         """
+        if self.place is not None:
+            return self.peer.send(sent, may_leave=self._has_lease, place=self.place)
         return self.peer.send(sent, may_leave=self._has_lease)
 
     def stream(self, sent: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
         """SendStreamingMessage in the same way."""
+        if self.place is not None:
+            return self.peer.stream(sent, may_leave=self._has_lease, place=self.place)
         return self.peer.stream(sent, may_leave=self._has_lease)
 
     def _has_lease(self) -> bool:

@@ -15,11 +15,15 @@ from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
 from passerelle.delegation.runs.run import RunMovedError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.delegation.runs.active_run import ActiveRun
+
+
+def _tell_nobody(_agent: str, _thread_id: str) -> None:
+    """Nobody waits for a run to end."""
 
 
 _LAST_S: Final = 1.0
@@ -31,6 +35,8 @@ class ActiveRuns:
     """Runs by task. A run that ends takes itself out; one that breaks says so."""
 
     log: FilteringBoundLogger
+    on_left: Callable[[str, str], None] = _tell_nobody
+    """Called with agent and thread of each run that is no longer driven here."""
     _active: dict[str, ActiveRun] = field(default_factory=dict[str, "ActiveRun"])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _draining: bool = False
@@ -111,11 +117,14 @@ class ActiveRuns:
         run, task_id = active.run, active.run.context.task.id
         run.moved = run.moved or not has_ended
         active.let_go_of_content()
+        if active.place is not None:
+            active.place.give_back()
         active.deps.on_left(run.context.task)
         if self._active.get(task_id) is active:
             del self._active[task_id]
             del self._tasks[task_id]
         run.tell_changed()
+        self.on_left(run.context.peer, run.context.thread.id)
 
     def drop(self, task_id: str) -> None:
         """Stops driving a task at once; its fence refuses writes that are under way."""

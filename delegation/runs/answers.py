@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_strategy import Timeouts
     from passerelle.delegation.runs.templates import TemplatedAnswer
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 
+_LONGEST_LOOK_S: Final = 4.0
 _LOOK_S: Final = 0.25
 """How often the store is looked at for a run that another instance drives."""
 
@@ -48,6 +50,7 @@ class Answers:
     writes: Writes
     contents: Contents
     dispatch: Dispatch
+    queues: AgentQueues
 
     async def wait(self, accepted: TurnAccepted, owner: str, *, at_once: bool) -> JsonObject:
         """``{"task": …}`` or ``{"message": …}`` in A2A form; ``at_once`` takes the first Task that is there.
@@ -95,7 +98,11 @@ class Answers:
     ) -> JsonObject:
         task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
         thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
+        looks = 0
         while True:
+            driver = self.dispatch.runs.find(accepted.task_id)
+            if driver is not None and not driver.run.moved and not driver.run.has_ended():
+                return await self.wait_driven(driver, accepted, owner, at_once=at_once)
             held = await self.writes.load([task_ref, thread_ref])
             seen = find_exposure(accepted, held[task_ref])
             record, thread = seen.record, held[thread_ref].record
@@ -104,15 +111,21 @@ class Answers:
             check_owner(record, owner, accepted)
             check_taken(thread, accepted.turn_id)
             tells = record.shown and (at_once or self._waits_long(record))
-            if tells or not is_active(thread, accepted.turn_id):
+            if tells or not (is_active(thread, accepted.turn_id) or record.queued):
                 return await self._compose(record, seen)
-            await asyncio.sleep(_LOOK_S)
+            if record.queued is None:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            # Many may wait in line, and mostly it goes on here.
+            looks += 1
+            await self.queues.rest(accepted.task_id, find_pause_s(looks))
 
     def _waits_long(self, record: TaskRecord) -> bool:
         run = record.run
-        return run is not None and _waits_long(
-            record, self.dispatch.find_terms(run.worker.peer).timeouts
-        )
+        if run is None:
+            # Nobody knows when an agent is resumed.
+            return record.queued is not None and record.queued.cause in {"paused", "draining"}
+        return _waits_long(record, self.dispatch.find_terms(run.worker.peer).timeouts)
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
         task = await self.contents.read_task(record, held.fields)
@@ -162,6 +175,11 @@ class OpenTurn:
         if self.driver is None:
             return await answers.wait(accepted, owner, at_once=False)
         return await answers.wait_driven(self.driver, accepted, owner, at_once=False)
+
+
+def find_pause_s(looks: int) -> float:
+    """Seconds until the next look at a task that waits in line, after so many."""
+    return min(_LOOK_S * 2 ** min(looks, 8), _LONGEST_LOOK_S)
 
 
 def _waits_long(record: TaskRecord, timeouts: Timeouts) -> bool:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import Peer, SendPlace
     from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
@@ -62,6 +62,14 @@ if TYPE_CHECKING:
 _REVIVE_MAX_S: Final = 60.0
 _LOOKS: Final = 4
 """How often a task is looked for whose append may be on its way."""
+
+
+def _give(active: ActiveRun, place: SendPlace | None) -> None:
+    """A place is for a send that follows at once, and not for one that a person may have to allow."""
+    if place is not None and active.run.templated is None and active.run.is_gated():
+        place.give_back()
+    else:
+        active.place = place
 
 
 @dataclass(slots=True, repr=False)
@@ -166,8 +174,9 @@ class Dispatch:
         message: JsonObject,
         params: JsonObject,
         referred: Referred = NOTHING,
+        sent_at: SendPlace | None = None,
     ) -> Begun:
-        """The run that was just opened, and its driving, which has not begun."""
+        """The run that was just opened, and its driving, which has not begun; ``sent_at`` was reserved for its send."""
         place = opened.place
         context = self._factory.look(
             opened.task, place.shard, place.thread, peer.name, place.context_id
@@ -177,6 +186,8 @@ class Dispatch:
         context.standing = referred.standing
         active = self._factory.make(peer, context, opened.held, opened.driver)
         active.run.templated = opened.templated
+        if sent_at is not None:
+            _give(active, sent_at)
         return active, drive(active, params, referred)
 
     def start(
@@ -186,13 +197,16 @@ class Dispatch:
         driver: Incarnation,
         params: JsonObject,
         referred: Referred = NOTHING,
+        place: SendPlace | None = None,
     ) -> None:
-        """Starts the driver of a further attempt that was just stored."""
+        """Starts the driver of a further attempt that was just stored; ``place`` was reserved for its send."""
         last = run.record.attempts[-1]
         TRACE.set(last.trace)
         keep_wishes(last.extensions)
         following = self._factory.make(peer, run.context, run.held, driver)
-        self.log.info("run.retried", task=run.record.task_id, peer=peer.name)
+        _give(following, place)
+        begun = "run.retried" if last.ordinal > 1 else "run.begun"
+        self.log.info(begun, task=run.record.task_id, peer=peer.name)
         self.runs.start(following, drive(following, params, referred))
 
     async def _offer(self, agent: str, task_id: str) -> None:
@@ -242,6 +256,8 @@ class Dispatch:
         record = held.record
         if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or self.find(task.id):
             return
+        if record.queued is not None:
+            return  # nobody drives it before its turn
         peer = self.find_peer(record.peer or "")
         context, refs = await self._factory.look_back(task, record)
         own = await self.writes.load(refs)

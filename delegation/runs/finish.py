@@ -25,7 +25,7 @@ from passerelle.runtime.records.refusals import make_error
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from passerelle.core.batch import DueClaim
+    from passerelle.core.batch import DueChange, DueClaim
     from passerelle.core.errors import TooLarge
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
@@ -95,13 +95,18 @@ async def confirm_stop(run: Run, claim: DueClaim | None = None) -> None:
     await run.append(end, (lambda _draft: AppendOptions(claim=claim)) if claim else None)
 
 
-async def fail_owed(run: Run, failure: ErrorDetail, claim: DueClaim) -> None:
-    """The attempt that is owed cannot begin, and neither can any other."""
+async def fail_owed(
+    run: Run,
+    failure: ErrorDetail,
+    claim: DueClaim | None = None,
+    drops: tuple[DueChange, ...] = (),
+) -> None:
+    """The attempt that is owed cannot begin, and neither can any other; ``drops`` are rows that go with it."""
 
     def end(draft: DecisionDraft) -> None:
         draft.end_with(draft.tell(EndInError(failure)), FAILED, failure.message)
 
-    await run.append(end, lambda _draft: AppendOptions(claim=claim))
+    await run.append(end, lambda _draft: AppendOptions(claim=claim, due=drops))
 
 
 async def fail(active: ActiveRun, failure: ErrorDetail) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import ArtifactRef, TaskRecord
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.core.wire.trace import Trace
+    from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.costs import Charge, Spending
@@ -88,6 +89,8 @@ class Delegation:
     """Whether anybody but the defaults has a say in what is sent."""
     route: Route | None = None
     """How the agent was chosen, where the caller has left that to the gateway."""
+    hold: QueueHold | None = None
+    """Why the attempt does not begin yet, where it waits for its agent."""
     ground: object = field(default_factory=object, compare=False)
     """The same one for all plans that differ in what follows a message: facts, references, conditions, wishes, trace.
 

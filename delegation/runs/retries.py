@@ -11,13 +11,12 @@ ends with the ordinal of the attempt. Callers read their own id in any case.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.members import text_at
 from passerelle.core.batch import DueClaim, RunMove
-from passerelle.core.errors import Draining, NotFound, RemoteError
+from passerelle.core.errors import Draining, NotFound
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.payloads.task import TaskAttemptStarted
@@ -28,19 +27,18 @@ from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_owed
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
+from passerelle.delegation.runs.queued_attempts import find_card
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from passerelle.core.peer import Peer, PeerCard
+    from passerelle.core.peer import Peer, PeerCard, SendPlace
     from passerelle.core.ports.due import DueRow
+    from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.run import Run
     from passerelle.runtime.records.references import References
-
-_CARD_S: Final = 3.0
-"""How long the card of an agent is waited for. Without one the attempt begins all the same, and fails for a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,7 @@ class Retries:
 
     dispatch: Dispatch
     references: References
+    queues: AgentQueues
 
     async def begin(self, row: DueRow) -> bool:
         """Begins the attempt that a claimed row stands for; False when none is owed (any more).
@@ -67,7 +66,7 @@ class Retries:
             await _hold(run, claim)
             return True
         try:
-            peer = self.dispatch.find_peer(run.context.peer)
+            peer = self.queues.find_peer(run.context.peer)
         except NotFound as error:
             gone = ErrorDetail(
                 "peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer
@@ -76,17 +75,36 @@ class Retries:
             return True
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
-        card = await _find_card(peer)
+        card = await find_card(peer)
         price = run.context.price.estimate() if run.context.price else 0
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
             broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
             await fail_owed(run, broken, claim)
             return True
-        await self._start(run, peer, card, claim)
+        admitted = await self.queues.admit(peer.name, peer)
+        if isinstance(admitted, str):
+            hold = await self.queues.explain(peer.name, admitted)
+            attempt = self._describe(run, card, peer.name)
+            await self.queues.attempts.hold(run, attempt, hold, claim)
+            await self.queues.enter(run.record)
+            return True
+        try:
+            await self._start(run, peer, card, claim, admitted)
+        except BaseException:
+            if admitted is not None:
+                admitted.give_back()
+            raise
         return True
 
-    async def _start(self, run: Run, peer: Peer, card: PeerCard | None, claim: DueClaim) -> None:
+    async def _start(
+        self,
+        run: Run,
+        peer: Peer,
+        card: PeerCard | None,
+        claim: DueClaim,
+        place: SendPlace | None,
+    ) -> None:
         task = run.context.task
         started = self._describe(run, card, peer.name)
         message = {**compose_input(run.context.accepted), "messageId": started.message_id}
@@ -105,7 +123,7 @@ class Retries:
             )
 
         await run.append(start, conclude)
-        self.dispatch.start(run, peer, driver, {"message": message}, referred)
+        self.dispatch.start(run, peer, driver, {"message": message}, referred, place)
 
     def _describe(self, run: Run, card: PeerCard | None, peer: str) -> TaskAttemptStarted:
         record, thread = run.record, run.held[run.context.thread].record
@@ -140,14 +158,6 @@ async def _hold(run: Run, claim: DueClaim) -> None:
             draft.add(draft.tell(BlockTask(describe_blocker(blocker.target, blocker.reason))))
 
     await run.append(hold, lambda _draft: AppendOptions(claim=claim))
-
-
-async def _find_card(peer: Peer) -> PeerCard | None:
-    try:
-        async with asyncio.timeout(_CARD_S):
-            return await peer.describe()
-    except (RemoteError, TimeoutError):
-        return peer.peek()
 
 
 def _choose_message_id(run: Run, peer: str, ordinal: int) -> str:

@@ -264,7 +264,9 @@ def names_webhook(command: SubmitTurn) -> bool | None:
 def rests(held: Held) -> bool:
     """Whether nothing is under way in a context; nothing is in one that is new."""
     thread = held.record
-    is_idle = not isinstance(thread, ThreadRecord) or not thread.active_turns
+    is_idle = not isinstance(thread, ThreadRecord) or not (
+        thread.active_turns or thread.waiting_turns
+    )
     return is_idle and not held.fields
 
 

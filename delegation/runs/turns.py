@@ -7,15 +7,17 @@ I9).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.frames import make_message, make_status, task_frame
+from passerelle.a2a_mapping.frames import make_message, make_status, note_status, task_frame
 from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.states import REJECTED, SUBMITTED
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import (
     Conflict,
+    DueChange,
     Early,
     EntityKind,
     EntityRef,
@@ -35,13 +37,24 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose, read_shard
 from passerelle.core.index_changes import make_row
-from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnCompleted
+from passerelle.core.payloads.conversation import (
+    QueueChanged,
+    SessionCreated,
+    ThreadStarted,
+    TurnCompleted,
+)
 from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.routing.words import say_routing
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
 from passerelle.core.session.machine import BeginSession, SessionRecord
-from passerelle.core.session.thread import EndTurn, OpenThread, ResolveTools, ThreadRecord
+from passerelle.core.session.thread import (
+    ChangeQueue,
+    EndTurn,
+    OpenThread,
+    ResolveTools,
+    ThreadRecord,
+)
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import BeginTask, EndInError, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
@@ -49,6 +62,13 @@ from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.core.wire.record import change, value
 from passerelle.core.wire.times import format_ms
+from passerelle.delegation.runs.holds import (
+    FIRST_LOOK_MS,
+    MOST_WAITING,
+    QUEUED,
+    QueueHold,
+    make_command,
+)
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.runtime.records.blob_overflow import BlobOverflow, show
@@ -71,6 +91,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
+    from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
@@ -96,6 +117,8 @@ class TurnRequest:
     idem: str | None = None
     known: Held | None = None
     """The thread of the context, where it was read before; it may have changed since."""
+    read_options: Callable[[], JsonObject | None] = lambda: None
+    """What its request says beside the message, for one that waits."""
 
     def remember(self, place: Place, turn_id: str, task_id: str) -> IdempotencyRow | None:
         """What a repeat finds under its key; None without one."""
@@ -109,6 +132,11 @@ async def hold_for_ever(_shard: Shard) -> None:
     """The lease of a shard does not run out: nobody extends it."""
 
 
+async def wait_for_nobody(_thread_id: str) -> tuple[str, ...]:
+    """No turn waits."""
+    return ()
+
+
 @dataclass(slots=True)
 class Turns:
     """Opens turns with new tasks."""
@@ -120,6 +148,8 @@ class Turns:
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
     list_row: Callable[[IndexRow], Awaitable[None]] | None = None
     """Writes an owner-index row at once, for a task that callers see from its first append on."""
+    list_waiting: Callable[[str], Awaitable[tuple[str, ...]]] = wait_for_nobody
+    """The turns that wait in a thread, in order."""
     regain: Callable[[Shard], Awaitable[None]] = hold_for_ever
     """Has the lease of this instance in a shard extended where it has run out unseen."""
 
@@ -217,6 +247,8 @@ class OpenedTurn:
     """The Task as callers see it already."""
     templated: TemplatedTurn | None = None
     """How it was rendered, if it was."""
+    position: int | None = None
+    """Where it waits behind other turns of its context, from 1."""
 
     def accept(self) -> TurnAccepted:
         """What its caller is told of it."""
@@ -228,6 +260,7 @@ class OpenedTurn:
             facade=expose(TaskId(self.task.id), 1),
             context_id=self.place.context_id,
             repeated=self.repeated,
+            position=self.position,
         )
 
 
@@ -252,10 +285,48 @@ class TurnAttempt:
     request: TurnRequest
     place: Place
     held: dict[EntityRef, Held]
+    waiting: tuple[str, ...] | None = None
+    """The turns that go first, where it waits behind others."""
+
+    def _is_to_wait(self) -> bool:
+        """Whether turns of the context go first.
+
+        Raises:
+            UnsupportedOperation: it is not to wait.
+        """
+        held = self.held.get(self.place.thread)
+        thread = held.record if held is not None else None
+        if not isinstance(thread, ThreadRecord):
+            return False
+        policy = self.request.command.when_busy or thread.queue_policy or "parallel"
+        is_busy = bool(thread.active_turns or thread.waiting_turns)
+        if policy == "reject" and is_busy:
+            raise UnsupportedOperation(
+                "another message of this context is worked at", policy=policy
+            )
+        return is_busy and policy != "parallel"
+
+    def _find_hold(self) -> QueueHold | None:
+        if self.waiting is None:
+            return self.request.plan.hold
+        if len(self.waiting) >= MOST_WAITING:
+            raise UnsupportedOperation(f"{MOST_WAITING} messages of this context wait already")
+        options = self.request.read_options()
+        configuration = object_at(options or {}, "configuration")
+        return QueueHold(
+            self.request.plan.find_agent(self.request.command),
+            "turn",
+            len(self.waiting) + 1,
+            send_options=options,
+            thread_id=self.place.thread.id,
+            answers_at_once=configuration.get("returnImmediately") is True,
+        )
 
     async def append(self) -> OpenedTurn | None:
         """Stores it; None when somebody else changed the context meanwhile."""
         await self.turns.regain(self.place.shard)
+        if self._is_to_wait():
+            self.waiting = await self.turns.list_waiting(self.place.thread.id)
         draft = self.draft()
         for blob in draft.spill.blobs:
             await self.turns.blobs.put(self.place.shard, blob)
@@ -274,6 +345,7 @@ class TurnAttempt:
                     outcome.held,
                     draft.driver,
                     shown=draft.shown,
+                    position=None if self.waiting is None else len(self.waiting) + 1,
                 )
             case Conflict() | StaleEpoch() | Early():
                 return None
@@ -302,6 +374,15 @@ class TurnAttempt:
             targets = self._attach_push(decision, task)
             terms = AppendOptions(
                 targets=targets, idem=self.request.remember(self.place, turn_id, task.id)
+            )
+            return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
+        if (hold := self._find_hold()) is not None:
+            shown = self._queue(decision, task.id, hold, spill)
+            row = DueChange(f"{QUEUED}:{task.id}", decision.now_ms + FIRST_LOOK_MS)
+            terms = AppendOptions(
+                due=(row,),
+                targets=self._attach_push(decision, task),
+                idem=self.request.remember(self.place, turn_id, task.id),
             )
             return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
         shown = self._start(decision, task.id, run_id, spill)
@@ -376,7 +457,10 @@ class TurnAttempt:
             if isinstance(state, TaskRecord):
                 decision.add(tasks.decide(state, LinkTask(edge)))
         if isinstance(thread, ThreadRecord):
-            decision.add(threads.decide(thread, submit(self.request.command, scope, spill)))
+            submitting = submit(self.request.command, scope, spill)
+            if self.waiting is not None:
+                submitting = replace(submitting, waits=True)
+            decision.add(threads.decide(thread, submitting))
         if (route := self.request.plan.route) is not None:
             decision.add(Fact(scope, payload) for payload in route.list_facts())
         decision.add(
@@ -442,22 +526,64 @@ class TurnAttempt:
         self, decision: Decision, task_id: str, run_id: str, spill: BlobOverflow
     ) -> JsonObject | None:
         """Adds the intent to send; the Task, where callers see it from here on."""
-        thread = decision.state(self.place.thread)
         record = decision.state(EntityRef(EntityKind.TASK, task_id))
+        started = self._compose(decision, record)
+        if started is None or not isinstance(record, TaskRecord):
+            return None
+        facts = tasks.decide(record, StartRun(run_id, started))
+        if not self.request.plan.shows_at_once:
+            decision.add(facts)
+            return None
+        return self._show(decision, task_id, facts, spill)
+
+    def _queue(
+        self, decision: Decision, task_id: str, hold: QueueHold, spill: BlobOverflow
+    ) -> JsonObject | None:
+        """Adds that the attempt waits for its agent; the Task, where callers learn of it at once."""
+        record = decision.state(EntityRef(EntityKind.TASK, task_id))
+        attempt = self._compose(decision, record)
+        if attempt is None or not isinstance(record, TaskRecord):
+            return None
+        thread = decision.state(self.place.thread)
+        if self.waiting is not None and isinstance(thread, ThreadRecord):
+            order = (*self.waiting, record.turn_id or "")
+            decision.add(threads.decide(thread, ChangeQueue(QueueChanged("enqueued", order))))
+        facts = tasks.decide(record, make_command(attempt, hold))
+        if not (hold.is_told or self.request.plan.shows_at_once):
+            decision.add(facts)
+            return None
+        message_id = self.turns.writes.ids.mint("msg", self.place.shard)
+        return self._show(decision, task_id, facts, spill, (message_id, hold))
+
+    def _compose(self, decision: Decision, record: object) -> TaskAttemptStarted | None:
+        """The first attempt, as it begins now or later."""
+        thread = decision.state(self.place.thread)
         if not (isinstance(thread, ThreadRecord) and isinstance(record, TaskRecord)):
             return None
         agent = self.request.plan.find_agent(self.request.command)
         context = thread.remotes.get(agent) or self.turns.writes.ids.mint(
             REMOTE_CONTEXT, self.place.shard
         )
-        started = begin_attempt(record, self.request.command, self.request.plan, context)
-        facts = tasks.decide(record, StartRun(run_id, started))
-        if not self.request.plan.shows_at_once:
-            decision.add(facts)
-            return None
-        facade = expose(TaskId(task_id), 1)
-        status = make_status(SUBMITTED, format_ms(decision.now_ms))
-        task: JsonObject = {"id": facade, "contextId": self.place.context_id, "status": status}
+        return begin_attempt(record, self.request.command, self.request.plan, context)
+
+    def _show(
+        self,
+        decision: Decision,
+        task_id: str,
+        facts: list[Fact],
+        spill: BlobOverflow,
+        told: tuple[str, QueueHold] | None = None,
+    ) -> JsonObject:
+        """Adds the facts, the last one with the Task as callers see it; ``told``: why it waits, by a message id."""
+        facade, context_id = expose(TaskId(task_id), 1), self.place.context_id
+        message: JsonObject | None = None
+        note: JsonObject = {}
+        if told is not None:
+            message_id, hold = told
+            message = make_message(message_id, facade, context_id, [{"text": hold.text}])
+            note = {"metadata": note_status(f"agent_{hold.cause}", peer=hold.agent)}
+        status = make_status(SUBMITTED, format_ms(decision.now_ms), message)
+        task: JsonObject = {"id": facade, "contextId": context_id, "status": status, **note}
         shown = complete_history(task, [self.request.command.message])
         decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
         return shown

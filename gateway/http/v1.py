@@ -101,6 +101,9 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("POST", "/v1/tasks/{taskId}/retry", CALLS["retry_task"], 202),
     RouteOperation("POST", "/v1/tasks/{taskId}/link", CALLS["link_tasks"]),
     RouteOperation("POST", "/v1/tasks/{taskId}/unlink", CALLS["unlink_tasks"]),
+    RouteOperation("POST", "/v1/agents/{name}/pause", CALLS["pause_agent"]),
+    RouteOperation("POST", "/v1/agents/{name}/drain", CALLS["drain_agent"]),
+    RouteOperation("POST", "/v1/agents/{name}/resume", CALLS["resume_agent"]),
     *(
         RouteOperation("GET", f"/v1/tasks/{{taskId}}/{path}", CALLS[name])
         for path, name in (
@@ -129,6 +132,16 @@ OPERATIONS: Final[Sequence[RouteOperation]] = (
     RouteOperation("GET", "/v1/threads/{threadId}/context", CALLS["get_thread_context"]),
     RouteOperation("GET", "/v1/threads/{threadId}/permissions", CALLS["get_permissions"]),
     RouteOperation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
+    RouteOperation("GET", "/v1/threads/{threadId}/queue", CALLS["get_turn_queue"]),
+    RouteOperation("POST", "/v1/threads/{threadId}/queue/policy", CALLS["set_queue_policy"]),
+    RouteOperation(
+        "POST",
+        "/v1/threads/{threadId}/queue/{queuedTurnId}/promote",
+        CALLS["promote_queued_turn"],
+    ),
+    RouteOperation(
+        "DELETE", "/v1/threads/{threadId}/queue/{queuedTurnId}", CALLS["remove_queued_turn"]
+    ),
     RouteOperation("POST", "/v1/threads/{threadId}/rollback", CALLS["roll_back_thread"]),
     RouteOperation("POST", "/v1/threads/{threadId}/compact", CALLS["compact_thread"], 201),
     RouteOperation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),

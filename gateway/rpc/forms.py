@@ -10,6 +10,7 @@ from passerelle.core.approval.requests import AUDIT_LIMIT, MuteMinutes
 from passerelle.core.commands import SignedBy
 from passerelle.core.job.requests import RESULT_PAGE, JobItemState
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
+from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.task.requests import PAGE_LIMIT
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
@@ -39,6 +40,8 @@ class SubmitTurnParams:
     task_id: _Id | None = None
     context_id: _Id | None = None
     session_id: _Id | None = None
+    when_busy: QueuePolicy | None = None
+    """What becomes of it while its context works; absent: what the thread is set to, else it begins beside it."""
     traceparent: _Id | None = None
     """Where in which trace the caller is, for channels; over HTTP the header of that name wins."""
 
@@ -229,8 +232,10 @@ class TurnAnswer:
     turn_id: str
     task_id: str
     context_id: str
-    state: Literal["accepted"] = "accepted"
+    state: Literal["accepted", "queued"] = "accepted"
     repeated: bool = False
+    position: int | None = None
+    """Where it waits behind other turns of its context, from 1."""
 
 
 @record

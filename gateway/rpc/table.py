@@ -50,6 +50,7 @@ from passerelle.core.policy.requests import BypassSet, GrantRevoked, PermissionV
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.read_models.capabilities import CapabilityPage
 from passerelle.core.schedule.requests import ScheduleChanged
+from passerelle.core.session.agent_requests import AgentChanged
 from passerelle.core.session.device_requests import (
     ChannelReconnected,
     DeviceChanged,
@@ -63,6 +64,7 @@ from passerelle.core.session.requests import (
     ThreadResumed,
     ThreadRolledBack,
     TurnInterrupted,
+    TurnQueue,
 )
 from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
 from passerelle.core.task.bulk import TasksChanged
@@ -72,6 +74,7 @@ from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.rpc.agents import AGENT_ROWS
 from passerelle.gateway.rpc.bulk import BULK_ROWS
 from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
 from passerelle.gateway.rpc.forms import (
@@ -90,6 +93,7 @@ from passerelle.gateway.rpc.jobs import JOB_ROWS
 from passerelle.gateway.rpc.oversight import OVERSIGHT_ROWS
 from passerelle.gateway.rpc.paging import choose_size
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
+from passerelle.gateway.rpc.queues import QUEUE_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
 from passerelle.gateway.rpc.turns import read_turn
@@ -213,6 +217,8 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *JOB_ROWS,
         *BULK_ROWS,
         *OVERSIGHT_ROWS,
+        *AGENT_ROWS,
+        *QUEUE_ROWS,
     )
 }
 
@@ -306,7 +312,9 @@ def render_result(result: Result) -> JsonObject:
                     turn_id=result.turn_id,
                     task_id=result.facade,
                     context_id=result.context_id,
+                    state="accepted" if result.position is None else "queued",
                     repeated=result.repeated,
+                    position=result.position,
                 )
             )
         case CancelAccepted():
@@ -341,6 +349,8 @@ def render_result(result: Result) -> JsonObject:
             | ScheduleChanged()
             | JobChanged()
             | TasksChanged()
+            | AgentChanged()
+            | TurnQueue()
         ):
             return to_wire(result)
         case PushConfigSet():

@@ -32,6 +32,7 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
         task=request.task_id,
         context_id=request.context_id,
         session_id=params.session_id,
+        when_busy=params.when_busy,
         traceparent=caller.traceparent or params.traceparent,
         tracestate=caller.tracestate,
     )

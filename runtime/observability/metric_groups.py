@@ -174,6 +174,12 @@ class PeerMetrics:
             ["agent"],
             registry=registry,
         )
+        self.paused: Final = Gauge(
+            "passerelle_agent_paused",
+            "Whether an agent gets no new work: 0 it does, 1 it is paused, 2 it is drained.",
+            ["agent"],
+            registry=registry,
+        )
         self.links: Final = Gauge(
             "passerelle_agent_links",
             "Sockets of an agent that dials in, to this instance.",

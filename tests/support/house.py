@@ -351,11 +351,15 @@ class House:
             "retry": deadlines.on_retry,
             "output": self._expire_output,
             "prepare": self._put_back,
+            "queued": self._look_at_queued,
         }
         await handlers[kind](shard_of(row.entity), row, self.clock.now_ms())
 
     async def _put_back(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         await self.parts.tasks.starting.preparing.on_due(shard, row, self._keep)
+
+    async def _look_at_queued(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        await self.parts.queues.on_due(shard, row, now_ms, self._keep)
 
     async def _expire_output(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
         await self.parts.tasks.outputs.expire(row, now_ms, self._keep)

@@ -120,6 +120,9 @@ class ScriptedPeer:
         self._made = 0
         self._ticks = Ticks()
         self._gate = Gate()
+        self._sends = 0
+        self.most_sends = 0
+        """How many sends it has answered at once, at most."""
         self._turns: dict[asyncio.Task[None], Turn] = {}
         self._connections: set[asyncio.Transport] = set()
         self._runner: web.AppRunner | None = None
@@ -302,7 +305,14 @@ class ScriptedPeer:
         try:
             if headers.get("a2a-version") != "1.0":
                 raise QueryError(-32009, "only A2A 1.0 is spoken here")
-            return await self._dispatch(request, call["id"], method, params)
+            if method not in {"SendMessage", "SendStreamingMessage"}:
+                return await self._dispatch(request, call["id"], method, params)
+            self._sends += 1
+            self.most_sends = max(self.most_sends, self._sends)
+            try:
+                return await self._dispatch(request, call["id"], method, params)
+            finally:
+                self._sends -= 1
         except QueryError as error:
             return send_error(call["id"], error.code, error.message)
 

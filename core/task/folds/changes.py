@@ -26,6 +26,7 @@ def set_status(state: TaskRecord, event: Event, status: Status, **changes: Any) 
         changes.setdefault("ended_at", event.timestamp)
         changes.setdefault("open_actions", ())
         changes |= {"current_run_id": None, "withheld": None, "retry_at": None}
+        changes["queued"] = None
     return change(state, status=status, **changes)
 
 

@@ -15,7 +15,7 @@ from passerelle.core.task.folds.changes import (
     set_status,
     take_step,
 )
-from passerelle.core.task.record import CHUNKS, Progress, TaskRecord
+from passerelle.core.task.record import CHUNKS, Progress, QueuedAttempt, TaskRecord
 from passerelle.core.task.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import parse_ms
@@ -46,7 +46,27 @@ def _accepted(state: TaskRecord, _: say.TaskAccepted, event: Event) -> TaskRecor
 
 
 def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRecord:
-    return set_status(state, event, Status.QUEUED, status_reason=payload.reason)
+    if payload.attempt is None or payload.cause is None:
+        return set_status(state, event, Status.QUEUED, status_reason=payload.reason)
+    queued = QueuedAttempt(
+        queue=payload.queue,
+        cause=payload.cause,
+        since=state.queued.since if state.queued is not None else event.timestamp,
+        attempt=payload.attempt,
+        send_options=payload.send_options,
+        position=payload.position,
+        promoted_ms=payload.promoted_ms,
+    )
+    return set_status(
+        state,
+        event,
+        Status.QUEUED,
+        status_reason=payload.reason,
+        queued=queued,
+        assignee=payload.attempt.worker.peer,
+        retry_at=None,
+        current_run_id=None,
+    )
 
 
 def _started(state: TaskRecord, _: say.TaskStarted, event: Event) -> TaskRecord:

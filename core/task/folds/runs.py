@@ -60,6 +60,8 @@ def _attempt_started(
         assignee=payload.worker.peer,
     )
     state = merge_progress(end_preparation(state), phase=Phase.WORKING)
+    if state.queued is not None:
+        state = change(state, queued=None)
     return set_status(state, event, Status.RUNNING, status_reason=None)
 
 

@@ -21,6 +21,8 @@ UNREPEATED: Final = frozenset(
         # What they wish for is the case after the first time, whoever wishes for it again.
         *("cancel_task", "interrupt_turn", "resume_thread", "retry_delivery"),
         *("ack_events", "reconnect_channel"),
+        # Where a turn waits, and what becomes of the next one: delegation/test_turn_queue.py.
+        *("promote_queued_turn", "remove_queued_turn", "set_queue_policy"),
         # What a device says over a link: test_notices.py.
         "send_notice",
         # A webhook has a name of its own: test_stream_webhooks.py.
@@ -51,6 +53,7 @@ ELSEWHERE: Final = frozenset(
         *("roll_back_thread", "compact_thread"),  # test_rollback.py, test_compaction.py
         "change_tasks",  # test_bulk.py
         *("submit_job", "cancel_job", "retry_job"),  # test_jobs.py
+        *("pause_agent", "drain_agent", "resume_agent"),  # delegation/test_paused_agents.py
         # test_schedules.py
         *(
             "create_schedule",

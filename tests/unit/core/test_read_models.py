@@ -124,7 +124,7 @@ def test_routing_counts_what_was_met_and_adds_up_what_it_costs() -> None:
 
 
 def test_routing_of_a_task_that_nobody_has_says_so() -> None:
-    bare = change(TASK, attempts=(), assignee=None, current_run_id=None)
+    bare = change(TASK, attempts=(), assignee=None, current_run_id=None, queued=None)
     created = sample(TaskCreated)
     found = show_routing(bare, [event(created)])
     assert found.marks["peer"].state is MarkState.UNKNOWN

@@ -1,0 +1,82 @@
+"""``passerelle turns``: the turns that wait in a thread, their order, and what becomes of further messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table, name_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.wire.json import JsonObject
+
+turns: Final = typer.Typer(
+    help="Turns that wait in a thread: list, promote, remove, policy.",
+    epilog="Example: passerelle turns list th_2f…",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")]
+TurnArgument = Annotated[str, typer.Argument(metavar="TURN", help="Id of the turn that waits.")]
+PolicyArgument = Annotated[
+    Literal["parallel", "queue", "reject", "interrupt"],
+    typer.Argument(metavar="POLICY", help="parallel, queue, reject or interrupt."),
+]
+_PATH: Final = "/v1/threads"
+
+
+@add_verb(turns, "turns list th_2f…", "list")
+def list_all(link: GatewayLink, thread: ThreadArgument) -> None:
+    """List the turns that wait in a thread, in their order."""
+    answer = link.read(name_path(_PATH, thread, "queue"))
+    link.tell(answer, _list(answer))
+
+
+@add_verb(turns, "turns promote th_2f… turn_2f…", changes=True)
+def promote(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
+    """Have a turn go before all others that wait."""
+    answer = link.post(name_path(_PATH, thread, "queue", turn, "promote"))
+    link.tell(answer, _list(answer))
+
+
+@add_verb(turns, "turns remove th_2f… turn_2f…", changes=True)
+def remove(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
+    """Take a turn out that waits; its task is cancelled."""
+    answer = link.delete(name_path(_PATH, thread, "queue", turn))
+    link.tell(answer, _list(answer))
+
+
+@add_verb(turns, "turns policy th_2f… queue", changes=True)
+def policy(link: GatewayLink, thread: ThreadArgument, wanted: PolicyArgument) -> None:
+    """Say what becomes of messages to a thread while it works.
+
+    They begin beside it (parallel), wait (queue), are refused (reject), or stop what
+    goes on (interrupt).
+    """
+    answer = link.post(name_path(_PATH, thread, "queue", "policy"), {"policy": wanted})
+    link.tell(answer, _list(answer))
+
+
+def _list(queue: JsonObject) -> Iterator[str]:
+    waiting = objects_at(queue, "turns")
+    yield from format_table(
+        ("PLACE", "TURN", "TASK", "AGENT", "SINCE", "STATE"),
+        [
+            (
+                str(one.get("position", "")),
+                text_at(one, "turnId"),
+                text_at(one, "taskId"),
+                text_at(one, "agent"),
+                text_at(one, "since"),
+                text_at(one, "resumeState"),
+            )
+            for one in waiting
+        ],
+    )
+    active = len(texts_at(queue, "activeTurns"))
+    yield f"policy {text_at(queue, 'policy')}, {active} under way, {len(waiting)} waiting"

@@ -1,0 +1,165 @@
+"""Agents that an operator pauses, drains and resumes, for every instance and through restarts.
+
+Each change is a fact of the home session of whoever owns the gateway (``limit.changed``), whose record says which
+agents get no new work. An instance has them in memory: it reads them when it starts and once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.core.agent_name import find_base
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import Forbidden, NotFound, StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.payloads.limit import LimitChanged, LimitSubject
+from passerelle.core.principal import OWNER
+from passerelle.core.session.agent_requests import (
+    AgentChanged,
+    DrainAgent,
+    PauseAgent,
+    ResumeAgent,
+)
+from passerelle.core.session.machine import SessionRecord
+from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.places import name_home, open_home
+from passerelle.runtime.records.writes import AppendOptions, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.control.handlers import Handlers
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.payloads.limit import AgentState
+    from passerelle.core.ports.queues import QueueStore
+    from passerelle.core.principal import Principal
+    from passerelle.core.session.machine import PausedAgent
+    from passerelle.runtime.limits.pauses import AgentPauses
+    from passerelle.runtime.records.idempotency import Once
+    from passerelle.runtime.records.writes import Writes
+
+_HOME: Final = name_home(OWNER)
+_SESSION: Final = EntityRef(EntityKind.SESSION, _HOME)
+ROUND_S: Final = 1.0
+"""For how long an instance may give an agent work that another one has paused."""
+_Change: TypeAlias = PauseAgent | DrainAgent | ResumeAgent
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPausing:
+    """Writes and reads who is paused; ``pauses`` is what every message looks at."""
+
+    writes: Writes
+    pauses: AgentPauses
+    queues: QueueStore
+    list_names: Callable[[], tuple[str, ...]]
+    """The configured agents."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """What was read first is never laid over what was written after it."""
+
+    def register(self, handlers: Handlers) -> None:
+        """Adds the commands."""
+        handlers.on_command(PauseAgent, self.change)
+        handlers.on_command(DrainAgent, self.change)
+        handlers.on_command(ResumeAgent, self.change)
+
+    async def refresh(self) -> None:
+        """Has what is stored count here.
+
+        Raises:
+            StoreUnavailable: what was read before goes on to count.
+        """
+        async with self.turn:
+            self._take((await self.writes.load([_SESSION]))[_SESSION])
+
+    def follow(self, log: FilteringBoundLogger) -> AbstractAsyncContextManager[None]:
+        """Who is paused counts from the first moment on, and is followed until the end. Raises StoreUnavailable."""
+        return NewsFollowing("pauses", self.refresh, None, log, lambda: ROUND_S).follow()
+
+    async def change(
+        self, principal: Principal, command: _Change, idem: str | None
+    ) -> AgentChanged:
+        """Pauses, drains or resumes an agent; one that stands so already is left as it is.
+
+        Raises:
+            NotFound: no such agent of the caller.
+            Forbidden: a caller of another tenant: an agent is paused for everybody.
+            IdempotencyConflict: the key came with another request.
+        """
+        name = find_base(command.name)
+        if name not in self.list_names() or not principal.sees(name):
+            raise NotFound("agent", command.name)
+        if principal.tenant != OWNER.tenant:
+            raise Forbidden("an agent is paused for everybody", tenant=principal.tenant)
+        once = make_once(principal, command, idem)
+        is_repeated = await once.find(self.writes.log, OWNER.home) is not None
+        await self.refresh()
+        wanted, reason = _read_wish(command)
+        stands = self.pauses.find(name)
+        is_same = (stands.state if stands else "active") == wanted and (
+            stands is None or stands.reason == reason
+        )
+        if not (is_repeated or is_same):
+            await self._write(name, wanted, reason, principal, once)
+        [waiting] = await self.queues.count([name])
+        return self._render(name, waiting, is_repeated=is_repeated)
+
+    async def _write(
+        self, name: str, wanted: AgentState, reason: str | None, principal: Principal, once: Once
+    ) -> None:
+        async with self.turn:
+
+            def body(decision: Decision) -> AppendOptions:
+                open_home(decision, _SESSION, OWNER)
+                was_held = name in (_read_paused(decision.state(_SESSION)) or {})
+                changed = LimitChanged(
+                    limited=LimitSubject("peer", name),
+                    kind="concurrency",
+                    unit="slots",
+                    old=0 if was_held else None,
+                    new=None if wanted == "active" else 0,
+                    actor=principal.id,
+                    agent_state=wanted,
+                    reason=reason,
+                )
+                decision.add([Fact(Scope(_HOME), changed)])
+                return AppendOptions(idem=once.remember(name))
+
+            written = await self.writes.decide(_HOME, [_SESSION], body)
+            if not isinstance(written, Written):
+                raise StoreUnavailable("the agent could not be changed", "no")
+            self._take(written.held[_SESSION])
+
+    def _take(self, held: Held) -> None:
+        self.pauses.take(_read_paused(held.record) or {})
+
+    def _render(self, name: str, waiting: int, *, is_repeated: bool) -> AgentChanged:
+        stands = self.pauses.find(name)
+        if stands is None:
+            return AgentChanged(name, "active", waiting, repeated=is_repeated)
+        return AgentChanged(
+            name, stands.state, waiting, stands.by, stands.at, stands.reason, is_repeated
+        )
+
+
+def _read_wish(command: _Change) -> tuple[AgentState, str | None]:
+    match command:
+        case PauseAgent(reason=reason):
+            return "paused", reason
+        case DrainAgent(reason=reason):
+            return "draining", reason
+        case ResumeAgent():
+            return "active", None
+        case _:
+            assert_never(command)
+
+
+def _read_paused(record: object) -> dict[str, PausedAgent] | None:
+    return record.pauses if isinstance(record, SessionRecord) else None

@@ -1,0 +1,217 @@
+"""The turns of a context that wait: read, promoted, removed, and what becomes of further messages (CMD-15, SNAP-4).
+
+Each change is a fact of the session (``queue.changed``) with the whole order from then on, and is stored before the
+line itself is changed: whoever dies in between leaves the due row of the turn, which puts it where its record says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.batch import DueChange, EntityKind, EntityRef
+from passerelle.core.errors import NotFound, StoreUnavailable
+from passerelle.core.ids import read_shard
+from passerelle.core.payloads.conversation import QueueChanged
+from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.session import thread as threads
+from passerelle.core.session.requests import (
+    GetTurnQueue,
+    PromoteQueuedTurn,
+    QueuedTurn,
+    RemoveQueuedTurn,
+    SetQueuePolicy,
+    TurnQueue,
+)
+from passerelle.core.session.thread import ChangeQueue, ThreadRecord
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import QueueTask
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import to_wire
+from passerelle.delegation.runs.holds import QUEUED
+from passerelle.runtime.records.ownership import Owned
+from passerelle.runtime.records.writes import AppendOptions, Written
+
+if TYPE_CHECKING:
+    from passerelle.control.cancellation import Cancelling
+    from passerelle.control.handlers import Handlers
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.agent_queues import AgentQueues
+    from passerelle.delegation.runs.turns import OpenedTurn
+    from passerelle.runtime.records.writes import Body, Writes
+
+
+@dataclass(frozen=True, slots=True)
+class TurnQueues:
+    """Works on the turns of callers that wait."""
+
+    writes: Writes
+    queues: AgentQueues
+    cancelling: Cancelling
+
+    def register(self, handlers: Handlers) -> None:
+        """Adds the commands and the query."""
+        handlers.on_repeatable(PromoteQueuedTurn, self.promote)
+        handlers.on_repeatable(RemoveQueuedTurn, self.remove)
+        handlers.on_repeatable(SetQueuePolicy, self.set_policy)
+        handlers.on_query(GetTurnQueue, self.read)
+
+    async def read(self, principal: Principal, query: GetTurnQueue) -> JsonObject:
+        """The turns that wait, in order. Raises NotFound: no such context of the caller."""
+        return to_wire(await self._render(await self._find(principal, query.thread_id)))
+
+    async def set_policy(self, principal: Principal, command: SetQueuePolicy) -> TurnQueue:
+        """What becomes of messages while the context works. Raises NotFound."""
+        thread = await self._find(principal, command.thread_id)
+        if (thread.queue_policy or "parallel") != command.policy:
+            order = await self.queues.list_waiting(thread.thread_id)
+            changed = QueueChanged("policy", order, command.policy)
+            thread = await self._change(thread, changed)
+        return await self._render(thread)
+
+    async def promote(self, principal: Principal, command: PromoteQueuedTurn) -> TurnQueue:
+        """Has a turn go before all others that wait; one that is first already stays there.
+
+        Raises:
+            NotFound: no such context of the caller, or no such turn waits in it.
+        """
+        thread, found = await self._find_turn(principal, command)
+        order = await self.queues.list_waiting(thread.thread_id)
+        if order[:1] == (command.queued_turn_id,):
+            return await self._render(thread)
+        first = (command.queued_turn_id, *(one for one in order if one != command.queued_turn_id))
+        ref = EntityRef(EntityKind.TASK, found.task_id)
+
+        def body(decision: Decision) -> AppendOptions:
+            task = decision.state(ref)
+            if not isinstance(task, TaskRecord) or (queued := task.queued) is None:
+                raise NotFound("queued turn", command.queued_turn_id)
+            moved = QueueTask(
+                queued.queue,
+                task.status_reason or "",
+                1,
+                queued.cause,
+                queued.attempt,
+                queued.send_options,
+                decision.now_ms,
+            )
+            decision.add(tasks.decide(task, moved))
+            return AppendOptions(due=(DueChange(f"{QUEUED}:{ref.id}", decision.now_ms),))
+
+        thread = await self._change(thread, QueueChanged("promoted", first), ref, body)
+        record = (await self.writes.load([ref]))[ref].record
+        if isinstance(record, TaskRecord):
+            await self.queues.enter(record)
+        return await self._render(thread)
+
+    async def remove(self, principal: Principal, command: RemoveQueuedTurn) -> TurnQueue:
+        """Takes a turn out; its task is cancelled.
+
+        Raises:
+            NotFound: no such context of the caller, or no such turn waits in it.
+        """
+        thread, found = await self._find_turn(principal, command)
+        order = await self.queues.list_waiting(thread.thread_id)
+        left = tuple(one for one in order if one != command.queued_turn_id)
+        thread = await self._change(thread, QueueChanged("removed", left))
+        ref = EntityRef(EntityKind.TASK, found.task_id)
+        held = (await self.writes.load([ref]))[ref]
+        if isinstance(held.record, TaskRecord):
+            requested = TaskCancelRequested(principal.id, "user", "active_run", command.reason)
+            await self.cancelling.stop(principal, Owned(ref, held, held.record), requested)
+        await self.queues.store.drop(f"thread:{thread.thread_id}", found.task_id)
+        return await self._render(thread)
+
+    async def interrupt(self, principal: Principal, opened: OpenedTurn) -> None:
+        """Stops what goes on in the context of a turn that waits, which goes before all others then."""
+        thread = await self._find(principal, opened.place.thread.id)
+        await self.promote(principal, PromoteQueuedTurn(thread.thread_id, opened.turn_id))
+        log = self.writes.log
+        names = [one for one in await log.read_open(thread.session_id) if one.startswith("task_")]
+        refs = [EntityRef(EntityKind.TASK, one) for one in names]
+        for ref, held in (await self.writes.load(refs)).items() if refs else ():
+            record = held.record
+            if (
+                isinstance(record, TaskRecord)
+                and record.thread_id == thread.thread_id
+                and set(record.open_turns) & set(thread.active_turns)
+                and record.status is not Status.CANCELLING
+            ):
+                requested = TaskCancelRequested(principal.id, "user", "active_run", _INTERRUPTED)
+                await self.cancelling.stop(principal, Owned(ref, held, record), requested)
+
+    async def _change(
+        self,
+        thread: ThreadRecord,
+        changed: QueueChanged,
+        task: EntityRef | None = None,
+        further: Body | None = None,
+    ) -> ThreadRecord:
+        ref = EntityRef(EntityKind.THREAD, thread.thread_id)
+
+        def body(decision: Decision) -> AppendOptions:
+            options = AppendOptions() if further is None else further(decision)
+            state = decision.state(ref)
+            if isinstance(state, ThreadRecord):
+                decision.add(threads.decide(state, ChangeQueue(changed)))
+            return options
+
+        refs = [ref] if task is None else [ref, task]
+        written = await self.writes.decide(thread.session_id, refs, body)
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the queue could not be changed", "no")
+        stored = written.held[ref].record
+        return stored if isinstance(stored, ThreadRecord) else thread
+
+    async def _find(self, principal: Principal, thread_id: str) -> ThreadRecord:
+        if read_shard(thread_id) is not None:
+            ref = EntityRef(EntityKind.THREAD, thread_id)
+            thread = (await self.writes.load([ref]))[ref].record
+            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
+                return thread
+        raise NotFound("thread", thread_id)
+
+    async def _find_turn(
+        self, principal: Principal, command: PromoteQueuedTurn | RemoveQueuedTurn
+    ) -> tuple[ThreadRecord, TaskRecord]:
+        thread = await self._find(principal, command.thread_id)
+        for held in await self._list(thread):
+            record = held.record
+            if isinstance(record, TaskRecord) and record.turn_id == command.queued_turn_id:
+                return thread, record
+        raise NotFound("queued turn", command.queued_turn_id)
+
+    async def _list(self, thread: ThreadRecord) -> list[Held]:
+        names = await self.queues.store.list(f"thread:{thread.thread_id}")
+        refs = [EntityRef(EntityKind.TASK, name) for name in names]
+        held = await self.writes.load(refs) if refs else {}
+        return [held[ref] for ref in refs]
+
+    async def _render(self, thread: ThreadRecord) -> TurnQueue:
+        waiting = [
+            (one.record, one.record.queued)
+            for one in await self._list(thread)
+            if isinstance(one.record, TaskRecord)
+        ]
+        turns = tuple(
+            QueuedTurn(
+                turn_id=record.turn_id or "",
+                task_id=record.task_id,
+                position=position,
+                agent=queued.attempt.worker.peer,
+                source=record.requested_by,
+                since=queued.since,
+                resume_state="held" if record.status is Status.PAUSED else "waiting",
+                promoted=queued.promoted_ms is not None,
+            )
+            for position, (record, queued) in enumerate(waiting, 1)
+            if queued is not None
+        )
+        policy = thread.queue_policy or "parallel"
+        return TurnQueue(thread.thread_id, policy, turns, thread.active_turns)
+
+
+_INTERRUPTED = "another message of its context goes first"

@@ -1,0 +1,370 @@
+"""The outgoing queues of agents at work: who has to wait, and whose turn it is (TR-8, MK-6, ST-3).
+
+An attempt waits where its agent is paused, where it has as many sends under way as its limits allow, and where others
+wait already. For each agent at which somebody waits, as far as is known here, one loop takes a place of the limit, then
+the task whose turn it is, and begins it with that place. So all instances pull from one queue, in its order, and never
+beyond the limit. An instance learns that somebody waits when it puts a task in line, when it starts, when an agent is
+resumed, and by the due row of each task that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.agent_name import find_base
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound, PasserelleError, PeerUnavailable, StoreUnavailable
+from passerelle.core.peer import Peer, SendPlace
+from passerelle.core.ports.queues import WaitingTask
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.times import parse_ms
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
+from passerelle.delegation.runs.run import RunMovedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.payloads.task import QueueCause
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.queues import QueueStore
+    from passerelle.core.task.record import QueuedAttempt, TaskRecord
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.queued_attempts import QueuedAttempts
+    from passerelle.runtime.limits.pauses import AgentPauses
+
+LONGEST_LOOK_MS: Final = 120_000
+"""The longest time between two looks at a task that waits, where nothing else has found it."""
+_LOOK_S: Final = 0.05
+"""Between two tries to get a place, where nobody says that there is one."""
+_AWAY_S: Final = 1.0
+_TURN_S: Final = 0.5
+"""Between two looks whether a context rests, where nobody says so."""
+_THREAD: Final = "thread:"
+_LAST_MS: Final = 10**15 - 1
+_SEND_S: Final = 2.0
+"""How long the next one waits for the send of the one before to begin, so that an agent is told in order."""
+DRAIN_RETRY_S: Final = 60
+
+
+def _name_line(queued: QueuedAttempt) -> str:
+    return queued.queue if queued.cause == "turn" else find_base(queued.attempt.worker.peer)
+
+
+def _find_place(record: TaskRecord, queued: QueuedAttempt) -> WaitingTask:
+    """Turns of a context go by time; of those that were promoted the last one is first."""
+    if queued.cause != "turn":
+        return WaitingTask(record.task_id, record.owner, record.priority, parse_ms(queued.since))
+    if queued.promoted_ms is None:
+        return WaitingTask(record.task_id, record.owner, 0, parse_ms(queued.since))
+    return WaitingTask(record.task_id, record.owner, 1, _LAST_MS - queued.promoted_ms)
+
+
+def _leave_nothing() -> None:
+    """Nothing was taken."""
+
+
+async def _await_send(place: SendPlace) -> None:
+    begins = asyncio.Event()
+    place.listen(begins.set)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SEND_S):
+            await begins.wait()
+
+
+class LimitedPeer(Peer, Protocol):
+    """A peer whose sends are limited."""
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether only so many sends may be under way at once."""
+        ...
+
+    def reserve_now(self) -> SendPlace | None:
+        """``reserve`` without asking anybody; None does not say that there is none."""
+        ...
+
+    async def reserve(self) -> SendPlace | None:
+        """A place among its sends; None: there is none now."""
+        ...
+
+
+@dataclass(slots=True)
+class AgentQueues:
+    """Has attempts wait, and begins them in turn."""
+
+    store: QueueStore
+    pauses: AgentPauses
+    attempts: QueuedAttempts
+    find_peer: Callable[[str], LimitedPeer]
+    extend: Callable[[Shard, DueRow, int], Awaitable[object]]
+    """Keeps a claimed row hidden for so many ms."""
+    _waiting: set[str] = field(default_factory=set[str])
+    """Agents at which somebody waits, as far as is known here."""
+    _pulling: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
+    """By agent what wakes its loop."""
+    _watched: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
+    """By task what wakes those who wait for its answer here."""
+
+    def __post_init__(self) -> None:
+        self.pauses.listen(self.pull)
+        self.attempts.dispatch.runs.on_left = self.on_left
+
+    def find_pause(self, agent: str) -> QueueCause | None:
+        """Why an attempt at an agent may not begin now, whatever its limits; nobody is asked."""
+        pause = self.pauses.find(agent)
+        if pause is None:
+            return None
+        return "draining" if pause.state == "draining" else "paused"
+
+    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendPlace | None:
+        """Whether an attempt may begin now: why not, or the place that it has among the sends, if it needs one.
+
+        Only an agent whose slots are bounded costs more than a look at memory, and only where the block of this
+        instance is empty, as its send would.
+
+        Raises:
+            StoreUnavailable: nobody knows how many sends others have under way.
+        """
+        cause = self.find_pause(agent)
+        if cause is not None:
+            return cause
+        if self._waiting and find_base(agent) in self._waiting:
+            return "capacity"
+        if not peer.has_slots:
+            return None
+        return peer.reserve_now() or await peer.reserve() or "capacity"
+
+    async def explain(
+        self,
+        agent: str,
+        cause: QueueCause,
+        send_options: JsonObject | None = None,
+        *,
+        answers_at_once: bool = False,
+    ) -> QueueHold:
+        """The same for people and for the record, with the place in line that it would get.
+
+        Raises:
+            StoreUnavailable: nobody knows how many wait.
+        """
+        if cause == "capacity":
+            self._waiting.add(find_base(agent))
+        [count] = await self.store.count([find_base(agent)])
+        pause = self.pauses.find(agent)
+        reason = None if pause is None else pause.reason
+        return QueueHold(
+            agent, cause, count + 1, reason, send_options, answers_at_once=answers_at_once
+        )
+
+    def refuse_drained(self, agent: str) -> None:
+        """Raises PeerUnavailable where an agent takes no new work."""
+        if self.find_pause(agent) == "draining":
+            raise PeerUnavailable(
+                f"agent {find_base(agent)!r} takes no new work: it is being drained",
+                retry_after_s=DRAIN_RETRY_S,
+                agent=agent,
+            )
+
+    async def enter(self, record: TaskRecord) -> None:
+        """Puts a task in line that is stored as queued; where the store is away its due row does it."""
+        queued = record.queued
+        if queued is None:
+            return
+        base = _name_line(queued)
+        task = _find_place(record, queued)
+        try:
+            await self.store.add(base, task)
+        except StoreUnavailable as error:
+            self._log_late(record.task_id, error)
+            return
+        self.pull(base)
+
+    async def look(self, agents: Iterable[str]) -> None:
+        """Has the tasks go on that wait for these agents, whoever put them in line."""
+        names = sorted({find_base(agent) for agent in agents})
+        with suppress(StoreUnavailable):  # their due rows come
+            for name, count in zip(names, await self.store.count(names), strict=True):
+                if count:
+                    self.pull(name)
+
+    def pull(self, agent: str) -> None:
+        """Somebody may wait for an agent that may have a place: its loop goes on, or begins."""
+        known = self._pulling.get(agent)
+        if known is not None:
+            known.set()
+            return
+        self._waiting.add(agent)
+        if self.pauses.find(agent) is None and not self.attempts.dispatch.runs.is_draining:
+            self._pulling[agent] = asyncio.Event()
+            self.attempts.dispatch.detach(self._pull(agent))
+
+    def on_left(self, agent: str, thread_id: str) -> None:
+        """A run at an agent is not driven here any more: there may be a place, and its context may rest."""
+        if self._pulling:
+            for line in (find_base(agent), f"{_THREAD}{thread_id}"):
+                known = self._pulling.get(line)
+                if known is not None:
+                    known.set()
+
+    async def list_waiting(self, thread_id: str) -> tuple[str, ...]:
+        """The turns that wait in a context, in their order."""
+        return await self.attempts.list_turns(await self.store.list(f"{_THREAD}{thread_id}"))
+
+    async def on_due(
+        self,
+        shard: Shard,
+        row: DueRow,
+        now_ms: int,
+        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+    ) -> None:
+        """``queued:<task>``: a task that waits; whoever put it in line may be gone, and the line with it."""
+        record = await self.attempts.dispatch.read_task(row.entity)
+        queued = record.queued if record is not None else None
+        if record is None or queued is None or record.status in ENDED:
+            if record is not None:
+                await self.store.drop(find_base(record.peer or ""), row.entity)
+                if record.thread_id is not None:
+                    await self.store.drop(f"{_THREAD}{record.thread_id}", row.entity)
+            await drop(shard, row)
+            return
+        if record.status is Status.QUEUED:
+            await self.enter(record)
+        waited_ms = now_ms - parse_ms(queued.since)
+        await self.extend(shard, row, min(max(waited_ms, FIRST_LOOK_MS), LONGEST_LOOK_MS))
+
+    async def _pull(self, agent: str) -> None:
+        try:
+            while self.pauses.find(agent) is None and not self.attempts.dispatch.runs.is_draining:
+                try:
+                    if not await self._pull_one(agent):
+                        return
+                except StoreUnavailable as error:
+                    self.attempts.dispatch.log.info("queue.held", agent=agent, reason=error.reason)
+                    await asyncio.sleep(_AWAY_S)
+        finally:
+            del self._pulling[agent]
+
+    async def _pull_one(self, agent: str) -> bool:
+        """Begins the next attempt at an agent, or waits for a place; False: nobody waits."""
+        if agent.startswith(_THREAD):
+            return await self._pull_turn(agent)
+        place = await self._reserve(agent)
+        if place is None:
+            await self._rest(agent)
+            return True
+        news = self._pulling[agent]
+        news.clear()
+        try:
+            task_id = await self.store.take(agent)
+            if task_id is None:
+                # Somebody may have come while nobody was found.
+                if not news.is_set():
+                    self._waiting.discard(agent)
+                return news.is_set()
+            if await self._begin(task_id, place):
+                begun, place = place, None
+                self._tell_begun(task_id)
+                await _await_send(begun)
+        finally:
+            if place is not None:
+                place.give_back()
+        return True
+
+    async def _pull_turn(self, line: str) -> bool:
+        """Starts the next turn of a context once it rests; False: none waits."""
+        thread_id = line.removeprefix(_THREAD)
+        ref = EntityRef(EntityKind.THREAD, thread_id)
+        thread = (await self.attempts.dispatch.writes.load([ref]))[ref].record
+        if isinstance(thread, ThreadRecord) and thread.active_turns:
+            await self._rest(line, _TURN_S)
+            return True
+        news = self._pulling[line]
+        news.clear()
+        task_id = await self.store.take(line)
+        if task_id is None:
+            self._waiting.discard(line)
+            return news.is_set()
+        record = await self.attempts.dispatch.read_task(task_id)
+        if record is None or record.queued is None or record.status is not Status.QUEUED:
+            return True
+        agent, behind = record.queued.attempt.worker.peer, await self.list_waiting(thread_id)
+        try:
+            admitted = await self.admit(agent, self.find_peer(agent))
+        except NotFound:
+            admitted = None
+        if isinstance(admitted, str):
+            hold = await self.explain(agent, admitted)
+            moved = await self.attempts.move_on(task_id, hold, behind)
+            if moved is not None:
+                await self.enter(moved)
+            return True
+        if not await self._begin(task_id, admitted, behind):
+            if admitted is not None:
+                admitted.give_back()
+        else:
+            self._tell_begun(task_id)
+        return True
+
+    async def _begin(
+        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...] | None = None
+    ) -> bool:
+        """Whether the attempt has begun. Where it has not, the due row of the task puts it in line again."""
+        log = self.attempts.dispatch.log
+        try:
+            return await self.attempts.begin(task_id, place, behind)
+        except asyncio.CancelledError:
+            # Whoever goes on with the line finds it there at once.
+            await self._put_back(task_id)
+            raise
+        except StoreUnavailable:
+            raise
+        except (PasserelleError, RunMovedError) as error:
+            log.warning("queue.not_begun", task=task_id, reason=str(error))
+        except Exception:
+            # One task that is broken keeps no other from its turn.
+            log.exception("queue.broken", task=task_id)
+        return False
+
+    async def _put_back(self, task_id: str) -> None:
+        with suppress(PasserelleError):
+            record = await self.attempts.dispatch.read_task(task_id)
+            if record is not None:
+                await self.enter(record)
+
+    async def _reserve(self, agent: str) -> SendPlace | None:
+        try:
+            return await self.find_peer(agent).reserve()
+        except NotFound:
+            # It is configured no more: its tasks end one by one, and each says so.
+            return SendPlace(_leave_nothing)
+
+    async def _rest(self, agent: str, pause_s: float = _LOOK_S) -> None:
+        wakes = self._pulling[agent]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await wakes.wait()
+        wakes.clear()
+
+    async def rest(self, task_id: str, pause_s: float) -> None:
+        """Returns when the attempt of a task has begun here, and after so many seconds at the latest."""
+        begun = self._watched.setdefault(task_id, asyncio.Event())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await begun.wait()
+        finally:
+            if self._watched.get(task_id) is begun:
+                del self._watched[task_id]
+
+    def _tell_begun(self, task_id: str) -> None:
+        watched = self._watched.pop(task_id, None)
+        if watched is not None:
+            watched.set()
+
+    def _log_late(self, task_id: str, error: StoreUnavailable) -> None:
+        self.attempts.dispatch.log.info("queue.late", task=task_id, reason=error.reason)

@@ -1,0 +1,81 @@
+"""Why an attempt waits in the outgoing queue of an agent, in the words that people read. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.core.agent_name import find_base
+from passerelle.core.task.commands import QueueTask
+from passerelle.core.wire.record import value
+
+if TYPE_CHECKING:
+    from passerelle.core.payloads.task import QueueCause, TaskAttemptStarted
+    from passerelle.core.wire.json import JsonObject
+
+QUEUED: Final = "queued"
+"""The kind of the due row of a task that waits there."""
+MOST_WAITING: Final = 100
+"""Turns that wait in one context."""
+FIRST_LOOK_MS: Final = 5_000
+"""When that row comes first; the queue itself is faster."""
+
+
+@value
+class QueueHold:
+    """An attempt that does not begin yet. ``position`` counts from 1."""
+
+    agent: str
+    cause: QueueCause
+    position: int
+    reason: str | None = None
+    """What the operator has said of it."""
+    send_options: JsonObject | None = None
+    """What the request says beside its message."""
+    thread_id: str | None = None
+    """The context whose turns go first."""
+    answers_at_once: bool = False
+    """Whether the caller wants the Task before anything comes of it."""
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+        if self.thread_id is not None:
+            return f"thread:{self.thread_id}"
+        return f"agent:{find_base(self.agent)}"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether callers learn of it at once: nobody knows when a pause ends."""
+        return self.answers_at_once or self.cause in {"paused", "draining"}
+
+    @property
+    def text(self) -> str:
+        """The sentence."""
+        name = repr(find_base(self.agent))
+        why = f" ({self.reason})" if self.reason else ""
+        match self.cause:
+            case "paused":
+                said = f"agent {name} is paused{why}; the message is sent when it is resumed"
+            case "draining":
+                said = (
+                    f"agent {name} takes no new work{why}; the message is sent when it is resumed"
+                )
+            case "capacity":
+                said = f"agent {name} has as much work as its limits allow"
+            case "turn":
+                said = "another message of this context is worked at"
+            case _:
+                assert_never(self.cause)
+        return f"{said}; {_name_place(self.position)}, and can be cancelled"
+
+
+def make_command(attempt: TaskAttemptStarted, hold: QueueHold) -> QueueTask:
+    """What a task is told that waits."""
+    return QueueTask(hold.queue, hold.text, hold.position, hold.cause, attempt, hold.send_options)
+
+
+def _name_place(position: int) -> str:
+    ahead = position - 1
+    if not ahead:
+        return "it is the next one"
+    return f"{ahead} {'waits' if ahead == 1 else 'wait'} before it"

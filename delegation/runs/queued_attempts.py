@@ -1,0 +1,201 @@
+"""Attempts that wait for their agent: put in line in place of beginning, and begun when their turn has come (MK-6).
+
+A task that waits has no run and no driver: it is a record, a row in the queue of its agent, and a due row of its own.
+What the attempt will be stands in the fact that it is queued, so whoever begins it, on whichever instance, says what
+the caller has asked for. Of two who begin it at the same moment one is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
+from passerelle.core.errors import NotFound, RemoteError, UnsupportedOperation
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
+from passerelle.core.payloads.conversation import QueueChanged
+from passerelle.core.session import thread as threads
+from passerelle.core.session.thread import ChangeQueue, StartTurn, ThreadRecord
+from passerelle.core.task.commands import StartRun
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.delegation.runs.draft import compose_input
+from passerelle.delegation.runs.finish import fail_owed
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
+from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
+from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.writes import AppendOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.batch import DueClaim
+    from passerelle.core.payloads.task import TaskAttemptStarted
+    from passerelle.core.peer import Peer, PeerCard, SendPlace
+    from passerelle.core.task.record import QueuedAttempt
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.delegation.runs.draft import DecisionDraft
+    from passerelle.delegation.runs.holds import QueueHold
+    from passerelle.delegation.runs.run import Run
+    from passerelle.runtime.records.references import References
+
+_CARD_S: Final = 3.0
+"""How long the card of an agent is waited for. Without one the attempt begins all the same, and fails for a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedAttempts:
+    """Puts attempts in line and begins them."""
+
+    dispatch: Dispatch
+    references: References
+
+    async def hold(
+        self, run: Run, attempt: TaskAttemptStarted, hold: QueueHold, claim: DueClaim
+    ) -> None:
+        """Has the further attempt of a claimed row wait; the row goes, and another one comes in its place."""
+
+        def wait(draft: DecisionDraft) -> None:
+            draft.add(draft.tell(make_command(attempt, hold)))
+
+        def conclude(draft: DecisionDraft) -> AppendOptions:
+            at_ms = draft.decision.now_ms + FIRST_LOOK_MS
+            row = DueChange(f"{QUEUED}:{run.record.task_id}", at_ms)
+            return AppendOptions(claim=claim, due=(row,))
+
+        await run.append(wait, conclude)
+
+    async def list_turns(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        """The turns of tasks that wait in a context, in their order; those that wait no more are left out."""
+        refs = [EntityRef(EntityKind.TASK, name) for name in tasks]
+        held = await self.dispatch.writes.load(refs) if refs else {}
+        records = (held[ref].record for ref in refs)
+        return tuple(
+            one.turn_id or ""
+            for one in records
+            if isinstance(one, TaskRecord) and one.queued is not None and one.queued.cause == "turn"
+        )
+
+    async def move_on(
+        self, task_id: str, hold: QueueHold, behind: tuple[str, ...]
+    ) -> TaskRecord | None:
+        """Has a turn start whose agent has no place for it: its task waits there from now on."""
+        run = await self.dispatch.hold(task_id)
+        queued = run.record.queued
+        if queued is None or run.record.status is not Status.QUEUED:
+            return None
+
+        def start(draft: DecisionDraft) -> None:
+            _start_turn(draft, behind)
+            kept = replace(hold, send_options=queued.send_options)
+            draft.add(draft.tell(make_command(queued.attempt, kept)))
+
+        await run.append(start)
+        return run.record
+
+    async def begin(
+        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...] | None = None
+    ) -> bool:
+        """Begins the attempt of a task whose turn has come; False where there is none (any more).
+
+        ``place`` is what the send needs of the limits of its agent; it is the run's where one begins. ``behind``: the
+        turns that wait in its context from then on, where it has waited for others of them.
+
+        Raises:
+            StoreUnavailable: the due row of the task stays, and puts it in line again.
+        """
+        run = await self.dispatch.hold(task_id)
+        queued = run.record.queued
+        if queued is None or run.record.status is not Status.QUEUED:
+            return False
+        try:
+            peer = self.dispatch.find_peer(run.context.peer)
+        except NotFound as error:
+            await self._fail(run, "peer_gone", str(error))
+            return False
+        card = await find_card(peer)
+        price = run.context.price.estimate() if run.context.price else 0
+        obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
+        if obstacle is not None:
+            await self._fail(run, "constraint", obstacle)
+            return False
+        started = self._compose(run, queued, card)
+        try:
+            await self._start(run, queued, started, peer, place, behind)
+        except UnsupportedOperation:
+            return False  # somebody else has begun it, or it has ended
+        return True
+
+    async def _start(
+        self,
+        run: Run,
+        queued: QueuedAttempt,
+        started: TaskAttemptStarted,
+        peer: Peer,
+        place: SendPlace | None,
+        behind: tuple[str, ...] | None,
+    ) -> None:
+        task = run.context.task
+        message = {**compose_input(run.context.accepted), "messageId": started.message_id}
+        params: JsonObject = {**(queued.send_options or {}), "message": message}
+        referred = await self.references.recall(run.record, peer.name, message)
+        run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
+
+        def start(draft: DecisionDraft) -> None:
+            if behind is not None:
+                _start_turn(draft, behind)
+            draft.add(draft.tell(StartRun(run_id, started)))
+            draft.decision.set_field(task, OWNER, str(driver).encode())
+
+        def conclude(draft: DecisionDraft) -> AppendOptions:
+            limits = list_limits(task.id, started.retry_policy, draft.decision.now_ms)
+            return AppendOptions(
+                runs=(RunMove(run_id, task.id, driver, enters=True),),
+                due=(DueChange(f"{QUEUED}:{task.id}", None), *limits),
+            )
+
+        await run.append(start, conclude)
+        self.dispatch.start(run, peer, driver, params, referred, place)
+
+    async def _fail(self, run: Run, code: str, reason: str) -> None:
+        failure = ErrorDetail(code, ErrorCategory.POLICY, reason, source=run.context.peer)
+        await fail_owed(run, failure, drops=(DueChange(f"{QUEUED}:{run.record.task_id}", None),))
+
+    def _compose(
+        self, run: Run, queued: QueuedAttempt, card: PeerCard | None
+    ) -> TaskAttemptStarted:
+        """The attempt as it was to begin, at the agent as it is now."""
+        meant = queued.attempt
+        gated = self.dispatch.find_rules().judges_sends
+        started = replace(
+            meant, retry_policy=bound_policy(run.record, meant.retry_policy), gated=gated
+        )
+        if card is None:
+            return started
+        streams = card.streaming and meant.delivery_mechanism == "streaming"
+        return replace(
+            started,
+            worker=Worker("agent", meant.worker.peer, card.endpoint, card.sha256),
+            native_protocol=card.protocol,
+            delivery_mechanism="streaming" if streams else "unary",
+        )
+
+
+def _start_turn(draft: DecisionDraft, behind: tuple[str, ...]) -> None:
+    """The turn of the task leaves the line of its context."""
+    thread, record = draft.decision.state(draft.context.thread), draft.record
+    if isinstance(thread, ThreadRecord) and record.turn_id is not None:
+        changed = QueueChanged("dequeued", behind)
+        draft.add(threads.decide(thread, ChangeQueue(changed)))
+        draft.add(threads.decide(thread, StartTurn(record.turn_id, record.task_id)))
+
+
+async def find_card(peer: Peer) -> PeerCard | None:
+    """The card of an agent, if it can be had in a moment; else as it was known."""
+    try:
+        async with asyncio.timeout(_CARD_S):
+            return await peer.describe()
+    except (RemoteError, TimeoutError):
+        return peer.peek()

@@ -1,0 +1,29 @@
+#!lua
+-- queue_add: puts a task in line for an agent, or to another place among those of its caller.
+--
+-- KEYS  1 waiting  2 turns  3 rested  4 index (of the agent)
+-- ARGV  1 control, JSON: task, caller, order (fixed width: what sorts the tasks of one caller)
+-- USES  int_text
+-- RETURNS  {1 when it was not there, how many wait now}
+-- NEVER  reads a row of another task; gives a caller an earlier turn than it had.
+
+local member = control.caller .. ' ' .. control.order .. ' ' .. control.task
+local known = redis.call('HGET', index, control.task)
+if known then
+  if known ~= member then
+    redis.call('ZREM', waiting, known)
+    redis.call('ZADD', waiting, '0', member)
+    redis.call('HSET', index, control.task, member)
+  end
+  return {0, redis.call('ZCARD', waiting)}
+end
+redis.call('ZADD', waiting, '0', member)
+redis.call('HSET', index, control.task, member)
+if not redis.call('ZSCORE', turns, control.caller) then
+  -- Whoever was served a moment ago comes behind those who wait since then.
+  local served = tonumber(redis.call('HGET', index, '') or '0')
+  local own = tonumber(redis.call('ZSCORE', rested, control.caller) or '0')
+  redis.call('ZADD', turns, int_text(math.max(served, own)), control.caller)
+  redis.call('ZREM', rested, control.caller)
+end
+return {1, redis.call('ZCARD', waiting)}

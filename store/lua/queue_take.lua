@@ -1,0 +1,36 @@
+#!lua
+-- queue_take: takes out the task whose turn it is at an agent.
+--
+-- KEYS  1 waiting  2 turns  3 rested  4 index (of the agent)
+-- ARGV  1 control, JSON: nothing is in it
+-- USES  int_text
+-- RETURNS  the task | ""
+-- NEVER  reads more rows than the caller whose turn it is, and two of its tasks; lets a caller have two turns while
+--        another one waits.
+
+local first = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')
+if not first[1] then
+  return ''
+end
+local caller, turn = first[1], tonumber(first[2])
+local own = redis.call(
+  'ZRANGE', waiting, '[' .. caller .. ' ', '(' .. caller .. '!', 'BYLEX', 'LIMIT', 0, 2
+)
+local task = own[1] and string.match(own[1], '(%S+)$') or ''
+if own[1] then
+  redis.call('ZREM', waiting, own[1])
+  redis.call('HDEL', index, task)
+end
+if own[2] then
+  redis.call('ZADD', turns, int_text(turn + 1), caller)
+else
+  redis.call('ZREM', turns, caller)
+  redis.call('ZADD', rested, int_text(turn + 1), caller)
+end
+redis.call('HSET', index, '', int_text(turn))
+-- What is behind is no later turn than that of somebody new.
+redis.call('ZREMRANGEBYSCORE', rested, '-inf', int_text(turn))
+if redis.call('ZCARD', turns) == 0 then
+  redis.call('UNLINK', rested, index)
+end
+return task

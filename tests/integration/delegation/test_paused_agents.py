@@ -1,0 +1,343 @@
+"""Agents that are paused, drained and resumed: what comes for them waits, says why, and goes on in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import Batch
+from passerelle.core.commands import CancelTask, GetTaskModel, TurnAccepted, WaitMode
+from passerelle.core.errors import Forbidden, NotFound, PeerUnavailable
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.payloads.limit import LimitChanged
+from passerelle.core.payloads.routing import FallbackApplied, RoutingDecided, SingleCandidate
+from passerelle.core.payloads.task import TaskQueued
+from passerelle.core.ports.queues import QueueStore
+from passerelle.core.principal import OWNER, AccessScope, Principal
+from passerelle.core.session.agent_requests import (
+    AgentChanged,
+    DrainAgent,
+    PauseAgent,
+    ResumeAgent,
+)
+from passerelle.core.task.requests import (
+    CreateTask,
+    PauseTask,
+    ResumeTask,
+    StartTask,
+    TaskChanged,
+    UpdateTask,
+)
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
+from tests.integration.delegation.test_attempts import fail
+from tests.integration.delegation.test_endings import state_of
+from tests.support.house import ADA, BOB, House
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def pause(house: House, name: str = "echo", reason: str | None = None) -> AgentChanged:
+    return cast("AgentChanged", await house.service.execute(OWNER, PauseAgent(name, reason), None))
+
+
+async def resume(house: House, name: str = "echo") -> AgentChanged:
+    return cast("AgentChanged", await house.service.execute(OWNER, ResumeAgent(name), None))
+
+
+@pytest.mark.requirement("ST-3", "TEV-3")
+@pytest.mark.parametrize("wait", ["unary", "stream", "none"])
+async def test_message_for_a_paused_agent_is_kept_and_says_why(
+    house: House, wait: WaitMode
+) -> None:
+    assert (await pause(house, reason="it is being moved")).state == "paused"
+    accepted = await house.send("hello", wait=wait)
+    told = cast("JsonObject", (await house.hear(accepted))["task"])
+    assert state_of(told) == "SUBMITTED"
+    assert cast("JsonObject", told["metadata"])["urn:passerelle:status"] == {
+        "reason": "agent_paused",
+        "peer": "echo",
+    }
+    said = (
+        "agent 'echo' is paused (it is being moved); the message is sent when it is resumed; "
+        "it is the next one, and can be cancelled"
+    )
+    assert said in str(told["status"])
+    record = await house.record(accepted)
+    assert (record.status, record.attempts, record.status_reason) == (Status.QUEUED, (), said)
+    assert f"queued:{accepted.task_id}" in await house.due(accepted.task_id)
+    assert not house.peer.messages
+    explained = await house.service.read(ADA, GetTaskModel(accepted.task_id, "explain"))
+    [waits] = cast("list[JsonObject]", explained["waiting"])
+    assert waits["text"] == f"agent:echo: {said}"
+    assert (await resume(house)).state == "active"
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["hello"]
+    assert f"queued:{accepted.task_id}" not in await house.due(accepted.task_id)
+    queued = [
+        one.fact.payload
+        for one in await house.events(accepted)
+        if isinstance(one.fact.payload, TaskQueued) and one.fact.payload.cause is not None
+    ]
+    assert [(one.queue, one.position) for one in queued] == [("agent:echo", 1)]
+
+
+async def test_what_waits_goes_on_in_its_order_through_a_restart(house: House) -> None:
+    await pause(house)
+    texts = [f"number {number}" for number in range(6)]
+    sent = [await house.send(text) for text in texts]
+    await house.restart()
+    await house.parts.pausing.refresh()
+    sent.append(await house.send("number 6"))
+    assert (await pause(house)).waiting == 7
+    assert not house.peer.messages
+    await resume(house)
+    for accepted in sent:
+        await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == [*texts, "number 6"]
+
+
+async def test_each_instance_goes_by_what_one_was_told(house: House) -> None:
+    await pause(house, reason="later")
+    await house.start()
+    assert house.parts.queues.pauses.find("echo") is None
+    await house.parts.pausing.refresh()
+    found = house.parts.queues.pauses.find("echo")
+    assert found is not None
+    assert (found.state, found.by, found.reason) == ("paused", OWNER.id, "later")
+    assert house.parts.queues.pauses.find("echo/acme") == found, "its tenants are paused with it"
+
+
+async def test_what_waits_can_be_cancelled_and_is_never_sent(house: House) -> None:
+    await pause(house)
+    first, second = await house.send("first"), await house.send("second")
+    await house.service.execute(ADA, CancelTask(first.facade, "echo"), None)
+    assert state_of(await house.read(first)) == "CANCELED"
+    await resume(house)
+    await house.until(second, Status.COMPLETED)
+    assert house.peer.texts == ["second"]
+
+
+async def test_what_works_already_goes_on_and_takes_further_messages(house: House) -> None:
+    accepted, _ = await house.talk("ask")
+    await pause(house)
+    more = await house.send("yes", task=accepted.facade, context_id=accepted.context_id)
+    await house.until(more, Status.COMPLETED)
+
+
+async def test_further_attempt_waits_too(house: House) -> None:
+    house.policy = RetryPolicy(attempts=2)
+    house.peer.next(fail)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.RETRYING)
+    await pause(house)
+    await house.come_due("retry", accepted.task_id, after_ms=60_000)
+    record = await house.until(accepted, Status.QUEUED)
+    assert (len(record.attempts), record.peer) == (1, "echo")
+    assert not [name for name in await house.due(accepted.task_id) if name.startswith("retry")]
+    await resume(house)
+    record = await house.until(accepted, Status.COMPLETED)
+    assert len(record.attempts) == 2
+
+
+async def test_task_that_is_started_waits_and_may_be_paused_itself(house: House) -> None:
+    await pause(house)
+    created = await house.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
+    task_id = str(cast("TaskChanged", created).task["taskId"])
+    await house.service.execute(ADA, StartTask(task_id, "http"), None)
+    record = await house.parts.dispatch.read_task(task_id)
+    assert record is not None
+    assert record.status is Status.QUEUED
+    await house.service.execute(ADA, PauseTask(task_id), None)
+    await resume(house)
+
+    async def is_empty() -> bool:
+        return await house.store.queues.count(["echo"]) == [0]
+
+    await wait_until(is_empty, 10, "its turn has come, and gone")
+    assert not house.peer.messages
+    await house.service.execute(ADA, ResumeTask(task_id), None)
+    await house.come_due("queued", task_id, after_ms=0)
+
+    async def is_done() -> bool:
+        seen = await house.parts.dispatch.read_task(task_id)
+        return seen is not None and seen.status is Status.COMPLETED
+
+    await wait_until(is_done, 10, "it goes on")
+    assert house.peer.texts == ["dig a hole"]
+
+
+async def test_stream_of_a_message_begins_with_what_it_waits_for(house: House) -> None:
+    await pause(house)
+    accepted = await house.send("chunks 2", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    await asyncio.sleep(0)
+    await resume(house)
+    first, *rest = await watching
+    task = cast("JsonObject", first["task"])
+    assert state_of(task) == "SUBMITTED"
+    assert "is paused" in str(task["status"])
+    assert len(rest) >= 3, "then come the pieces, and the end"
+    assert state_of(await house.read(accepted)) == "COMPLETED"
+
+
+async def test_instance_that_stops_leaves_the_line_as_it_was(house: House) -> None:
+    await pause(house)
+    sent = [await house.send(text) for text in ("one", "two", "three")]
+    reached, never = asyncio.Event(), asyncio.Event()
+
+    async def hold(batch: Batch) -> None:
+        if batch.runs:
+            reached.set()
+            await never.wait()
+
+    house.log.before_append = hold
+    await resume(house)
+    await asyncio.wait_for(reached.wait(), 10)
+    assert await house.store.queues.count(["echo"]) == [2]
+    await house.restart()
+    house.log.before_append = None
+    assert await house.store.queues.count(["echo"]) == [3]
+    await house.parts.queues.look(["echo"])
+    for accepted in sent:
+        await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["one", "two", "three"]
+
+
+async def test_agent_that_is_configured_no_more_ends_what_waits(house: House) -> None:
+    await pause(house)
+    waits = await house.send("hello")
+    house.registry.replace([])
+    house.parts.queues.pauses.take({})
+    await house.come_due("queued", waits.task_id, after_ms=0)
+    record = await house.until(waits, Status.FAILED)
+    assert record.last_error is not None
+    assert record.last_error.code == "peer_gone"
+    assert f"queued:{waits.task_id}" not in await house.due(waits.task_id)
+
+
+@pytest.mark.requirement("TR-8")
+async def test_task_of_a_higher_priority_goes_first(house: House) -> None:
+    await pause(house)
+    names: list[str] = []
+    for text, priority in (("low", -5), ("plain", 0), ("high", 5), ("promoted", -9)):
+        wanted = CreateTask("echo", text, priority=priority)
+        created = await house.service.execute(ADA, wanted, None)
+        names.append(str(cast("TaskChanged", created).task["taskId"]))
+        await house.service.execute(ADA, StartTask(names[-1], "http"), None)
+    await house.service.execute(ADA, UpdateTask(names[-1], priority=9), None)
+    await house.come_due("queued", names[-1], after_ms=0)
+    await resume(house)
+    await wait_until(lambda: len(house.peer.texts) == 4, 10, "all were sent")
+    assert house.peer.texts == ["promoted", "high", "plain", "low"]
+
+
+async def test_line_that_is_lost_is_made_again_by_what_is_owed(house: House) -> None:
+    await pause(house)
+    sent = [await house.send(text) for text in ("one", "two", "three")]
+    while await house.store.queues.take("echo") is not None:
+        pass
+    for accepted in reversed(sent):
+        await house.come_due("queued", accepted.task_id, after_ms=0)
+    await resume(house)
+    for accepted in sent:
+        await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["one", "two", "three"]
+
+
+async def test_store_that_is_away_keeps_nothing_from_being_owed(house: House) -> None:
+    """Stored as queued, and not in line: the row of the task finds it."""
+    await pause(house)
+    accepted = await house.send("hello")
+    await house.store.queues.drop("echo", accepted.task_id)
+    await resume(house)
+    await house.come_due("queued", accepted.task_id, after_ms=0)
+    await house.until(accepted, Status.COMPLETED)
+
+
+async def test_agent_that_drains_refuses_what_is_new_and_holds_what_waits(house: House) -> None:
+    await pause(house)
+    waits = await house.send("waits")
+    changed = await house.service.execute(OWNER, DrainAgent("echo", "it goes"), None)
+    assert cast("AgentChanged", changed).state == "draining"
+    with pytest.raises(PeerUnavailable, match="takes no new work") as refused:
+        await house.send("new")
+    assert refused.value.retry_after_s
+    assert (await house.record(waits)).status is Status.QUEUED
+    await resume(house)
+    await house.until(waits, Status.COMPLETED)
+    assert house.peer.texts == ["waits"]
+
+
+async def test_who_may_not_pause_an_agent(house: House) -> None:
+    with pytest.raises(NotFound):
+        await house.service.execute(OWNER, PauseAgent("nobody"), None)
+    stranger = Principal("eve", tenant="elsewhere", kind="person", scopes=frozenset(AccessScope))
+    with pytest.raises(Forbidden):
+        await house.service.execute(stranger, PauseAgent("echo"), None)
+    assert house.parts.queues.pauses.find("echo") is None
+
+
+async def test_change_is_one_fact_however_often_it_is_asked_for(house: House) -> None:
+    for _ in range(3):
+        await pause(house, reason="lunch")
+    first = await house.service.execute(OWNER, ResumeAgent("echo"), "key")
+    await pause(house)
+    again = await house.service.execute(OWNER, ResumeAgent("echo"), "key")
+    assert not cast("AgentChanged", first).repeated
+    assert cast("AgentChanged", again).repeated
+    assert cast("AgentChanged", again).state == "paused"
+    home = await house.entries(OWNER.home_session)
+    assert [entry.type for entry in home].count(LimitChanged.type) == 3
+
+
+async def test_routing_leaves_a_paused_agent_out_and_says_so(street: House) -> None:
+    await pause(street, "echo")
+    accepted = await street.send("hello", agent="passerelle")
+    await street.until(accepted, Status.COMPLETED)
+    said = [one.fact.payload for one in await street.events(accepted)]
+    [chosen] = [one for one in said if isinstance(one, RoutingDecided)]
+    [single] = [one for one in said if isinstance(one, SingleCandidate)]
+    assert chosen.peer == "other"
+    assert [(one.peer, one.why, one.ref) for one in single.excluded] == [
+        ("echo", "paused", "paused")
+    ]
+    explained = await street.service.read(ADA, GetTaskModel(accepted.task_id, "explain"))
+    assert "'echo' is paused" in str(explained["agent"])
+    assert not [one for one in said if isinstance(one, FallbackApplied)]
+
+
+async def test_callers_of_an_agent_that_is_resumed_take_turns(house: House) -> None:
+    """Who has much waiting does not keep another one from its turn."""
+    await pause(house)
+    sent = [await house.send(f"ada {number}") for number in range(6)]
+    sent += [await house.send(f"bob {number}", who=BOB) for number in range(2)]
+    await resume(house)
+    for accepted in sent:
+        await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts[:4] == ["ada 0", "bob 0", "ada 1", "bob 1"]
+
+
+async def test_agent_that_is_not_paused_costs_no_call_more(house: House) -> None:
+    """Whoever sends looks at memory alone."""
+    calls: list[str] = []
+    store = house.parts.queues.store
+
+    class Counted:
+        def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+            calls.append(name)
+            return cast("Callable[..., Awaitable[object]]", getattr(store, name))
+
+    house.parts.queues.store = cast("QueueStore", Counted())
+    accepted: TurnAccepted
+    for _ in range(3):
+        accepted, _ = await house.talk("hello")
+        await house.until(accepted, Status.COMPLETED)
+    assert calls == []
+    await pause(house)
+    house.parts.queues.store = store
+    await asyncio.sleep(0)

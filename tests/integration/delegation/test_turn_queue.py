@@ -1,0 +1,213 @@
+"""Turns of a context that wait: queued, promoted, removed, refused, and those that stop what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from passerelle.core.commands import SubmitTurn, TurnAccepted
+from passerelle.core.errors import NotFound, UnsupportedOperation
+from passerelle.core.payloads.conversation import QueueChanged, QueuePolicy
+from passerelle.core.principal import OWNER
+from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
+from passerelle.core.session.requests import (
+    GetTurnQueue,
+    PromoteQueuedTurn,
+    RemoveQueuedTurn,
+    SetQueuePolicy,
+    TurnQueue,
+)
+from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
+from tests.support.house import ADA, BOB, House
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def begin(house: House, text: str = "first") -> TurnAccepted:
+    """A turn that the agent works at until it is released."""
+    house.peer.hold()
+    accepted = await house.send(text, wait="none")
+    await wait_until(lambda: house.peer.texts[-1:] == [text], 10, "the agent works at it")
+    return accepted
+
+
+async def follow(
+    house: House, first: TurnAccepted, text: str, policy: QueuePolicy | None = "queue"
+) -> TurnAccepted:
+    command = SubmitTurn(
+        "echo",
+        {**house.message(text), "contextId": first.context_id},
+        "http",
+        "none",
+        context_id=first.context_id,
+        when_busy=policy,
+    )
+    return cast("TurnAccepted", await house.service.execute(ADA, command, None))
+
+
+async def list_queue(house: House, first: TurnAccepted) -> list[str]:
+    read = await house.service.read(ADA, GetTurnQueue(first.thread_id))
+    return [str(one["turnId"]) for one in cast("list[JsonObject]", read["turns"])]
+
+
+async def list_changes(house: House, first: TurnAccepted) -> list[tuple[str, tuple[str, ...]]]:
+    events = await house.events(first)
+    said = [one.fact.payload for one in events]
+    return [(one.change, one.order) for one in said if isinstance(one, QueueChanged)]
+
+
+@pytest.mark.requirement("EVC-11", "CF-2", "CMD-15")
+async def test_queue_of_three_is_promoted_and_removed_in_order(house: House) -> None:
+    first = await begin(house)
+    assert first.position is None
+    turns = [await follow(house, first, f"turn {number}") for number in range(3)]
+    assert [one.position for one in turns] == [1, 2, 3]
+    one, two, three = (turn.turn_id for turn in turns)
+    record = await house.record(turns[0])
+    assert (record.status, record.attempts) == (Status.QUEUED, ())
+    assert "another message of this context is worked at" in str(record.status_reason)
+    assert await list_queue(house, first) == [one, two, three]
+    promoted = await house.service.execute(ADA, PromoteQueuedTurn(first.thread_id, three), None)
+    assert [turn.turn_id for turn in cast("TurnQueue", promoted).turns] == [three, one, two]
+    await house.service.execute(ADA, RemoveQueuedTurn(first.thread_id, two), None)
+    assert await list_queue(house, first) == [three, one]
+    assert (await house.record(turns[1])).status is Status.CANCELLED
+    assert await list_changes(house, first) == [
+        ("enqueued", (one,)),
+        ("enqueued", (one, two)),
+        ("enqueued", (one, two, three)),
+        ("promoted", (three, one, two)),
+        ("removed", (three, one)),
+    ]
+    house.peer.release_all()
+    for turn in (turns[2], turns[0]):
+        await house.until(turn, Status.COMPLETED)
+    assert house.peer.texts == ["first", "turn 2", "turn 0"]
+    assert await list_queue(house, first) == []
+    assert (await list_changes(house, first))[-2:] == [("dequeued", (one,)), ("dequeued", ())]
+    types = await house.types(first)
+    assert types.count("turn.started") == 3, "what was removed never started"
+
+
+async def test_turns_go_one_after_the_other(house: House) -> None:
+    first = await begin(house)
+    turns = [await follow(house, first, f"turn {number}") for number in range(3)]
+    house.peer.release_all()
+    for turn in turns:
+        await house.until(turn, Status.COMPLETED)
+    assert house.peer.most_sends == 1
+    assert house.peer.texts == ["first", "turn 0", "turn 1", "turn 2"]
+
+
+@pytest.mark.requirement("SNAP-4", "VAL-5")
+async def test_queue_is_the_same_after_a_restart(house: House) -> None:
+    first = await begin(house)
+    turns = [await follow(house, first, f"turn {number}") for number in range(3)]
+    await house.service.execute(ADA, PromoteQueuedTurn(first.thread_id, turns[1].turn_id), None)
+    await house.service.execute(ADA, SetQueuePolicy(first.thread_id, "queue"), None)
+    before = await house.service.read(ADA, GetTurnQueue(first.thread_id))
+    await house.restart()
+    assert await house.service.read(ADA, GetTurnQueue(first.thread_id)) == before
+    shown = cast("list[JsonObject]", before["turns"])
+    assert [one["position"] for one in shown] == [1, 2, 3]
+    assert {str(one["resumeState"]) for one in shown} == {"waiting"}
+    assert before["policy"] == "queue"
+    # Even where the line itself is lost, what is owed puts it where it was.
+    line = f"thread:{first.thread_id}"
+    while await house.store.queues.take(line) is not None:
+        pass
+    for turn in turns:
+        await house.come_due("queued", turn.task_id, after_ms=0)
+    assert await house.service.read(ADA, GetTurnQueue(first.thread_id)) == before
+    house.peer.release_all()
+    await house.adopt(first)
+    for turn in (turns[1], turns[0], turns[2]):
+        await house.until(turn, Status.COMPLETED)
+    sent = list(dict.fromkeys(house.peer.texts))
+    assert sent == ["first", "turn 1", "turn 0", "turn 2"]
+
+
+async def test_context_is_set_to_a_policy(house: House) -> None:
+    first = await begin(house)
+    aside = await follow(house, first, "aside", None)
+    await wait_until(lambda: house.peer.texts == ["first", "aside"], 10, "it begins beside it")
+    assert aside.position is None
+    changed = await house.service.execute(ADA, SetQueuePolicy(first.thread_id, "reject"), None)
+    assert cast("TurnQueue", changed).policy == "reject"
+    with pytest.raises(UnsupportedOperation, match="worked at"):
+        await follow(house, first, "refused", None)
+    await house.service.execute(ADA, SetQueuePolicy(first.thread_id, "queue"), None)
+    waits = await follow(house, first, "waits", None)
+    assert waits.position == 1
+    house.peer.release_all()
+    await house.until(waits, Status.COMPLETED)
+    rests = await follow(house, first, "rests", None)
+    assert rests.position is None
+    await house.until(rests, Status.COMPLETED)
+    assert house.peer.texts == ["first", "aside", "waits", "rests"]
+    changes = await list_changes(house, first)
+    assert [one for one, _ in changes] == ["policy", "policy", "enqueued", "dequeued"]
+    with pytest.raises(NotFound):
+        await house.service.execute(BOB, SetQueuePolicy(first.thread_id, "queue"), None)
+
+
+async def test_turn_that_interrupts_stops_what_goes_on_and_goes_first(house: House) -> None:
+    first = await house.send("ask", wait="none")
+    await house.until(first, Status.WAITING_INPUT)
+    working = await follow(house, first, "slow 20", None)
+
+    async def is_known() -> bool:
+        run = (await house.record(working)).run
+        return run is not None and run.remote_task_id is not None
+
+    await wait_until(is_known, 10, "the agent works at it")
+    waits = await follow(house, first, "waits")
+    urgent = await follow(house, first, "urgent", "interrupt")
+    await house.until(working, Status.CANCELLED)
+    await house.until(urgent, Status.COMPLETED)
+    await house.until(waits, Status.COMPLETED)
+    assert house.peer.texts[-2:] == ["urgent", "waits"]
+    assert (await house.record(first)).status is Status.WAITING_INPUT, "it has its answer"
+
+
+async def test_whose_turns_they_are_not_changes_nothing(house: House) -> None:
+    first = await begin(house)
+    turn = await follow(house, first, "mine")
+    other = await house.send("other", wait="none")
+    for command in (
+        PromoteQueuedTurn(other.thread_id, turn.turn_id),
+        RemoveQueuedTurn(first.thread_id, first.turn_id),
+    ):
+        with pytest.raises(NotFound):
+            await house.service.execute(ADA, command, None)
+    with pytest.raises(NotFound):
+        await house.service.execute(BOB, RemoveQueuedTurn(first.thread_id, turn.turn_id), None)
+    with pytest.raises(NotFound):
+        await house.service.read(BOB, GetTurnQueue(first.thread_id))
+    assert await list_queue(house, first) == [turn.turn_id]
+    house.peer.release_all()
+    await house.until(turn, Status.COMPLETED)
+
+
+async def test_turn_whose_agent_is_paused_meanwhile_waits_there_from_its_turn_on(
+    house: House,
+) -> None:
+    first = await begin(house)
+    turn = await follow(house, first, "later")
+    await house.service.execute(OWNER, PauseAgent("echo"), None)
+    house.peer.release_all()
+    await house.until(first, Status.COMPLETED)
+
+    async def has_moved() -> bool:
+        queued = (await house.record(turn)).queued
+        return queued is not None and queued.cause == "paused"
+
+    await wait_until(has_moved, 10, "it waits for its agent")
+    assert await list_queue(house, first) == []
+    await house.service.execute(OWNER, ResumeAgent("echo"), None)
+    await house.until(turn, Status.COMPLETED)
+    await asyncio.sleep(0)
