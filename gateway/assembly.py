@@ -165,11 +165,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             ),
             _load_webhooks(settings, data_dir, signer, outages),
         )
-        following = RuleFollowing(
-            parts.permissions.editing, outages.log, metrics.config.skipped_rules.set
-        )
-        await stack.enter_async_context(following.follow())
-        await stack.enter_async_context(parts.pausing.follow(outages.log))
+        await _follow_others(stack, parts, metrics, outages)
         deliveries = Deliveries(
             _make_delivery_deps(store, outages, late), parts.links.dead_letters.kinds
         )
@@ -220,6 +216,17 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             host,
             memory,
         )
+
+
+async def _follow_others(
+    stack: AsyncExitStack, parts: Parts, metrics: Metrics, outages: Outages
+) -> None:
+    """Hears what is set at other instances: rules, and which agents are paused."""
+    following = RuleFollowing(
+        parts.permissions.editing, outages.log, metrics.config.skipped_rules.set
+    )
+    await stack.enter_async_context(following.follow())
+    await stack.enter_async_context(parts.pausing.follow(outages.log))
 
 
 async def _start_engine(
