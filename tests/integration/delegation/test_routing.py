@@ -87,7 +87,7 @@ def sent(house: House) -> list[int]:
     return [len(peer.messages) for peer in house.peers.values()]
 
 
-@pytest.mark.requirement("EXT-5", "PRS-10", "TR-12", "SNAP-11")
+@pytest.mark.requirement("EXT-5", "PRS-10", "TR-12", "SNAP-11", "VAL-9")
 async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: House) -> None:
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "COMPLETED"
@@ -118,7 +118,7 @@ async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: Ho
             await square.service.read(ADA, GetTask(accepted.facade, agent))
 
 
-@pytest.mark.requirement("EXT-5", "PRS-10")
+@pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
 async def test_only_agent_of_a_caller_gets_its_message_and_no_other_one_is_named(
     square: House,
 ) -> None:
@@ -139,7 +139,7 @@ async def test_only_agent_of_a_caller_gets_its_message_and_no_other_one_is_named
     assert b"third" not in facts
 
 
-@pytest.mark.requirement("EXT-5", "PRS-10")
+@pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
 async def test_message_that_no_agent_fits_is_refused_with_the_reasons(square: House) -> None:
     accepted = await ask(square, profile={"skills": ["paint"]})
     task = await finish(square, accepted)
@@ -171,7 +171,7 @@ async def hold_back(turn: Turn) -> None:
     await turn.refuse(-32004, "not today")
 
 
-@pytest.mark.requirement("EXT-5", "PRS-10", "ATT-16")
+@pytest.mark.requirement("EXT-5", "PRS-10", "ATT-16", "VAL-9")
 @pytest.mark.parametrize(
     ("how", "cause", "words"),
     [
