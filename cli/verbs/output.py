@@ -19,14 +19,29 @@ _LISTS: Final = {
     "threads": "threadId",
     "actions": "actionId",
     "pending": "actionId",
+    "closed": "actionId",
+    "jobs": "jobId",
+    "schedules": "scheduleId",
+    "deliveries": "delivery",
     "grants": "grantId",
     "devices": "deviceId",
     "agents": "name",
     "mutes": "peer",
 }
 """The member by which an item of a list is named."""
-_ONE: Final = ("task", "action", "session", "grant", "device")
-_IDS: Final = ("actionId", "taskId", "grantId", "deviceId", "threadId", "sessionId", "name")
+_ONE: Final = ("task", "action", "session", "grant", "device", "job", "schedule")
+_WHOLE: Final = ("jobId", "scheduleId")
+"""What names an answer that has lists of its own."""
+_IDS: Final = (
+    *_WHOLE,
+    "actionId",
+    "taskId",
+    "grantId",
+    "deviceId",
+    "threadId",
+    "sessionId",
+    "name",
+)
 """What names an answer that is one thing; the first of them that it has."""
 
 
@@ -47,7 +62,8 @@ def render_answer(answer: JsonObject, form: OutputForm) -> str:
 
 def list_names(answer: JsonObject) -> Iterator[str]:
     """The ids of what an answer lists, or of what it is."""
-    for listed, name in _LISTS.items():
+    lists = {} if any(text_at(answer, name) for name in _WHOLE) else _LISTS
+    for listed, name in lists.items():
         if isinstance(answer.get(listed), list):
             yield from (text_at(one, name) for one in objects_at(answer, listed))
             return

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from passerelle.core.errors import InvalidInput, NotCancelable, NotFound, UnsupportedOperation
+from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.payloads import task as say
@@ -62,7 +62,8 @@ from passerelle.core.task.commands import (
     WithholdEnd,
 )
 from passerelle.core.task.record import CHUNKS, KEPT_ARTIFACTS, WITHHELD
-from passerelle.core.task.status import ENDED, HELD, TERMINAL, Phase, Status
+from passerelle.core.task.refusals import refuse
+from passerelle.core.task.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import SPAN_ID, TRACE_ID
 
@@ -158,7 +159,7 @@ def decide(state: TaskRecord | None, command: TaskCommand) -> list[Fact]:
     if state is None:
         raise NotFound("task", "")
     if state.status not in TABLE[type(command)]:
-        raise _refuse(state, command)
+        raise refuse(state.status, type(command))
     return _decide(state, command)
 
 
@@ -182,15 +183,6 @@ def _create(command: BeginTask) -> list[Fact]:
     if command.accepts:
         facts.append(Fact(command.scope, say.TaskAccepted()))
     return facts
-
-
-def _refuse(state: TaskRecord, command: TaskCommand) -> UnsupportedOperation | NotCancelable:
-    name = type(command).__name__
-    if state.status in ENDED and isinstance(command, RequestCancel | ConfirmCancel):
-        return NotCancelable(f"the task has ended: {state.status}", status=state.status)
-    return UnsupportedOperation(
-        f"a task that is {state.status} does not take {name}", status=state.status, command=name
-    )
 
 
 def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:

@@ -392,7 +392,7 @@ class AgentSettings(Section):
     )
     busy: AgentBusy = Field(default=AgentBusy())
     price: PriceSettings | None = Field(
-        default=None, description="What its calls cost; None: nothing is reckoned."
+        default=None, description="What its calls cost; if unset, cost is not tracked."
     )
     answers: Literal["auto", "always_task"] = Field(
         default="auto",

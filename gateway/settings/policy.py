@@ -80,7 +80,8 @@ class DeciderSettings(Section):
     need: int = Field(default=1, ge=1, le=16, description="How many of them must agree.")
     veto: bool = Field(default=True, description="Whether one no is enough.")
     allow_self: bool = Field(
-        default=True, description="Whether whoever the work is done for may decide, if named."
+        default=True,
+        description="Whether the requester may approve their own request, if listed in `who`.",
     )
     devices: AnsweringDevices = Field(
         default="any",

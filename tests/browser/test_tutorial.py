@@ -146,6 +146,6 @@ async def test_page_shows_what_an_agent_asks_and_its_button_decides(tmp_path: Pa
         assert closed.state == "allowed"
 
         async def is_empty() -> bool:
-            return await tab.evaluate("document.querySelectorAll('li').length") == 0
+            return bool(await tab.evaluate("document.querySelectorAll('li').length == 0"))
 
         await wait_until(is_empty, 20, "the page takes the approval away")

@@ -22,7 +22,22 @@ from typing import Final
 
 FENCE: Final = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NO_COMMANDS: Final = frozenset(
-    {"", "text", "yaml", "json", "jsonc", "mermaid", "python", "js", "ts", "html", "nginx", "sql"}
+    {
+        "",
+        "toml",
+        "text",
+        "yaml",
+        "json",
+        "jsonc",
+        "mermaid",
+        "python",
+        "js",
+        "ts",
+        "html",
+        "nginx",
+        "py",
+        "sql",
+    }
 )
 _AFTER: Final = re.compile(r"^<!-- docs-test: after (\S+) -->$", re.MULTILINE)
 _PROMPT: Final = "$ "

@@ -186,8 +186,9 @@ def test_shown_make_verbs_exist() -> None:
 def test_shown_json_bodies_are_json() -> None:
     bodies = [
         words[words.index("-d") + 1]
-        for block in read_blocks("sh")
-        if block.text.startswith("curl")
+        for language in ("sh", "bash")
+        for block in read_blocks(language)
+        if "curl " in block.text
         for words in [shlex.split(block.text)]
         if "-d" in words
     ]

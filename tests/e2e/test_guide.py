@@ -35,7 +35,7 @@ GUIDE: Final = ROOT / "docs" / "how-to"
 FIRST: Final = ROOT / "docs" / "tutorials" / "first-agent.md"
 FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN_ADDRESS: Final = "http://127.0.0.1:8080"
-SHOWN_DIGEST: Final = "sha256:…"
+SHOWN_DIGEST: Final = "$DIGEST"
 
 # A whole answer, as a test reads it: members that are missing fail the test by themselves.
 Answer = dict[str, Any]
@@ -55,7 +55,12 @@ def read_requests(path: Path) -> list[list[str]]:
 
 async def play(gateway: GatewayProcess, words: list[str], **values: str) -> Answer:
     """Sends what a shown curl call would send; ``values`` are the variables of the shell and the digest."""
-    known = {"$TOKEN": gateway.token, SHOWN_ADDRESS: gateway.url, **values}
+    known = {
+        "$PASSERELLE_TOKEN": gateway.token,
+        "$TOKEN": gateway.token,
+        SHOWN_ADDRESS: gateway.url,
+        **values,
+    }
     for name, value in known.items():
         words = [word.replace(name, value) for word in words]
     headers = [word.split(": ", 1) for flag, word in pairwise(words) if flag == "-H"]

@@ -80,7 +80,11 @@ async def page_back(at: Instance, action: object, size: int) -> list[Json]:
     found: list[Json] = []
     token = ""
     while True:
-        params = {"actionId": str(action), "pageSize": size, "pageToken": token}
+        params: dict[str, str | int] = {
+            "actionId": str(action),
+            "pageSize": size,
+            "pageToken": token,
+        }
         answer = await at.http.get("/v1/audit", params=params, headers=bearer("ada"))
         page: JsonObject = answer.json()
         facts = cast("list[Json]", page["facts"])

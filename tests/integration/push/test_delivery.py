@@ -304,7 +304,7 @@ async def test_dead_origin_is_not_tried_by_every_target(rig: Rig) -> None:
     assert rig.receiver.at("/b") == []
     listed = await rig.deliveries()
     assert {one["taskId"] for one in listed} == {task, other}
-    paged, token = [], ""
+    paged, token = list[dict[str, Any]](), ""
     for _ in listed:
         page = (
             await rig.http.get("/v1/deliveries", params={"pageSize": 1, "pageToken": token})

@@ -1,0 +1,26 @@
+"""``-o name``: the id of what an answer is, or the ids of what it lists."""
+
+import pytest
+
+from passerelle.cli.verbs.output import render_answer
+from passerelle.core.wire.json import JsonObject
+
+
+@pytest.mark.parametrize(
+    ("answer", "names"),
+    [
+        ({"job": {"jobId": "se_1", "agents": ["echo"]}, "version": 1}, "se_1"),
+        ({"jobId": "se_1", "agents": ["echo"], "items": 3}, "se_1"),
+        ({"jobs": [{"jobId": "se_1"}, {"jobId": "se_2"}], "nextPageToken": ""}, "se_1\nse_2"),
+        ({"schedule": {"scheduleId": "se_3"}, "version": 1}, "se_3"),
+        ({"schedules": [{"scheduleId": "se_3"}]}, "se_3"),
+        ({"deliveries": [{"delivery": "push:task_1:mine"}]}, "push:task_1:mine"),
+        ({"closed": [{"actionId": "act_1"}], "nextPageToken": ""}, "act_1"),
+        ({"pending": [], "nextPageToken": ""}, ""),
+        ({"tasks": [{"taskId": "task_1", "sessionId": "se_1"}]}, "task_1"),
+        ({"taskId": "task_1", "sessionId": "se_1"}, "task_1"),
+        ({"agents": [{"name": "echo"}]}, "echo"),
+    ],
+)
+def test_names_of_an_answer(answer: JsonObject, names: str) -> None:
+    assert render_answer(answer, "name") == names
