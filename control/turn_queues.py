@@ -185,7 +185,7 @@ class TurnQueues:
         raise NotFound("queued turn", command.queued_turn_id)
 
     async def _list(self, thread: ThreadRecord) -> list[Held]:
-        names = await self.queues.store.list(f"thread:{thread.thread_id}")
+        names = await self.queues.store.list_waiting(f"thread:{thread.thread_id}")
         refs = [EntityRef(EntityKind.TASK, name) for name in names]
         held = await self.writes.load(refs) if refs else {}
         return [held[ref] for ref in refs]

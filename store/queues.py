@@ -56,7 +56,7 @@ class RedisQueues:
         shard = _place(agent)
         return await self._nodes.run(_DROP, shard, keys.queue(shard, agent), {"task": task_id})
 
-    async def list(self, agent: str) -> list[str]:
+    async def list_waiting(self, agent: str) -> list[str]:
         """The whole line of one caller: a context has but one."""
         shard = _place(agent)
         command = pack("ZRANGE", keys.queue(shard, agent)[0], "0", "-1")

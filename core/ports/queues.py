@@ -57,7 +57,7 @@ class QueueStore(Protocol):
         """Takes out a task that waits no more; whether it was there. Raises StoreUnavailable."""
         ...
 
-    async def list(self, agent: str) -> list[str]:
+    async def list_waiting(self, agent: str) -> list[str]:
         """All tasks that wait, by caller and then in order; for a line that is short. Raises StoreUnavailable."""
         ...
 

@@ -213,7 +213,9 @@ class AgentQueues:
 
     async def list_waiting(self, thread_id: str) -> tuple[str, ...]:
         """The turns that wait in a context, in their order."""
-        return await self.attempts.list_turns(await self.store.list(f"{_THREAD}{thread_id}"))
+        return await self.attempts.list_turns(
+            await self.store.list_waiting(f"{_THREAD}{thread_id}")
+        )
 
     async def on_due(
         self,

@@ -179,7 +179,7 @@ class OpenTurn:
 
 def find_pause_s(looks: int) -> float:
     """Seconds until the next look at a task that waits in line, after so many."""
-    return min(_LOOK_S * 2 ** min(looks, 8), _LONGEST_LOOK_S)
+    return min(_LOOK_S * (1 << min(looks, 8)), _LONGEST_LOOK_S)
 
 
 def _waits_long(record: TaskRecord, timeouts: Timeouts) -> bool:

@@ -72,6 +72,7 @@ async def list_all(one: Instance, who: str, query: str = "", limit: int = 2) -> 
 async def test_what_waits_for_whom_is_listed_without_what_is_asked(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     asked = [await ask(one, who) for who in ("ada", "bob", "ada", "bob", "ada")]
+    views: list[Answer] = []
     for limit in (1, 2, 5, 50):
         views = await list_all(one, "eve", limit=limit)
         assert [view["actionId"] for view in views] == asked[::-1], limit

@@ -44,10 +44,10 @@ async def until_over(rig: Rig, schedule: str, status: str, count: int) -> list[A
 
     async def look() -> list[Any] | None:
         shown = (await rig.http.get(f"/v1/schedules/{schedule}")).json()
-        over = [one for one in shown.get("recent", []) if one.get("status") == status]
+        over: list[Any] = [one for one in shown.get("recent", []) if one.get("status") == status]
         return over if len(over) == count else None
 
-    found = await wait_until(look, 20, f"{count} runs are {status}")
+    found: list[Any] | None = await wait_until(look, 20, f"{count} runs are {status}")
     assert found is not None
     return found
 
