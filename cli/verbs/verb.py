@@ -211,10 +211,11 @@ def add_verb(
     return register
 
 
-_CONTEXT: Final = "context"
+_CONTEXT: Final = "group_context"
+"""No flag of a verb has this name."""
 
 
-def _take_context(*, context: typer.Context) -> None:
+def _take_context(*, group_context: typer.Context) -> None:
     """What a group that does something by itself is told: whether another verb follows."""
 
 

@@ -29,6 +29,7 @@ from tests.support.batches import EPOCH, Place, event_of, make_place, mint, oper
 pytestmark = pytest.mark.anyio
 
 TASKS = 3
+AT = "2026-01-02T03:04:05.006Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class Model:
                 event_of(self.at.session, self.tasks[task].id)
                 for _, task in zip(range(step.events), cycle(sorted(step.tasks)), strict=False)
             ),
+            at=AT,
         )
 
     @property
@@ -148,9 +150,29 @@ class Model:
 async def test_any_history_is_stored_as_the_model_says(store: Store, history: list[Write]) -> None:
     at = make_place()
     model = Model(at, [EntityRef(EntityKind.TASK, mint("task", at.shard)) for _ in range(TASKS)])
+    await begin(store, model)
     for step in history:
         await play(store, model, step)
         await compare(store, model)
+
+
+async def begin(store: Store, model: Model) -> None:
+    """A session leaves only where its record says whose it is."""
+    session = EntityRef(EntityKind.SESSION, model.at.session)
+    record = b'{"owner":"%b"}' % mint("pr", model.at.shard).encode()
+    first = event_of(model.at.session)
+    batch = Batch(
+        model.at.session,
+        operation(),
+        0,
+        EPOCH,
+        entities=(EntityWrite(session, ABSENT, (record,)),),
+        events=(first,),
+        at=AT,
+    )
+    assert isinstance(await store.log.append(batch), Appended)
+    model.events.append(first.event_id)
+    model.ends.append(1)
 
 
 async def play(store: Store, model: Model, step: Write | Repeat | Trim | Leave) -> None:

@@ -23,6 +23,7 @@ from passerelle.client.api import (
 from passerelle.demo.processes import GatewayProcess, run_peers
 from tests.support.ports import find_free_port
 from tests.support.processes import run_gateway
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 ASKED = frozenset({"waiting_permission", "waiting_input"})
@@ -64,8 +65,13 @@ async def test_tasks_and_approvals_asynchronously(tmp_path: Path) -> None:
         assert late.winner["outcome"] == "allowed"
         done = await client.wait_for_task(turn.task_id, timeout_s=20)
         assert (done.status, done.is_ended) == ("completed", True)
-        closed = await client.list_approvals(state="closed")
-        assert [one.action_id for one in closed.items] == [approval.action_id]
+
+        async def list_closed() -> list[str]:
+            return [one.action_id for one in (await client.list_approvals(state="closed")).items]
+
+        # The list of what ended is filled by the relay, soon after the end.
+        closed = await wait_until(list_closed, 20, "the approval is among those that ended")
+        assert closed == [approval.action_id]
 
         created = await client.create_task("report", "chunks=900 every=1", title="A long one")
         assert (created.status, created.title) == ("accepted", "A long one")

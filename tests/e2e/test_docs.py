@@ -43,7 +43,7 @@ FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTA
 SHELLS: Final = ("sh", "bash", "console")
 COMMAND: Final = re.compile(r"^(?:\$ )?passerelle\b.*$", re.MULTILINE)
 INLINE: Final = re.compile(r"`(passerelle [^`]*)`")
-METRIC: Final = re.compile(r"^\| `(passerelle_[a-z_]+)` \|", re.MULTILINE)
+METRIC: Final = re.compile(r"^\| `(passerelle_[a-z0-9_]+)` \|", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ IDS: Final = frozenset(
     {
         *("taskId", "sessionId", "contextId", "threadId", "turnId", "actionId", "parentTaskId"),
         *("grantId", "deviceId", "webhookId", "delivery", "stream", "target", "device"),
-        "evidenceId",
+        *("evidenceId", "queuedTurnId"),
     }
 )
 LAWFUL: Final[dict[str, dict[str, Json]]] = {
@@ -52,6 +52,7 @@ LAWFUL: Final[dict[str, dict[str, Json]]] = {
     "create_task": {"agent": "echo", "objective": "a"},
     "respond_action": {"rev": 1, "digest": "0" * 64, "decisionId": "d", "optionId": "yes"},
     "give_task": {"owner": "bob"},
+    "set_queue_policy": {"policy": "queue"},
     "fail_task": {"code": "c", "reason": "r"},
     "retry_task": {"reason": "r"},
     "link_tasks": {"kind": "related", "target": f"task_{UNKNOWN}"},

@@ -42,6 +42,8 @@ def make(kind: type[PasserelleError]) -> PasserelleError:
         error.state, error.winner = "already_resolved", winner
     if isinstance(error, errors.StaleAnswer):
         error.why = "stale_revision"
+    if isinstance(error, errors.GraphLimit):
+        error.details["limit"] = "cycle"
     return error
 
 
