@@ -305,11 +305,14 @@ class AgentQueues:
             if moved is not None:
                 await self.enter(moved)
             return True
-        if not await self._begin(task_id, admitted, behind):
-            if admitted is not None:
-                admitted.give_back()
-        else:
-            self._tell_begun(task_id)
+        place = admitted
+        try:
+            if await self._begin(task_id, place, behind):
+                place = None
+                self._tell_begun(task_id)
+        finally:
+            if place is not None:
+                place.give_back()
         return True
 
     async def _begin(
