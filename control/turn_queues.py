@@ -30,6 +30,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.runs.holds import QUEUED
+from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -180,7 +181,7 @@ class TurnQueues:
         thread = await self._find(principal, command.thread_id)
         for held in await self._list(thread):
             record = held.record
-            if isinstance(record, TaskRecord) and record.turn_id == command.queued_turn_id:
+            if waits_for_turn(record) and record.turn_id == command.queued_turn_id:
                 return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
 
@@ -194,7 +195,7 @@ class TurnQueues:
         waiting = [
             (one.record, one.record.queued)
             for one in await self._list(thread)
-            if isinstance(one.record, TaskRecord)
+            if waits_for_turn(one.record)
         ]
         turns = tuple(
             QueuedTurn(
