@@ -239,6 +239,9 @@ class AgentQueues:
                 await self.store.drop(find_base(record.peer or ""), row.entity)
                 if record.thread_id is not None:
                     await self.store.drop(f"{_THREAD}{record.thread_id}", row.entity)
+                    await self.attempts.leave_line(
+                        record, await self.list_waiting(record.thread_id)
+                    )
             await drop(shard, row)
             return
         if record.status is Status.QUEUED:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.batch import DueClaim
+    from passerelle.core.decision import Decision
     from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.peer import Peer, PeerCard, SendPlace
     from passerelle.core.task.record import QueuedAttempt
@@ -74,6 +75,24 @@ class QueuedAttempts:
         records = (held[ref].record for ref in refs)
         return tuple(one.turn_id or "" for one in records if waits_for_turn(one))
 
+    async def leave_line(self, record: TaskRecord, order: tuple[str, ...]) -> None:
+        """Has a context know which turns still wait where one of them has ended before its turn came.
+
+        Raises:
+            StoreUnavailable, WriteConflict: it is not known to be written; to try again does no harm.
+        """
+        if record.thread_id is None or record.attempts:
+            return
+        ref = EntityRef(EntityKind.THREAD, record.thread_id)
+
+        def body(decision: Decision) -> AppendOptions:
+            thread = decision.state(ref)
+            if isinstance(thread, ThreadRecord) and thread.waiting_turns > len(order):
+                decision.add(threads.decide(thread, ChangeQueue(QueueChanged("removed", order))))
+            return AppendOptions()
+
+        await self.dispatch.writes.decide(record.session_id, [ref], body)
+
     async def move_on(
         self, task_id: str, hold: QueueHold, behind: tuple[str, ...]
     ) -> TaskRecord | None:
@@ -115,13 +134,13 @@ class QueuedAttempts:
         try:
             peer = self.dispatch.find_peer(run.context.peer)
         except NotFound as error:
-            await self._fail(run, "peer_gone", str(error))
+            await self._fail(run, "peer_gone", str(error), behind)
             return False
         card = await find_card(peer)
         price = run.context.price.estimate() if run.context.price else 0
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
-            await self._fail(run, "constraint", obstacle)
+            await self._fail(run, "constraint", obstacle, behind)
             return False
         started = self._compose(run, queued, card)
         try:
@@ -161,9 +180,16 @@ class QueuedAttempts:
         await run.append(start, conclude)
         self.dispatch.start(run, peer, driver, params, referred, place)
 
-    async def _fail(self, run: Run, code: str, reason: str) -> None:
+    async def _fail(self, run: Run, code: str, reason: str, behind: tuple[str, ...] | None) -> None:
         failure = ErrorDetail(code, ErrorCategory.POLICY, reason, source=run.context.peer)
-        await fail_owed(run, failure, drops=(DueChange(f"{QUEUED}:{run.record.task_id}", None),))
+
+        def leave(draft: DecisionDraft) -> None:
+            thread = draft.decision.state(draft.context.thread)
+            if behind is not None and isinstance(thread, ThreadRecord):
+                draft.add(threads.decide(thread, ChangeQueue(QueueChanged("removed", behind))))
+
+        row = DueChange(f"{QUEUED}:{run.record.task_id}", None)
+        await fail_owed(run, failure, drops=(row,), before=leave)
 
     def _compose(
         self, run: Run, queued: QueuedAttempt, card: PeerCard | None
