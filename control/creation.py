@@ -268,6 +268,14 @@ def name_row(task_id: str) -> str:
     return f"{PREPARE}:{task_id}"
 
 
+def refuse_in_line(record: TaskRecord) -> None:
+    """Raises UnsupportedOperation where a task begins without being started: its attempt waits for its turn."""
+    if record.status is Status.QUEUED and record.queued is not None:
+        raise UnsupportedOperation(
+            "the task waits in line already, and begins when its turn comes", status=record.status
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Preparing:
     """Shows that a task is being prepared, and that it is no more."""
@@ -284,6 +292,7 @@ class Preparing:
 
         def body(decision: Decision) -> AppendOptions:
             record = read_task(decision, owned.ref, version)
+            refuse_in_line(record)
             if record.status is Status.DRAFT:
                 decision.add(tasks.decide(record, AcceptTask()))
                 record = read_task(decision, owned.ref, None)

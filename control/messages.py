@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.router import read_wanted
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.errors import Draining, Limited, NotFound
+from passerelle.core.errors import Draining, Limited, NotFound, PasserelleError
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.session.thread import ThreadRecord
@@ -19,6 +20,7 @@ from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
 from passerelle.delegation.runs.delivery import read_options
 from passerelle.delegation.runs.turns import TurnRequest
+from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.limits.costs import FREE
 from passerelle.runtime.records.references import MEMBER, NOTHING
@@ -110,6 +112,7 @@ class Messages:
 
         Raises:
             NotFound, InvalidInput, Draining: it may not.
+            Forbidden: it is to stop others, and its caller may not cancel tasks of the agent.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
@@ -123,6 +126,8 @@ class Messages:
             raise Draining("this instance is shutting down", retry_after_s=1)
         if command.push is not None:
             self.push_configs.check(command.push)
+        if command.when_busy == "interrupt" and command.task is None:
+            require_operation(principal, command.agent, Method.CANCEL_TASK)
         return peer
 
     async def _refer(self, principal: Principal, agent: str, command: SubmitTurn) -> Referred:
@@ -234,7 +239,13 @@ class Messages:
         if isinstance(record, TaskRecord):
             await self.queues.enter(record)
         if opened.position is not None and _is_urgent(command, opened):
-            await self.interrupt(principal, opened)
+            try:
+                await self.interrupt(principal, opened)
+            except PasserelleError as error:
+                # It is stored, and waits for its turn: that is what its caller is told.
+                self.dispatch.log.info(
+                    "turn.not_interrupted", task=opened.task.id, reason=str(error)
+                )
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None

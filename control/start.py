@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.control.creation import name_row
+from passerelle.control.creation import name_row, refuse_in_line
 from passerelle.control.task_changes import read_task, render_change
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.commands import SubmitTurn
@@ -114,7 +114,7 @@ class Starting:
 
         Raises:
             NotFound: no such task, or no such agent for the caller.
-            UnsupportedOperation: the task has a run, or has ended, or a task above it is to stop.
+            UnsupportedOperation: the task has a run, waits in line, or has ended, or a task above it is to stop.
             Forbidden: a constraint of the task does not let it be sent there.
             VersionMismatch, IdempotencyConflict, Limited, Draining: nothing is written.
             PeerUnavailable: the agent never had a card that could be read.
@@ -125,6 +125,7 @@ class Starting:
         once = make_once(principal, named, idem)
         if await once.find(self.turns.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
+        refuse_in_line(owned.record)
         agent = command.agent or owned.record.assignee or owned.record.kind
         if not principal.may_call(agent):
             raise NotFound("agent", agent)
@@ -316,6 +317,7 @@ def _check_constraints(
 def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     decision.belong(start.plan.trace)
     record = read_task(decision, start.task, start.version)
+    refuse_in_line(record)
     if record.status is Status.DRAFT:
         decision.add(tasks.decide(record, tell.AcceptTask()))
     thread = decision.state(start.thread)

@@ -6,11 +6,12 @@ line itself is changed: whoever dies in between leaves the due row of the turn, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
-from passerelle.core.errors import NotFound, StoreUnavailable
+from passerelle.core.errors import NotCancelable, NotFound, StoreUnavailable, WriteConflict
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.payloads.task import TaskCancelRequested
@@ -30,6 +31,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.runs.holds import QUEUED
+from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -126,7 +128,11 @@ class TurnQueues:
         return await self._render(thread)
 
     async def interrupt(self, principal: Principal, opened: OpenedTurn) -> None:
-        """Stops what goes on in the context of a turn that waits, which goes before all others then."""
+        """Stops what goes on in the context of a turn that waits, which goes before all others then.
+
+        Raises:
+            NotFound: it does not wait any more; nothing is stopped.
+        """
         thread = await self._find(principal, opened.place.thread.id)
         await self.promote(principal, PromoteQueuedTurn(thread.thread_id, opened.turn_id))
         log = self.writes.log
@@ -141,7 +147,8 @@ class TurnQueues:
                 and record.status is not Status.CANCELLING
             ):
                 requested = TaskCancelRequested(principal.id, "user", "active_run", _INTERRUPTED)
-                await self.cancelling.stop(principal, Owned(ref, held, record), requested)
+                with suppress(NotFound, NotCancelable, WriteConflict):  # it ends by itself
+                    await self.cancelling.stop(principal, Owned(ref, held, record), requested)
 
     async def _change(
         self,
@@ -180,7 +187,7 @@ class TurnQueues:
         thread = await self._find(principal, command.thread_id)
         for held in await self._list(thread):
             record = held.record
-            if isinstance(record, TaskRecord) and record.turn_id == command.queued_turn_id:
+            if waits_for_turn(record) and record.turn_id == command.queued_turn_id:
                 return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
 
@@ -194,7 +201,7 @@ class TurnQueues:
         waiting = [
             (one.record, one.record.queued)
             for one in await self._list(thread)
-            if isinstance(one.record, TaskRecord)
+            if waits_for_turn(one.record)
         ]
         turns = tuple(
             QueuedTurn(

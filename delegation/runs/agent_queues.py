@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import NotFound, PasserelleError, PeerUnavailable, StoreUnavailable
+from passerelle.core.errors import (
+    NotFound,
+    PasserelleError,
+    PeerUnavailable,
+    StoreUnavailable,
+    WriteConflict,
+)
 from passerelle.core.peer import Peer, SendPlace
 from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
+from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.delegation.runs.run import RunMovedError
 
 if TYPE_CHECKING:
@@ -232,6 +239,9 @@ class AgentQueues:
                 await self.store.drop(find_base(record.peer or ""), row.entity)
                 if record.thread_id is not None:
                     await self.store.drop(f"{_THREAD}{record.thread_id}", row.entity)
+                    await self.attempts.leave_line(
+                        record, await self.list_waiting(record.thread_id)
+                    )
             await drop(shard, row)
             return
         if record.status is Status.QUEUED:
@@ -245,8 +255,8 @@ class AgentQueues:
                 try:
                     if not await self._pull_one(agent):
                         return
-                except StoreUnavailable as error:
-                    self.attempts.dispatch.log.info("queue.held", agent=agent, reason=error.reason)
+                except (StoreUnavailable, WriteConflict, RunMovedError) as error:
+                    self.attempts.dispatch.log.info("queue.held", agent=agent, reason=str(error))
                     await asyncio.sleep(_AWAY_S)
         finally:
             del self._pulling[agent]
@@ -280,21 +290,30 @@ class AgentQueues:
     async def _pull_turn(self, line: str) -> bool:
         """Starts the next turn of a context once it rests; False: none waits."""
         thread_id = line.removeprefix(_THREAD)
-        ref = EntityRef(EntityKind.THREAD, thread_id)
-        thread = (await self.attempts.dispatch.writes.load([ref]))[ref].record
-        if isinstance(thread, ThreadRecord) and thread.active_turns:
+        if await self._is_busy(thread_id):
             await self._rest(line, _TURN_S)
             return True
         news = self._pulling[line]
         news.clear()
-        task_id = await self.store.take(line)
-        if task_id is None:
+        names = await self.store.list_waiting(line)
+        if not names:
             self._waiting.discard(line)
             return news.is_set()
-        record = await self.attempts.dispatch.read_task(task_id)
-        if record is None or record.queued is None or record.status is not Status.QUEUED:
-            return True
-        agent, behind = record.queued.attempt.worker.peer, await self.list_waiting(thread_id)
+        # It stays first until it is stored that it starts: whoever fails, or dies, before that lets nobody past it.
+        record = await self.attempts.dispatch.read_task(names[0])
+        if not waits_for_turn(record) or await self._start_turn(record, thread_id, names[1:]):
+            await self.store.drop(line, names[0])
+        return True
+
+    async def _is_busy(self, thread_id: str) -> bool:
+        ref = EntityRef(EntityKind.THREAD, thread_id)
+        thread = (await self.attempts.dispatch.writes.load([ref]))[ref].record
+        return isinstance(thread, ThreadRecord) and bool(thread.active_turns)
+
+    async def _start_turn(self, record: TaskRecord, thread_id: str, others: list[str]) -> bool:
+        """Whether the first turn of a context is in its line no more; ``others`` are the tasks behind it."""
+        task_id, agent = record.task_id, record.peer or ""
+        behind = await self.attempts.list_turns(others)
         try:
             admitted = await self.admit(agent, self.find_peer(agent))
         except NotFound:
@@ -304,13 +323,25 @@ class AgentQueues:
             moved = await self.attempts.move_on(task_id, hold, behind)
             if moved is not None:
                 await self.enter(moved)
+                return True
+        elif await self._begin_turn(task_id, admitted, behind):
             return True
-        if not await self._begin(task_id, admitted, behind):
-            if admitted is not None:
-                admitted.give_back()
-        else:
-            self._tell_begun(task_id)
-        return True
+        # Another instance was faster, with this turn or with one that does not wait; else its due row brings it back.
+        is_to_wait = await self._is_busy(thread_id)
+        return not (is_to_wait and waits_for_turn(await self.attempts.dispatch.read_task(task_id)))
+
+    async def _begin_turn(
+        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...]
+    ) -> bool:
+        try:
+            if await self._begin(task_id, place, behind):
+                place = None
+                self._tell_begun(task_id)
+                return True
+        finally:
+            if place is not None:
+                place.give_back()
+        return False
 
     async def _begin(
         self, task_id: str, place: SendPlace | None, behind: tuple[str, ...] | None = None
@@ -323,7 +354,7 @@ class AgentQueues:
             # Whoever goes on with the line finds it there at once.
             await self._put_back(task_id)
             raise
-        except StoreUnavailable:
+        except (StoreUnavailable, WriteConflict):
             raise
         except (PasserelleError, RunMovedError) as error:
             log.warning("queue.not_begun", task=task_id, reason=str(error))

@@ -25,6 +25,8 @@ from passerelle.runtime.records.refusals import make_error
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.core.batch import DueChange, DueClaim
     from passerelle.core.errors import TooLarge
     from passerelle.delegation.runs.active_run import ActiveRun
@@ -100,10 +102,15 @@ async def fail_owed(
     failure: ErrorDetail,
     claim: DueClaim | None = None,
     drops: tuple[DueChange, ...] = (),
+    before: Callable[[DecisionDraft], None] = lambda _draft: None,
 ) -> None:
-    """The attempt that is owed cannot begin, and neither can any other; ``drops`` are rows that go with it."""
+    """The attempt that is owed cannot begin, and neither can any other.
+
+    ``drops`` are rows that go with it; ``before`` adds what comes first.
+    """
 
     def end(draft: DecisionDraft) -> None:
+        before(draft)
         draft.end_with(draft.tell(EndInError(failure)), FAILED, failure.message)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim, due=drops))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.errors import NotFound, RemoteError, UnsupportedOperation
@@ -19,7 +19,7 @@ from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import ChangeQueue, StartTurn, ThreadRecord
 from passerelle.core.task.commands import StartRun
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.task.status import Status
+from passerelle.core.task.status import ENDED, Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import fail_owed
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.batch import DueClaim
+    from passerelle.core.decision import Decision
     from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.peer import Peer, PeerCard, SendPlace
     from passerelle.core.task.record import QueuedAttempt
@@ -72,19 +73,36 @@ class QueuedAttempts:
         refs = [EntityRef(EntityKind.TASK, name) for name in tasks]
         held = await self.dispatch.writes.load(refs) if refs else {}
         records = (held[ref].record for ref in refs)
-        return tuple(
-            one.turn_id or ""
-            for one in records
-            if isinstance(one, TaskRecord) and one.queued is not None and one.queued.cause == "turn"
-        )
+        return tuple(one.turn_id or "" for one in records if waits_for_turn(one))
+
+    async def leave_line(self, record: TaskRecord, order: tuple[str, ...]) -> None:
+        """Has a context know which turns still wait where one of them has ended before its turn came.
+
+        Raises:
+            StoreUnavailable, WriteConflict: it is not known to be written; to try again does no harm.
+        """
+        if record.thread_id is None or record.attempts:
+            return
+        ref = EntityRef(EntityKind.THREAD, record.thread_id)
+
+        def body(decision: Decision) -> AppendOptions:
+            thread = decision.state(ref)
+            if isinstance(thread, ThreadRecord) and thread.waiting_turns > len(order):
+                decision.add(threads.decide(thread, ChangeQueue(QueueChanged("removed", order))))
+            return AppendOptions()
+
+        await self.dispatch.writes.decide(record.session_id, [ref], body)
 
     async def move_on(
         self, task_id: str, hold: QueueHold, behind: tuple[str, ...]
     ) -> TaskRecord | None:
-        """Has a turn start whose agent has no place for it: its task waits there from now on."""
+        """Has a turn start whose agent has no place for it: its task waits there from now on.
+
+        None where it does not wait for its turn any more, or another turn of its context is under way.
+        """
         run = await self.dispatch.hold(task_id)
         queued = run.record.queued
-        if queued is None or run.record.status is not Status.QUEUED:
+        if queued is None or not waits_for_turn(run.record):
             return None
 
         def start(draft: DecisionDraft) -> None:
@@ -92,7 +110,10 @@ class QueuedAttempts:
             kept = replace(hold, send_options=queued.send_options)
             draft.add(draft.tell(make_command(queued.attempt, kept)))
 
-        await run.append(start)
+        try:
+            await run.append(start)
+        except UnsupportedOperation:
+            return None
         return run.record
 
     async def begin(
@@ -113,13 +134,13 @@ class QueuedAttempts:
         try:
             peer = self.dispatch.find_peer(run.context.peer)
         except NotFound as error:
-            await self._fail(run, "peer_gone", str(error))
+            await self._fail(run, "peer_gone", str(error), behind)
             return False
         card = await find_card(peer)
         price = run.context.price.estimate() if run.context.price else 0
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
-            await self._fail(run, "constraint", obstacle)
+            await self._fail(run, "constraint", obstacle, behind)
             return False
         started = self._compose(run, queued, card)
         try:
@@ -159,9 +180,16 @@ class QueuedAttempts:
         await run.append(start, conclude)
         self.dispatch.start(run, peer, driver, params, referred, place)
 
-    async def _fail(self, run: Run, code: str, reason: str) -> None:
+    async def _fail(self, run: Run, code: str, reason: str, behind: tuple[str, ...] | None) -> None:
         failure = ErrorDetail(code, ErrorCategory.POLICY, reason, source=run.context.peer)
-        await fail_owed(run, failure, drops=(DueChange(f"{QUEUED}:{run.record.task_id}", None),))
+
+        def leave(draft: DecisionDraft) -> None:
+            thread = draft.decision.state(draft.context.thread)
+            if behind is not None and isinstance(thread, ThreadRecord):
+                draft.add(threads.decide(thread, ChangeQueue(QueueChanged("removed", behind))))
+
+        row = DueChange(f"{QUEUED}:{run.record.task_id}", None)
+        await fail_owed(run, failure, drops=(row,), before=leave)
 
     def _compose(
         self, run: Run, queued: QueuedAttempt, card: PeerCard | None
@@ -183,9 +211,25 @@ class QueuedAttempts:
         )
 
 
+def waits_for_turn(record: object) -> TypeGuard[TaskRecord]:
+    """Whether a task waits behind other turns of its context."""
+    return (
+        isinstance(record, TaskRecord)
+        and record.status not in ENDED
+        and record.queued is not None
+        and record.queued.cause == "turn"
+    )
+
+
 def _start_turn(draft: DecisionDraft, behind: tuple[str, ...]) -> None:
-    """The turn of the task leaves the line of its context."""
+    """The turn of the task leaves the line of its context.
+
+    Raises:
+        UnsupportedOperation: it has left it before, or another turn of the context is under way.
+    """
     thread, record = draft.decision.state(draft.context.thread), draft.record
+    if not waits_for_turn(record) or (isinstance(thread, ThreadRecord) and thread.active_turns):
+        raise UnsupportedOperation("it is not the turn of this message")
     if isinstance(thread, ThreadRecord) and record.turn_id is not None:
         changed = QueueChanged("dequeued", behind)
         draft.add(threads.decide(thread, ChangeQueue(changed)))

@@ -288,8 +288,8 @@ class TurnAttempt:
     waiting: tuple[str, ...] | None = None
     """The turns that go first, where it waits behind others."""
 
-    def _is_to_wait(self) -> bool:
-        """Whether turns of the context go first.
+    async def _have_wait(self) -> None:
+        """Where turns of the context go first it waits behind them.
 
         Raises:
             UnsupportedOperation: it is not to wait.
@@ -297,14 +297,18 @@ class TurnAttempt:
         held = self.held.get(self.place.thread)
         thread = held.record if held is not None else None
         if not isinstance(thread, ThreadRecord):
-            return False
+            return
         policy = self.request.command.when_busy or thread.queue_policy or "parallel"
-        is_busy = bool(thread.active_turns or thread.waiting_turns)
-        if policy == "reject" and is_busy:
-            raise UnsupportedOperation(
-                "another message of this context is worked at", policy=policy
-            )
-        return is_busy and policy != "parallel"
+        if policy == "parallel" or not (thread.active_turns or thread.waiting_turns):
+            return
+        if policy == "reject" and thread.active_turns:
+            raise _refuse_busy(policy)
+        waiting = await self.turns.list_waiting(self.place.thread.id)
+        if not (thread.active_turns or waiting):
+            return  # the last one has ended while it waited
+        if policy == "reject":
+            raise _refuse_busy(policy)
+        self.waiting = waiting
 
     def _find_hold(self) -> QueueHold | None:
         if self.waiting is None:
@@ -325,8 +329,7 @@ class TurnAttempt:
     async def append(self) -> OpenedTurn | None:
         """Stores it; None when somebody else changed the context meanwhile."""
         await self.turns.regain(self.place.shard)
-        if self._is_to_wait():
-            self.waiting = await self.turns.list_waiting(self.place.thread.id)
+        await self._have_wait()
         draft = self.draft()
         for blob in draft.spill.blobs:
             await self.turns.blobs.put(self.place.shard, blob)
@@ -587,6 +590,10 @@ class TurnAttempt:
         shown = complete_history(task, [self.request.command.message])
         decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
         return shown
+
+
+def _refuse_busy(policy: str) -> UnsupportedOperation:
+    return UnsupportedOperation("another message of this context is worked at", policy=policy)
 
 
 def _show_profile(route: Route | None) -> JsonObject:

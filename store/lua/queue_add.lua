@@ -1,21 +1,35 @@
 #!lua
--- queue_add: puts a task in line for an agent, or to another place among those of its caller.
+-- queue_add: puts a task in line for an agent, or to another place: among those of its caller, or of another one.
 --
 -- KEYS  1 waiting  2 turns  3 rested  4 index (of the agent)
 -- ARGV  1 control, JSON: task, caller, order (fixed width: what sorts the tasks of one caller)
 -- USES  int_text
 -- RETURNS  {1 when it was not there, how many wait now}
--- NEVER  reads a row of another task; gives a caller an earlier turn than it had.
+-- NEVER  reads more than one row of another task; gives a caller an earlier turn than it had; leaves a turn to a
+--        caller who has nothing waiting.
 
 local member = control.caller .. ' ' .. control.order .. ' ' .. control.task
 local known = redis.call('HGET', index, control.task)
-if known then
+local before = known and string.match(known, '^%S+')
+if before == control.caller then
   if known ~= member then
     redis.call('ZREM', waiting, known)
     redis.call('ZADD', waiting, '0', member)
     redis.call('HSET', index, control.task, member)
   end
   return {0, redis.call('ZCARD', waiting)}
+end
+if before then
+  -- It was given away while it waits: its old caller may have nothing left here.
+  redis.call('ZREM', waiting, known)
+  local own = redis.call(
+    'ZRANGE', waiting, '[' .. before .. ' ', '(' .. before .. '!', 'BYLEX', 'LIMIT', 0, 1
+  )
+  if not own[1] then
+    local turn = redis.call('ZSCORE', turns, before)
+    redis.call('ZREM', turns, before)
+    redis.call('ZADD', rested, turn or '0', before)
+  end
 end
 redis.call('ZADD', waiting, '0', member)
 redis.call('HSET', index, control.task, member)
@@ -26,4 +40,4 @@ if not redis.call('ZSCORE', turns, control.caller) then
   redis.call('ZADD', turns, int_text(math.max(served, own)), control.caller)
   redis.call('ZREM', rested, control.caller)
 end
-return {1, redis.call('ZCARD', waiting)}
+return {before and 0 or 1, redis.call('ZCARD', waiting)}

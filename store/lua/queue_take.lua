@@ -5,22 +5,28 @@
 -- ARGV  1 control, JSON: nothing is in it
 -- USES  int_text
 -- RETURNS  the task | ""
--- NEVER  reads more rows than the caller whose turn it is, and two of its tasks; lets a caller have two turns while
---        another one waits.
+-- NEVER  reads more rows than the caller whose turn it is, and two of its tasks, but for callers who have a turn and
+--        nothing waiting; lets a caller have two turns while another one waits.
 
-local first = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')
-if not first[1] then
-  return ''
-end
-local caller, turn = first[1], tonumber(first[2])
-local own = redis.call(
-  'ZRANGE', waiting, '[' .. caller .. ' ', '(' .. caller .. '!', 'BYLEX', 'LIMIT', 0, 2
-)
-local task = own[1] and string.match(own[1], '(%S+)$') or ''
-if own[1] then
-  redis.call('ZREM', waiting, own[1])
-  redis.call('HDEL', index, task)
-end
+local caller, turn, own
+repeat
+  local first = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')
+  if not first[1] then
+    redis.call('UNLINK', rested, index)
+    return ''
+  end
+  caller, turn = first[1], tonumber(first[2])
+  own = redis.call(
+    'ZRANGE', waiting, '[' .. caller .. ' ', '(' .. caller .. '!', 'BYLEX', 'LIMIT', 0, 2
+  )
+  if not own[1] then
+    redis.call('ZREM', turns, caller)
+    redis.call('ZADD', rested, int_text(turn), caller)
+  end
+until own[1]
+local task = string.match(own[1], '(%S+)$')
+redis.call('ZREM', waiting, own[1])
+redis.call('HDEL', index, task)
 if own[2] then
   redis.call('ZADD', turns, int_text(turn + 1), caller)
 else

@@ -132,6 +132,38 @@ async def test_task_that_is_dropped_has_no_turn(store: Store) -> None:
     assert await take_all(store, agent) == ["ada_1"]
 
 
+async def test_task_that_is_given_away_waits_among_those_of_its_heir(store: Store) -> None:
+    agent = operation()
+    for caller, number in (("ada", 0), ("cleo", 1), ("ada", 2), ("ada", 3)):
+        await add(store, agent, caller, number)
+    for number in (0, 2):
+        given = WaitingTask(f"task_ada_{number}", "bob", 0, number + 1)
+        assert await store.queues.add(agent, given) == TaskAdded(is_new=False, position=4)
+    assert await take_all(store, agent) == ["ada_3", "ada_0", "cleo_1", "ada_2"], "its heir waits"
+
+
+async def test_caller_who_gives_away_all_that_waits_stops_nobody(store: Store) -> None:
+    agent = operation()
+    await add(store, agent, "ada", 0)
+    await add(store, agent, "cleo", 1)
+    assert not (await store.queues.add(agent, WaitingTask("task_ada_0", "bob", 0, 1))).is_new
+    assert await store.queues.count([agent]) == [2]
+    assert sorted(await take_all(store, agent)) == ["ada_0", "cleo_1"]
+
+
+async def test_turn_without_a_task_is_passed_by(engine_server: Server, tmp_path: Path) -> None:
+    """As a line has it in which an older version has moved a task to another caller."""
+    agent = operation()
+    async with await Store.open(StoreSettings(engine_server.url, tmp_path / "blobs")) as store:
+        await add(store, agent, "ada", 0)
+        await add(store, agent, "cleo", 1)
+        names = keys.queue(derive_shard("agent", agent), agent)
+        ask(engine_server.url, "ZREMRANGEBYLEX", names[0], "[ada ", "(ada!")
+        assert await store.queues.count([agent]) == [1]
+        assert await take_all(store, agent) == ["cleo_1"]
+    assert [ask(engine_server.url, "EXISTS", name) for name in names] == [0, 0, 0, 0]
+
+
 async def test_ten_thousand_tasks_of_a_hundred_callers_are_served_in_equal_shares(
     engine_server: Server, tmp_path: Path
 ) -> None:

@@ -54,6 +54,8 @@ from passerelle.peers.config import PeerConfig
 from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.runtime.common.clock import SystemClock, SystemIds
+from passerelle.runtime.limits.bounds import Bounds
+from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -411,7 +413,11 @@ async def open_house(
             name: await stack.enter_async_context(ScriptedPeer(name)) for name in names or ("echo",)
         }
         configs = [adjust(PeerConfig(name, peer.url)) for name, peer in peers.items()]
-        registry = PeerRegistry(configs, SystemClock(), memory=memory)
+        limiter = None
+        if any(config.bounds != Bounds() for config in configs):
+            limiter = Limiter(store.limits, "inst_house", SystemClock(), round_s=0.05)
+            await stack.enter_async_context(limiter)
+        registry = PeerRegistry(configs, SystemClock(), limiter, memory=memory)
         stack.push_async_callback(registry.close)
         house = House(store, log, faulty, MovableClock(), registry, peers, stack)
         await house.start()
