@@ -9,10 +9,16 @@ from typing import cast
 import pytest
 
 from passerelle.core.commands import SubmitTurn, TurnAccepted
-from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
+from passerelle.core.errors import (
+    Forbidden,
+    IdempotencyConflict,
+    NotFound,
+    PeerUnavailable,
+    UnsupportedOperation,
+)
 from passerelle.core.payloads.conversation import QueueChanged, QueuePolicy
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
+from passerelle.core.session.agent_requests import DrainAgent, PauseAgent, ResumeAgent
 from passerelle.core.session.requests import (
     GetTurnQueue,
     PromoteQueuedTurn,
@@ -23,6 +29,7 @@ from passerelle.core.session.requests import (
 from passerelle.core.task.requests import GiveTask
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.runs import turns as opening
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Rule
 from tests.support.house import ADA, BOB, House
 from tests.support.waiting import wait_until
@@ -263,3 +270,46 @@ async def test_rule_about_cancels_holds_for_turns_that_are_removed_or_interrupte
     house.peer.release_all()
     for one in (first, urgent, turn):
         await house.until(one, Status.COMPLETED)
+
+
+async def repeat(house: House, command: SubmitTurn, key: str) -> TurnAccepted:
+    return cast("TurnAccepted", await house.service.execute(ADA, command, key))
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_repeat_under_its_key_is_answered_where_a_further_message_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The context is at work on this very message, or has it in line; or its agent is drained by now."""
+    rests = await house.send("hello")
+    await house.until(rests, Status.COMPLETED)
+    house.peer.hold()
+
+    def ask(text: str, policy: QueuePolicy) -> SubmitTurn:
+        message = {**house.message(text), "contextId": rests.context_id}
+        return SubmitTurn(
+            "echo", message, "http", "none", context_id=rests.context_id, when_busy=policy
+        )
+
+    commands = (ask("works", "reject"), ask("waits", "queue"))
+    monkeypatch.setattr(opening, "MOST_WAITING", 1)
+    for key, command in enumerate(commands):
+        taken = await repeat(house, command, f"key-{key}")
+        again = await repeat(house, command, f"key-{key}")
+        assert (again.task_id, again.turn_id) == (taken.task_id, taken.turn_id)
+        assert (taken.repeated, again.repeated) == (False, True)
+        other = ask("refused", cast("QueuePolicy", command.when_busy))
+        for other_key in (None, "another"):
+            with pytest.raises(UnsupportedOperation):
+                await house.service.execute(ADA, other, other_key)
+        with pytest.raises(IdempotencyConflict):
+            await repeat(house, ask("other words", "reject"), f"key-{key}")
+    fresh = SubmitTurn("echo", house.message("fresh"), "http", "none")
+    taken = await repeat(house, fresh, "key-fresh")
+    await house.service.execute(OWNER, DrainAgent("echo"), None)
+    for command, key in ((fresh, "key-fresh"), (commands[0], "key-0")):
+        again = await repeat(house, command, key)
+        assert again.repeated
+    assert (await repeat(house, fresh, "key-fresh")).task_id == taken.task_id
+    with pytest.raises(PeerUnavailable):
+        await house.send("refused", idem="key-late")
