@@ -10,7 +10,13 @@ from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.router import read_wanted
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.errors import Draining, Limited, NotFound, PasserelleError
+from passerelle.core.errors import (
+    Draining,
+    Limited,
+    NotFound,
+    PasserelleError,
+    PeerUnavailable,
+)
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.session.thread import ThreadRecord
@@ -189,7 +195,9 @@ class Messages:
             plan = change(plan, catalog=catalog)
         if referred.tasks or referred.unknown:
             plan = _add_references(plan, referred)
-        self.queues.refuse_drained(agent)
+        taken = await self._refuse_drained(agent, TurnRequest(principal, command, plan, idem))
+        if taken is not None:
+            return taken, None
         charge = FREE
         admitted = await self.queues.admit(agent, peer)
         place = None if isinstance(admitted, str) else admitted
@@ -220,6 +228,21 @@ class Messages:
         params: JsonObject = {**(command.params or {}), "message": command.message}
         begun = self.dispatch.begin(opened, peer, command.message, params, referred, place)
         return opened, begun
+
+    async def _refuse_drained(self, agent: str, request: TurnRequest) -> OpenedTurn | None:
+        """What the key of a request came to before its agent was drained; None: the agent takes new work.
+
+        Raises:
+            PeerUnavailable: it takes none.
+        """
+        try:
+            self.queues.refuse_drained(agent)
+        except PeerUnavailable:
+            taken = await self.turns.find_repeat(request)
+            if taken is None:
+                raise
+            return taken
+        return None
 
     async def _explain(self, agent: str, cause: QueueCause, command: SubmitTurn) -> QueueHold:
         """Why a message waits, with what its request says beside it."""

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from passerelle.control.question_oversight import keep_seen
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.index_changes import UNSEEN
 from passerelle.core.principal import OWNER, AccessScope
 from passerelle.core.read_models.overview import (
@@ -46,6 +49,8 @@ _OLDEST: Final = 100
 """Rows that one list names."""
 _MOST_QUESTIONS: Final = 200
 """Questions that one owner names."""
+_MOST_READ: Final = 500
+"""Questions whose records are read, the oldest first, where the reader does not see all agents."""
 _MOST_FAILING: Final = 1_000
 _Scope: TypeAlias = tuple[str | None, frozenset[str] | None]
 """A tenant, and the agents that are seen in it; None: all."""
@@ -165,7 +170,7 @@ class Overviews:
         tasks = await self._count(view, listed, found, is_cut=len(listed) < len(seen))
         owners = [one.key for one in self.list_callers() if view.has(one.tenant)]
         owners += [one.owner for one in mine if view.has(tenants.get(one.owner))]
-        return tasks, await self._count_questions([*dict.fromkeys(owners)])
+        return tasks, await self._count_questions(view, [*dict.fromkeys(owners)])
 
     async def _count(
         self,
@@ -199,11 +204,18 @@ class Overviews:
         records = [record for _, record in named.values()]
         return count_tasks(records, {one: name for one, (name, _) in named.items()}, more)
 
-    async def _count_questions(self, owners: Sequence[str]) -> ApprovalOverview:
-        """One that several are asked counts once."""
+    async def _count_questions(self, view: _View, owners: Sequence[str]) -> ApprovalOverview:
+        """One that several are asked counts once, and one about an agent that is not seen does not."""
         found = await self.surveys.survey_pending(owners[:MOST_LISTS], _MOST_QUESTIONS)
         asked = dict(sorted((row for one in found for row in one.oldest), key=itemgetter(1)))
         is_cut = len(owners) > MOST_LISTS or any(one.count > len(one.oldest) for one in found)
+        if view.agents is not None:
+            is_cut = is_cut or len(asked) > _MOST_READ
+            looked = [EntityRef(EntityKind.ACTION, one) for one in [*asked][:_MOST_READ]]
+            held = await self.records.writes.load(looked) if looked else {}
+            records = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+            seen = await keep_seen(self.records.writes, records, view.sees)
+            asked = {one.request.action_id: asked[one.request.action_id] for one in seen}
         oldest_ms = min(asked.values(), default=None)
         return ApprovalOverview(
             len(asked), not is_cut, None if oldest_ms is None else format_ms(oldest_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Projections
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.writes import Writes
+
+    _Page: TypeAlias = list[tuple[str, int]]
+    """Questions of one owner, each with the time at which it was asked, the newest first."""
 
 _SCOPES: Final = (AccessScope.OVERSEE_APPROVALS,)
 
@@ -89,8 +92,9 @@ class QuestionOversight:
         pages = await asyncio.gather(
             *(self.projections.list_inbox(owner, query.limit + 1, before) for owner in owners)
         )
+        near = await self._leave_out_far(principal, [page for page in pages if page])
         rows = sorted(
-            {(asked_ms, action) for page in pages for action, asked_ms in page}, reverse=True
+            {(asked_ms, action) for page in near for action, asked_ms in page}, reverse=True
         )
         looked = rows[: query.limit]
         found = await self._find(principal, [action for _, action in looked])
@@ -100,29 +104,60 @@ class QuestionOversight:
         token = write_token(looked[-1]) if len(looked) < len(rows) else ""
         return {"pending": views, "nextPageToken": token}
 
+    async def _leave_out_far(self, principal: Principal, pages: Sequence[_Page]) -> Sequence[_Page]:
+        """Pages without those of owners in other tenants, as far as that is not known before: a token names a row.
+
+        An owner is of one tenant, so one question says it of all.
+        """
+        firsts = [page[0][0] for page in pages]
+        refs = [_name(one) for one in firsts if read_shard(one) is not None]
+        held = await self.writes.load(refs) if refs else {}
+        far = {
+            ref.id
+            for ref, one in held.items()
+            if isinstance(one.record, ActionRecord)
+            and one.record.request.tenant != principal.tenant
+        }
+        return [page for first, page in zip(firsts, pages, strict=True) if first not in far]
+
     async def _find(self, principal: Principal, actions: Sequence[str]) -> list[ActionRecord]:
         """Those of the tenant that are about agents which the reader sees."""
         if AccessScope.OVERSEE_APPROVALS not in principal.scopes or not principal.has_inbox:
             return []
-        refs = [EntityRef(EntityKind.ACTION, one) for one in actions if read_shard(one) is not None]
+        refs = [_name(one) for one in actions if read_shard(one) is not None]
         held = await self.writes.load(refs) if refs else {}
         records = [record for ref in refs if (record := _read(held[ref], principal)) is not None]
-        if principal.agents is None:
-            return records
-        tasks = {
-            EntityRef(EntityKind.TASK, one.scope.task_id) for one in records if one.scope.task_id
-        }
-        read = await self.writes.load(sorted(tasks, key=lambda ref: ref.id)) if tasks else {}
-        agents = {
-            ref.id: one.record.agent
-            for ref, one in read.items()
-            if isinstance(one.record, TaskRecord)
-        }
-        return [
-            one
-            for one in records
-            if (agent := agents.get(one.scope.task_id or "")) is not None and principal.sees(agent)
-        ]
+        return (
+            records
+            if principal.agents is None
+            else await keep_seen(self.writes, records, principal.sees)
+        )
+
+
+async def keep_seen(
+    writes: Writes, questions: Sequence[ActionRecord], sees: Callable[[str], bool]
+) -> list[ActionRecord]:
+    """The questions of tasks whose agent is seen.
+
+    Raises:
+        StoreUnavailable: a primary does not answer.
+    """
+    tasks = {
+        EntityRef(EntityKind.TASK, one.scope.task_id) for one in questions if one.scope.task_id
+    }
+    read = await writes.load(sorted(tasks, key=lambda ref: ref.id)) if tasks else {}
+    agents = {
+        ref.id: one.record.agent for ref, one in read.items() if isinstance(one.record, TaskRecord)
+    }
+    return [
+        one
+        for one in questions
+        if (agent := agents.get(one.scope.task_id or "")) is not None and sees(agent)
+    ]
+
+
+def _name(action_id: str) -> EntityRef:
+    return EntityRef(EntityKind.ACTION, action_id)
 
 
 def _read(held: Held, principal: Principal) -> ActionRecord | None:

@@ -91,9 +91,9 @@ class TaskChanges:
             due = owe_attempt(decision, owned.ref, record)
             if owed is not None:
                 due = (*due, DueChange(owed, decision.now_ms + _OWED_MS))
-            if record.queued is not None:
-                # Its place in line may be another one now.
-                due = (*due, DueChange(f"{QUEUED}:{owned.ref.id}", decision.now_ms))
+            look = _look_at_line(decision, owned.ref)
+            if record.queued is not None and look not in due:
+                due = (*due, look)  # its place in line may be another one now
             return AppendOptions(idem=idem_row, due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
@@ -112,10 +112,18 @@ class TaskChanges:
 def owe_attempt(decision: Decision, task: EntityRef, before: TaskRecord) -> tuple[DueChange, ...]:
     """The row of the attempt that is owed again, where a task was held before that attempt began (I9)."""
     after = decision.state(task)
-    is_owed = isinstance(after, TaskRecord) and after.status is Status.RETRYING
-    if not is_owed or before.status is Status.RETRYING:
+    if not isinstance(after, TaskRecord) or after.status is before.status:
         return ()
-    return (DueChange(name_row(task.id), decision.now_ms),)
+    if after.status is Status.RETRYING:
+        return (DueChange(name_row(task.id), decision.now_ms),)
+    if after.status is Status.QUEUED and after.queued is not None:
+        # Its turn may have come and gone while it was held.
+        return (_look_at_line(decision, task),)
+    return ()
+
+
+def _look_at_line(decision: Decision, task: EntityRef) -> DueChange:
+    return DueChange(f"{QUEUED}:{task.id}", decision.now_ms)
 
 
 def read_task(decision: Decision, task: EntityRef, version: int | None) -> TaskRecord:

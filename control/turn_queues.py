@@ -2,6 +2,9 @@
 
 Each change is a fact of the session (``queue.changed``) with the whole order from then on, and is stored before the
 line itself is changed: whoever dies in between leaves the due row of the turn, which puts it where its record says.
+
+A task that was given away while it waited keeps its place, and is its new owner's: whoever has the context neither
+sees nor stops it here. Rules about cancels hold for what is stopped here, too.
 """
 
 from __future__ import annotations
@@ -11,8 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
-from passerelle.core.errors import NotCancelable, NotFound, StoreUnavailable, WriteConflict
-from passerelle.core.ids import read_shard
+from passerelle.core.commands import CancelTask
+from passerelle.core.errors import (
+    Forbidden,
+    NotCancelable,
+    NotFound,
+    StoreUnavailable,
+    WriteConflict,
+)
+from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.session import thread as threads
@@ -38,11 +48,12 @@ from passerelle.runtime.records.writes import AppendOptions, Written
 if TYPE_CHECKING:
     from passerelle.control.cancellation import Cancelling
     from passerelle.control.handlers import Handlers
-    from passerelle.core.decision import Decision, Held
+    from passerelle.core.decision import Decision
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.turns import OpenedTurn
+    from passerelle.permission_bridge.governing.command_gate import Governing
     from passerelle.runtime.records.writes import Body, Writes
 
 
@@ -53,6 +64,7 @@ class TurnQueues:
     writes: Writes
     queues: AgentQueues
     cancelling: Cancelling
+    governing: Governing
 
     def register(self, handlers: Handlers) -> None:
         """Adds the commands and the query."""
@@ -63,7 +75,7 @@ class TurnQueues:
 
     async def read(self, principal: Principal, query: GetTurnQueue) -> JsonObject:
         """The turns that wait, in order. Raises NotFound: no such context of the caller."""
-        return to_wire(await self._render(await self._find(principal, query.thread_id)))
+        return to_wire(await self._render(principal, await self._find(principal, query.thread_id)))
 
     async def set_policy(self, principal: Principal, command: SetQueuePolicy) -> TurnQueue:
         """What becomes of messages while the context works. Raises NotFound."""
@@ -72,7 +84,7 @@ class TurnQueues:
             order = await self.queues.list_waiting(thread.thread_id)
             changed = QueueChanged("policy", order, command.policy)
             thread = await self._change(thread, changed)
-        return await self._render(thread)
+        return await self._render(principal, thread)
 
     async def promote(self, principal: Principal, command: PromoteQueuedTurn) -> TurnQueue:
         """Has a turn go before all others that wait; one that is first already stays there.
@@ -83,7 +95,7 @@ class TurnQueues:
         thread, found = await self._find_turn(principal, command)
         order = await self.queues.list_waiting(thread.thread_id)
         if order[:1] == (command.queued_turn_id,):
-            return await self._render(thread)
+            return await self._render(principal, thread)
         first = (command.queued_turn_id, *(one for one in order if one != command.queued_turn_id))
         ref = EntityRef(EntityKind.TASK, found.task_id)
 
@@ -107,15 +119,17 @@ class TurnQueues:
         record = (await self.writes.load([ref]))[ref].record
         if isinstance(record, TaskRecord):
             await self.queues.enter(record)
-        return await self._render(thread)
+        return await self._render(principal, thread)
 
     async def remove(self, principal: Principal, command: RemoveQueuedTurn) -> TurnQueue:
         """Takes a turn out; its task is cancelled.
 
         Raises:
             NotFound: no such context of the caller, or no such turn waits in it.
+            Forbidden: a rule denies that its task is cancelled, or wants it asked about; it waits on.
         """
         thread, found = await self._find_turn(principal, command)
+        await self.governing.govern(principal, _cancel(found, command.reason))
         order = await self.queues.list_waiting(thread.thread_id)
         left = tuple(one for one in order if one != command.queued_turn_id)
         thread = await self._change(thread, QueueChanged("removed", left))
@@ -125,13 +139,15 @@ class TurnQueues:
             requested = TaskCancelRequested(principal.id, "user", "active_run", command.reason)
             await self.cancelling.stop(principal, Owned(ref, held, held.record), requested)
         await self.queues.store.drop(f"thread:{thread.thread_id}", found.task_id)
-        return await self._render(thread)
+        return await self._render(principal, thread)
 
     async def interrupt(self, principal: Principal, opened: OpenedTurn) -> None:
         """Stops what goes on in the context of a turn that waits, which goes before all others then.
 
+        What is somebody else's by now, or a rule does not let be cancelled, goes on.
+
         Raises:
-            NotFound: it does not wait any more; nothing is stopped.
+            NotFound: the turn does not wait any more; nothing is stopped.
         """
         thread = await self._find(principal, opened.place.thread.id)
         await self.promote(principal, PromoteQueuedTurn(thread.thread_id, opened.turn_id))
@@ -142,12 +158,15 @@ class TurnQueues:
             record = held.record
             if (
                 isinstance(record, TaskRecord)
+                and record.owner == principal.key
                 and record.thread_id == thread.thread_id
                 and set(record.open_turns) & set(thread.active_turns)
                 and record.status is not Status.CANCELLING
             ):
                 requested = TaskCancelRequested(principal.id, "user", "active_run", _INTERRUPTED)
-                with suppress(NotFound, NotCancelable, WriteConflict):  # it ends by itself
+                # What has ended meanwhile needs no stop.
+                with suppress(Forbidden, NotFound, NotCancelable, WriteConflict):
+                    await self.governing.govern(principal, _cancel(record, _INTERRUPTED))
                     await self.cancelling.stop(principal, Owned(ref, held, record), requested)
 
     async def _change(
@@ -185,24 +204,26 @@ class TurnQueues:
         self, principal: Principal, command: PromoteQueuedTurn | RemoveQueuedTurn
     ) -> tuple[ThreadRecord, TaskRecord]:
         thread = await self._find(principal, command.thread_id)
-        for held in await self._list(thread):
-            record = held.record
-            if waits_for_turn(record) and record.turn_id == command.queued_turn_id:
+        for _, record in await self._list(principal, thread):
+            if record.turn_id == command.queued_turn_id:
                 return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
 
-    async def _list(self, thread: ThreadRecord) -> list[Held]:
+    async def _list(
+        self, principal: Principal, thread: ThreadRecord
+    ) -> list[tuple[int, TaskRecord]]:
+        """The tasks of somebody that wait in a context, each with its place among all of them, from 1."""
         names = await self.queues.store.list_waiting(f"thread:{thread.thread_id}")
         refs = [EntityRef(EntityKind.TASK, name) for name in names]
         held = await self.writes.load(refs) if refs else {}
-        return [held[ref] for ref in refs]
-
-    async def _render(self, thread: ThreadRecord) -> TurnQueue:
-        waiting = [
-            (one.record, one.record.queued)
-            for one in await self._list(thread)
-            if waits_for_turn(one.record)
+        waiting = [one for ref in refs if waits_for_turn(one := held[ref].record)]
+        return [
+            (position, record)
+            for position, record in enumerate(waiting, 1)
+            if record.owner == principal.key
         ]
+
+    async def _render(self, principal: Principal, thread: ThreadRecord) -> TurnQueue:
         turns = tuple(
             QueuedTurn(
                 turn_id=record.turn_id or "",
@@ -214,11 +235,16 @@ class TurnQueues:
                 resume_state="held" if record.status is Status.PAUSED else "waiting",
                 promoted=queued.promoted_ms is not None,
             )
-            for position, (record, queued) in enumerate(waiting, 1)
-            if queued is not None
+            for position, record in await self._list(principal, thread)
+            if (queued := record.queued) is not None
         )
         policy = thread.queue_policy or "parallel"
         return TurnQueue(thread.thread_id, policy, turns, thread.active_turns)
+
+
+def _cancel(record: TaskRecord, reason: str | None) -> CancelTask:
+    """What rules about cancels judge."""
+    return CancelTask(expose(TaskId(record.task_id), record.exposure), reason=reason)
 
 
 _INTERRUPTED = "another message of its context goes first"

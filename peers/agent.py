@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.errors import RemoteError
-from passerelle.core.peer import Answered, RefusedByPeer, SendPlace, Unknown, Unreached
+from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, PeerCall
 from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-    from passerelle.core.peer import MayLeave, PeerCard, PeerOutcome, StreamOutcome
+    from passerelle.core.peer import MayLeave, PeerCard, PeerOutcome, SendPlace, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import JsonObject
     from passerelle.peers.call import Operation, Transport
@@ -138,14 +138,11 @@ class AgentPeer:
 
     def reserve_now(self) -> SendPlace | None:
         """``reserve`` without asking anybody; None does not say that there is none."""
-        return SendPlace(self._limit.leave) if self._limit.enter_now() else None
+        return self._limit.reserve_now()
 
     async def reserve(self) -> SendPlace | None:
         """A place among the sends, for one that is about to begin; None: the limits have none now."""
-        place = self.reserve_now()
-        if place is None and await self._limit.enter() is None:
-            return SendPlace(self._limit.leave)
-        return place
+        return self._limit.reserve_now() or await self._limit.reserve()
 
     async def stream(
         self,

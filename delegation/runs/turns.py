@@ -72,9 +72,9 @@ from passerelle.delegation.runs.holds import (
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.runtime.records.blob_overflow import BlobOverflow, show
-from passerelle.runtime.records.idempotency import TurnReceipt, remember
+from passerelle.runtime.records.idempotency import Once, TurnReceipt, remember
 from passerelle.runtime.records.message_summary import describe, digest_request, submit
-from passerelle.runtime.records.places import Place, list_places, mint_place
+from passerelle.runtime.records.places import Place, hash_key, list_places, mint_place
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import (
     MAX_TRIES,
@@ -215,6 +215,23 @@ class Turns:
         thread = list_places(principal, command.context_id)[0].thread
         return (await self.writes.load([thread]))[thread]
 
+    async def find_repeat(
+        self, request: TurnRequest, place: Place | None = None
+    ) -> OpenedTurn | None:
+        """What the key of a request that is about to be refused has led to before; None: nothing.
+
+        Raises:
+            IdempotencyConflict: the key came with another request.
+        """
+        if request.idem is None:
+            return None
+        if place is None:
+            place, _ = await self.locate(request.principal, request.command, request.idem)
+        key = hash_key(request.principal, request.idem)
+        once = Once(key, digest_request(request.command))
+        stored = await once.find(self.writes.log, place.shard)
+        return None if stored is None else await self.repeat(stored, request.plan)
+
     async def repeat(self, stored: bytes, plan: Delegation) -> OpenedTurn:
         """What a key has led to before, by its stored receipt."""
         receipt = from_bytes(TurnReceipt, stored)
@@ -329,8 +346,15 @@ class TurnAttempt:
     async def append(self) -> OpenedTurn | None:
         """Stores it; None when somebody else changed the context meanwhile."""
         await self.turns.regain(self.place.shard)
-        await self._have_wait()
-        draft = self.draft()
+        try:
+            await self._have_wait()
+            draft = self.draft()
+        except UnsupportedOperation:
+            # The context may be at work on this very message.
+            repeated = await self.turns.find_repeat(self.request, self.place)
+            if repeated is None:
+                raise
+            return repeated
         for blob in draft.spill.blobs:
             await self.turns.blobs.put(self.place.shard, blob)
         task = draft.task

@@ -134,6 +134,10 @@ class UnitBlock:
         self._busy = True
         return True
 
+    def put_back(self) -> None:
+        """One unit that was taken and not used."""
+        self.left = min(self.left + 1, self._limit)
+
     def want(self, missing: int) -> int:
         """How many units to draw, with ``missing`` of them wanted at once."""
         return max(missing - min(self.left, 0), self._step)
@@ -257,6 +261,17 @@ class Limit:
             finally:
                 self._waiting -= 1
         return None
+
+    @property
+    def meter(self) -> UnitBlock | None:
+        """What ``enter`` takes units of the rate from; another one once the rate is another."""
+        return self._rate
+
+    def back_out(self, meter: UnitBlock | None) -> None:
+        """Gives back all that an ``enter`` has taken, its unit to ``meter``: nothing came of it."""
+        self.leave()
+        if meter is not None and meter is self._rate:
+            meter.put_back()
 
     async def renew(self) -> None:
         """A round: renews what is in use, and gives back what was not needed since the last one."""

@@ -107,6 +107,24 @@ async def test_tasks_of_all_owners_are_counted_and_the_oldest_that_waits_is_name
     assert reads == ["tenant:default"], "one for the hour, however often it was looked at"
 
 
+async def test_questions_about_agents_that_are_not_seen_are_not_counted(rig: Rig) -> None:
+    near = {"name": "near", "scopes": ["tasks:oversee"], "may_call": ["echo"]}
+    one = await rig.start(clients=[*CLIENTS, near])
+    for who in ("ada", "bob"):
+        await send(one, who, "ask which boat")
+    for who in ("eve", "near"):
+
+        async def see_both(who: str = who) -> Answer | None:
+            told = (await look(one, who))["approvals"]
+            return told if told["open"] == 2 else None
+
+        told = await wait_until(see_both, 20, f"both questions are counted for {who}")
+        assert told is not None
+        assert told["complete"] is True
+        assert told["oldestAt"]
+    assert (await look(one, "far"))["approvals"] == {"open": 0, "complete": True, "oldestAt": None}
+
+
 async def test_each_part_takes_its_own_right(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     await send(one, "ada", "silent")

@@ -94,6 +94,19 @@ async def test_what_waits_for_whom_is_listed_without_what_is_asked(rig: Rig) -> 
     assert (closed.status_code, closed.json()["field"]) == (httpx.codes.BAD_REQUEST, "state")
 
 
+async def test_page_token_names_no_question_of_another_tenant(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    for who in ("ada", "bob", "ada"):
+        await ask(one, who)
+    # It has seen no task of theirs, so it does not know of which tenant they are.
+    two = await rig.start(clients=CLIENTS)
+    routes = make_v1_routes(two.gateway.parts.service, Doorkeeper(OUT), SystemIds())
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        told = (await http.get("/v1/approvals?owners=all&limit=1")).json()
+    assert told == {"pending": [], "nextPageToken": ""}
+
+
 async def test_one_question_is_shown_in_short_and_told_once(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     action = await ask(one, "ada")

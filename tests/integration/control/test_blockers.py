@@ -9,13 +9,18 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.decision import Decision
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.ids import Shard
 from passerelle.core.payloads.task import TaskDependencyUpdated
+from passerelle.core.ports.due import DueRow
+from passerelle.core.principal import OWNER
+from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LinkTask
 from passerelle.core.task.status import Status
 from passerelle.runtime.records.writes import AppendOptions
 from tests.support.desk import Desk
 from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -148,3 +153,49 @@ async def test_attempt_owed_beside_a_blocker_that_an_older_version_stored_is_hel
     assert (record.status, len(record.attempts)) == (Status.BLOCKED, 1)
     assert blocker in str(record.status_reason)
     assert f"retry:{task_id}" not in await desk.house.due(task_id)
+
+
+@pytest.mark.requirement("GR-2", "ST-9")
+@pytest.mark.parametrize("way", ["completed", "unlinked"])
+async def test_task_that_waited_in_line_when_it_was_blocked_begins_once_it_is_free(
+    desk: Desk, way: str
+) -> None:
+    """Its turn came and went while it was blocked; nobody else asks for the agent, whose queue is empty by then."""
+    house = desk.house
+    await house.service.execute(OWNER, PauseAgent("echo"), None)
+    task_id = await desk.start("second")
+    await desk.until(task_id, Status.QUEUED)
+    blocker = await make_blocked(desk, task_id)
+    assert (await desk.record(task_id)).status is Status.BLOCKED
+    await house.service.execute(OWNER, ResumeAgent("echo"), None)
+
+    async def is_nobody_in_line() -> bool:
+        return await house.store.queues.count(["echo"]) == [0]
+
+    await wait_until(is_nobody_in_line, 10, "its turn has come")
+    await house.come_due("queued", task_id, after_ms=0)
+    later_ms = await read_owed(desk, task_id)
+    assert later_ms > house.clock.now_ms(), "while it is blocked it is looked at now and then"
+    if way == "completed":
+        await desk.do("start_task", taskId=blocker)
+        await desk.until(blocker, Status.COMPLETED)
+        member = f"unblock:{blocker}"
+        row = DueRow(member, (await house.due(blocker))[member])
+        await house.parts.tasks.linking.unblock(row, _keep)
+    else:
+        await desk.do("unlink_tasks", taskId=blocker, kind="blocks", target=task_id)
+    assert (await desk.record(task_id)).status is Status.QUEUED
+    owed_ms = await read_owed(desk, task_id)
+    assert owed_ms <= house.clock.now_ms()
+    assert owed_ms < later_ms, "it is looked at now"
+    await house.come_due("queued", task_id, after_ms=0)
+    await desk.until(task_id, Status.COMPLETED)
+
+
+async def read_owed(desk: Desk, task_id: str) -> float:
+    """When a task in line is looked at, in milliseconds."""
+    return float((await desk.house.due(task_id))[f"queued:{task_id}"])
+
+
+async def _keep(_shard: Shard, _row: DueRow) -> bool:
+    return False

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from passerelle.core.commands import SubmitTurn, TurnAccepted
-from passerelle.core.errors import NotFound, UnsupportedOperation
+from passerelle.core.errors import (
+    Forbidden,
+    IdempotencyConflict,
+    NotFound,
+    PeerUnavailable,
+    UnsupportedOperation,
+)
 from passerelle.core.payloads.conversation import QueueChanged, QueuePolicy
 from passerelle.core.principal import OWNER
-from passerelle.core.session.agent_requests import PauseAgent, ResumeAgent
+from passerelle.core.session.agent_requests import DrainAgent, PauseAgent, ResumeAgent
 from passerelle.core.session.requests import (
     GetTurnQueue,
     PromoteQueuedTurn,
@@ -19,8 +26,11 @@ from passerelle.core.session.requests import (
     SetQueuePolicy,
     TurnQueue,
 )
+from passerelle.core.task.requests import GiveTask
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.runs import turns as opening
+from passerelle.permission_bridge.rules import DEFAULT_POLICY, Rule
 from tests.support.house import ADA, BOB, House
 from tests.support.waiting import wait_until
 
@@ -211,3 +221,95 @@ async def test_turn_whose_agent_is_paused_meanwhile_waits_there_from_its_turn_on
     await house.service.execute(OWNER, ResumeAgent("echo"), None)
     await house.until(turn, Status.COMPLETED)
     await asyncio.sleep(0)
+
+
+@pytest.mark.requirement("TEV-5")
+async def test_turn_that_was_given_away_is_its_new_owners_and_keeps_its_place(house: House) -> None:
+    first = await begin(house)
+    given, mine = [await follow(house, first, text) for text in ("given", "mine")]
+    await house.service.execute(ADA, GiveTask(given.task_id, BOB.id), None)
+    read = await house.service.read(ADA, GetTurnQueue(first.thread_id))
+    shown = cast("list[JsonObject]", read["turns"])
+    assert [(one["turnId"], one["position"]) for one in shown] == [(mine.turn_id, 2)]
+    for command in (
+        RemoveQueuedTurn(first.thread_id, given.turn_id),
+        PromoteQueuedTurn(first.thread_id, given.turn_id),
+    ):
+        with pytest.raises(NotFound):
+            await house.service.execute(ADA, command, None)
+    record = await house.record(given)
+    assert (record.status, record.cancel_requested_by) == (Status.QUEUED, None)
+
+
+async def test_message_that_interrupts_leaves_the_work_of_somebody_else_alone(house: House) -> None:
+    first = await begin(house)
+    await house.service.execute(ADA, GiveTask(first.task_id, BOB.id), None)
+    urgent = await follow(house, first, "urgent", "interrupt")
+    record = await house.record(first)
+    assert (record.owner, record.cancel_requested_by) == (BOB.key, None)
+    house.peer.release_all()
+    await house.until(first, Status.COMPLETED)
+    await house.until(urgent, Status.COMPLETED)
+
+
+@pytest.mark.requirement("EXT-1", "CMD-15")
+async def test_rule_about_cancels_holds_for_turns_that_are_removed_or_interrupted(
+    house: House,
+) -> None:
+    rule = Rule("no-stop", "deny", about=frozenset({"commands"}))
+    house.rules = replace(DEFAULT_POLICY, rules=(rule,))
+    first = await begin(house)
+    turn = await follow(house, first, "stays")
+    with pytest.raises(Forbidden):
+        await house.service.execute(ADA, RemoveQueuedTurn(first.thread_id, turn.turn_id), None)
+    assert await list_queue(house, first) == [turn.turn_id]
+    assert (await list_changes(house, first))[-1][0] == "enqueued"
+    urgent = await follow(house, first, "urgent", "interrupt")
+    assert (await house.record(first)).cancel_requested_by is None
+    assert await list_queue(house, first) == [urgent.turn_id, turn.turn_id]
+    house.peer.release_all()
+    for one in (first, urgent, turn):
+        await house.until(one, Status.COMPLETED)
+
+
+async def repeat(house: House, command: SubmitTurn, key: str) -> TurnAccepted:
+    return cast("TurnAccepted", await house.service.execute(ADA, command, key))
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_repeat_under_its_key_is_answered_where_a_further_message_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The context is at work on this very message, or has it in line; or its agent is drained by now."""
+    rests = await house.send("hello")
+    await house.until(rests, Status.COMPLETED)
+    house.peer.hold()
+
+    def ask(text: str, policy: QueuePolicy) -> SubmitTurn:
+        message = {**house.message(text), "contextId": rests.context_id}
+        return SubmitTurn(
+            "echo", message, "http", "none", context_id=rests.context_id, when_busy=policy
+        )
+
+    commands = (ask("works", "reject"), ask("waits", "queue"))
+    monkeypatch.setattr(opening, "MOST_WAITING", 1)
+    for key, command in enumerate(commands):
+        taken = await repeat(house, command, f"key-{key}")
+        again = await repeat(house, command, f"key-{key}")
+        assert (again.task_id, again.turn_id) == (taken.task_id, taken.turn_id)
+        assert (taken.repeated, again.repeated) == (False, True)
+        other = ask("refused", cast("QueuePolicy", command.when_busy))
+        for other_key in (None, "another"):
+            with pytest.raises(UnsupportedOperation):
+                await house.service.execute(ADA, other, other_key)
+        with pytest.raises(IdempotencyConflict):
+            await repeat(house, ask("other words", "reject"), f"key-{key}")
+    fresh = SubmitTurn("echo", house.message("fresh"), "http", "none")
+    taken = await repeat(house, fresh, "key-fresh")
+    await house.service.execute(OWNER, DrainAgent("echo"), None)
+    for command, key in ((fresh, "key-fresh"), (commands[0], "key-0")):
+        again = await repeat(house, command, key)
+        assert again.repeated
+    assert (await repeat(house, fresh, "key-fresh")).task_id == taken.task_id
+    with pytest.raises(PeerUnavailable):
+        await house.send("refused", idem="key-late")

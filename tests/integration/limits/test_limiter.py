@@ -11,6 +11,7 @@ import pytest
 
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.principal import Principal
+from passerelle.peers.limits import SendLimit
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.limits.bounds import Bounds, OverLimit, Rate
 from passerelle.runtime.limits.gate import Gate
@@ -113,6 +114,34 @@ async def test_rate_gives_exactly_its_units_and_says_when_to_come_back(store: St
         assert refused is not None
         assert (refused.kind, refused.limit) == ("rate_limit", 25)
         assert 0 < refused.retry_after_ms <= HOUR_MS / 25
+
+
+async def test_place_that_no_send_came_of_costs_nothing_of_the_rate(store: Store) -> None:
+    async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
+        sends = SendLimit(limit := limiter.open(operation(), Bounds(3, Rate(5, HOUR_MS))))
+        for number in range(40):
+            place = sends.reserve_now() if number % 2 else await sends.reserve()
+            assert place is not None, number
+            place.give_back()
+            place.give_back()
+        assert limit.used == 0
+        for _ in range(5):
+            sent = sends.reserve_now() or await sends.reserve()
+            assert sent is not None
+            assert sent.use(), "a send leaves its slot, and has used its unit"
+            sends.leave()
+        assert await sends.reserve() is None, "its units are used"
+
+
+async def test_place_that_is_given_back_under_another_rate_adds_nothing_to_it(store: Store) -> None:
+    async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
+        sends = SendLimit(limit := limiter.open(operation(), Bounds(8, Rate(5, HOUR_MS))))
+        before = [await sends.reserve() for _ in range(3)]
+        limit.rebind(Bounds(8, Rate(2, HOUR_MS)))
+        for place in before:
+            assert place is not None
+            place.give_back()
+        assert (limit.used, limit.meter and limit.meter.left) == (0, 0)
 
 
 async def test_many_who_come_at_once_share_the_calls_to_the_store(store: Store) -> None:
