@@ -24,6 +24,7 @@ from bench.approvals import compare_approvals, measure_approvals
 from bench.channel_servers import install_socketio
 from bench.channel_trees import compare_channels
 from bench.channels import Plan, measure_channels
+from bench.delegation import measure_delegation
 from bench.floor import measure_floor
 from bench.idle import measure_idle
 from bench.inboxes import measure_inboxes
@@ -131,6 +132,13 @@ async def measure_leaving(asked: Asked) -> AsyncGenerator[Row]:
         yield row
 
 
+async def measure_handing_on(asked: Asked) -> AsyncGenerator[Row]:
+    """What it costs that the gateway chooses the agent, and that it sends the items of a job."""
+    length = Length(3, 1.0) if asked.short else Length(12, 1.0)
+    async for row in measure_delegation(length, 200 if asked.short else 1_000):
+        yield row
+
+
 async def measure_beginning(asked: Asked) -> AsyncGenerator[Row]:
     """What it costs to start."""
     async for row in measure_startup(2 if asked.short else 9, asked.base):
@@ -147,6 +155,7 @@ SECTIONS: Final[dict[str, Section]] = {
     "approvals": measure_questions,
     "abuse": measure_beside,
     "retention": measure_leaving,
+    "delegation": measure_handing_on,
     "startup": measure_beginning,
 }
 
