@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.control.task_changes import read_task, render_change
 from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef
-from passerelle.core.errors import PasserelleError, StoreUnavailable
-from passerelle.core.ids import TaskId, expose
+from passerelle.core.errors import IdempotencyConflict, PasserelleError, StoreUnavailable
+from passerelle.core.ids import TaskId, derive_id, expose
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import SuspendTask
 from passerelle.core.task.record import TaskRecord
@@ -29,15 +29,16 @@ from passerelle.core.task.requests import (
 )
 from passerelle.core.task.status import TERMINAL, Status
 from passerelle.core.wire.codec import from_bytes, to_bytes
-from passerelle.core.wire.record import record
+from passerelle.core.wire.record import change, record
 from passerelle.runtime.records.family import list_below
-from passerelle.runtime.records.idempotency import make_once
+from passerelle.runtime.records.idempotency import Once, make_once
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from passerelle.control.task_changes import TaskChanges
+    from passerelle.core.batch import IdempotencyRow
     from passerelle.core.commands import OtherCommand, Result
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
@@ -53,6 +54,8 @@ TREE: Final = "tree"
 MOST_AT_ONCE: Final = 256
 """Tasks that a caller, or one handling of the due row, waits for."""
 _GRACE_MS: Final = 10_000
+_MOST_OWED: Final = 64
+"""Wishes of which an instance knows how far their rows have come."""
 _NAMED: Final = 64
 """Tasks that an answer names of those that did not take the verb."""
 _BEGUN_AGAIN: Final = (TERMINAL - {Status.COMPLETED}) | {Status.LOST}
@@ -67,6 +70,10 @@ class TreeWish:
     reason: str | None = None
     agent: str | None = None
     """Of the task at the top, where one was named."""
+    idem: str | None = None
+    """The key of its caller; it is remembered as used once a task has taken the verb."""
+    digest: str | None = None
+    """Tells requests apart under that key."""
 
 
 @dataclass(slots=True)
@@ -87,6 +94,8 @@ class Subtrees:
     changes: TaskChanges
     find_principal: Callable[[str, str], Principal | None]
     execute: Callable[[Principal, OtherCommand, str | None], Awaitable[Result]]
+    _owed: dict[str, Carried] = field(default_factory=dict[str, Carried])
+    """How far the due rows of wishes have come here, by the keys of these."""
 
     def over(self, handle: Handle) -> Handle:
         """The handler of a verb for one task, as one that also reaches those below it."""
@@ -111,15 +120,29 @@ class Subtrees:
         changes = self.changes
         owned = await changes.ownership.find(principal, command.task_id, None, hidden=True)
         once = make_once(principal, command, idem)
-        if await once.find(changes.writes.log, owned.ref.shard) is not None:
+        before = _read_wish(owned.held.fields)
+        is_under_way = _is_same(before, once)
+        if is_under_way or await once.find(changes.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
-        wish = _make_wish(command, changes.writes.ids.mint("tree", owned.ref.shard))
+        # Under a key of its caller a wish has one name, so that two at the same moment tell no task twice.
+        shard = owned.ref.shard
+        name = (
+            derive_id("tree", shard, once.key)
+            if once.key
+            else changes.writes.ids.mint("tree", shard)
+        )
+        wish = _make_wish(command, name)
+        wish = change(wish, idem=once.key, digest=once.digest if once.key else None)
+
+        # Nobody else remembers the key of a wish whose place this one takes.
+        used = await self._remember(owned.ref, before)
 
         def body(decision: Decision) -> AppendOptions:
             read_task(decision, owned.ref, command.version)
+            is_before = decision.fields(owned.ref).get(TREE) == owned.held.fields.get(TREE)
             decision.set_field(owned.ref, TREE, to_bytes(wish))
             row = DueChange(_name_row(owned.ref), decision.now_ms + _GRACE_MS)
-            return AppendOptions(idem=once.remember(owned.ref.id), due=(row,))
+            return AppendOptions(idem=used if is_before else None, due=(row,))
 
         written = await changes.writes.decide(owned.record.session_id, [owned.ref], body)
         if not isinstance(written, Written):
@@ -129,7 +152,7 @@ class Subtrees:
         await self._tell_top(principal, owned, wish, handle, carried)
         done = await self._tell_below(principal, owned.ref, wish, carried)
         if done:
-            await self._forget(owned.ref, wish)
+            await self._forget(owned.ref, wish, is_used=bool(carried.changed))
         else:
             changes.dispatch.detach(self._tell_rest(principal, owned.ref, wish, carried))
         if carried.refusal is not None and done and not carried.changed:
@@ -169,11 +192,22 @@ class Subtrees:
         said = from_bytes(TreeWish, wish)
         principal = self.find_principal(top.scope.principal, top.scope.tenant)
         if principal is not None:
-            carried = Carried()
-            await self._tell_one(principal, top, said, carried, said.agent)
+            carried = self._recall(said)
+            if not carried.told:
+                await self._tell_one(principal, top, said, carried, said.agent)
             if not await self._tell_below(principal, ref, said, carried):
                 return  # the row comes again
         await self._forget(ref, said, DueClaim(row.member, row.token))
+        self._owed.pop(said.key, None)
+
+    def _recall(self, wish: TreeWish) -> Carried:
+        """How far the row of a wish has come here: what has refused the verb once is not told it in each handling."""
+        known = self._owed.get(wish.key)
+        if known is None:
+            while len(self._owed) >= _MOST_OWED:
+                del self._owed[next(iter(self._owed))]
+            known = self._owed[wish.key] = Carried()
+        return known
 
     async def _tell_rest(
         self, principal: Principal, top: EntityRef, wish: TreeWish, carried: Carried
@@ -182,7 +216,7 @@ class Subtrees:
         with suppress(PasserelleError):
             while not await self._tell_below(principal, top, wish, carried):
                 pass
-            await self._forget(top, wish)
+            await self._forget(top, wish, is_used=bool(carried.changed))
 
     async def _tell_below(
         self, principal: Principal, top: EntityRef, wish: TreeWish, carried: Carried
@@ -218,33 +252,67 @@ class Subtrees:
         carried: Carried,
         agent: str | None = None,
     ) -> None:
-        carried.told.add(task.task_id)
         try:
             command = _make_command(wish, task.task_id, agent)
             told = await self.execute(principal, command, wish.key)
         except StoreUnavailable:
             raise
         except PasserelleError as error:
+            carried.told.add(task.task_id)
             carried.unchanged.append(_refuse(task, error))
             return
+        carried.told.add(task.task_id)
         carried.changed += isinstance(told, TaskChanged) and not told.repeated
 
-    async def _forget(self, top: EntityRef, wish: TreeWish, claim: DueClaim | None = None) -> None:
-        """Drops the wish, and its row, unless another one has taken its place."""
+    async def _forget(
+        self, top: EntityRef, wish: TreeWish, claim: DueClaim | None = None, *, is_used: bool = True
+    ) -> None:
+        """Drops the wish, and its row, unless another one has taken its place.
+
+        ``is_used``: whether its key is; under the key of one that was refused whole its caller tries again.
+        """
         record = (await self.changes.writes.load([top]))[top].record
         if not isinstance(record, TaskRecord):
             return
+
+        used = await self._remember(top, wish) if is_used else None
 
         def body(decision: Decision) -> AppendOptions:
             if decision.fields(top).get(TREE) != to_bytes(wish):
                 return AppendOptions()
             decision.set_field(top, TREE, None)
             if claim is not None:
-                return AppendOptions(claim=claim)
-            return AppendOptions(due=(DueChange(_name_row(top), None),))
+                return AppendOptions(claim=claim, idem=used)
+            return AppendOptions(due=(DueChange(_name_row(top), None),), idem=used)
 
         await self.changes.writes.decide(record.session_id, [top], body)
         await self.changes.tell(top)
+
+    async def _remember(self, top: EntityRef, wish: TreeWish | None) -> IdempotencyRow | None:
+        """The row of the key of a wish; None where it has none, or where that stands for something by now."""
+        if wish is None or wish.idem is None:
+            return None
+        log = self.changes.writes.log
+        known = await log.read_idempotency(top.shard, wish.idem)
+        return None if known is not None else Once(wish.idem, wish.digest or "").remember(top.id)
+
+
+def _read_wish(fields: Mapping[str, bytes]) -> TreeWish | None:
+    stored = fields.get(TREE)
+    return None if stored is None else from_bytes(TreeWish, stored)
+
+
+def _is_same(wish: TreeWish | None, once: Once) -> bool:
+    """Whether a wish that has not reached all tasks is of this very command.
+
+    Raises:
+        IdempotencyConflict: the key is that of another command.
+    """
+    if wish is None or once.key is None or wish.idem != once.key:
+        return False
+    if wish.digest != once.digest:
+        raise IdempotencyConflict("the idempotency key was used for another request")
+    return True
 
 
 def _takes(wish: TreeWish, task: TaskRecord) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from passerelle.control import subtrees
 from passerelle.core.batch import Batch
+from passerelle.core.commands import OtherCommand, Result
 from passerelle.core.errors import (
     IdempotencyConflict,
     UnsupportedOperation,
@@ -15,6 +17,8 @@ from passerelle.core.errors import (
 )
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
+from passerelle.core.principal import Principal
+from passerelle.core.task.requests import PauseTask
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json
 from tests.integration.control.stories import is_known
@@ -59,7 +63,9 @@ async def finish(desk: Desk, top: str) -> int:
     return rounds
 
 
-async def die_at(desk: Desk, point: int, method: str, **params: Json) -> None:
+async def die_at(
+    desk: Desk, point: int, method: str, *, idem: str | None = None, **params: Json
+) -> None:
     """A command for a tree, and a death so many appends after its wish; then another process over what is stored."""
     count = 0
 
@@ -75,7 +81,7 @@ async def die_at(desk: Desk, point: int, method: str, **params: Json) -> None:
     log.after_append = die
     # Who only loses its store waits for it, and goes on.
     with pytest.raises(DeadError):
-        await desk.do(method, propagation="subtree", **params)
+        await desk.do(method, idem, propagation="subtree", **params)
     log.after_append = None
     await desk.house.restart()
 
@@ -138,6 +144,67 @@ async def test_verb_that_no_task_takes_is_refused_as_for_one(desk: Desk) -> None
         await desk.do("resume_task", taskId=tree[0], propagation="subtree")
     await is_over(desk, tree[0])
     assert await statuses(desk, tree) == ["accepted"] * 5
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_key_of_a_verb_that_no_task_took_is_free_for_another_try(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    for _ in range(2):
+        with pytest.raises(UnsupportedOperation):
+            await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
+    await desk.do("pause_task", taskId=tree[0], propagation="subtree")
+    told: Any = await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
+    assert (told["repeated"], told["subtree"]["changed"]) == (False, 5)
+    told = await desk.do("resume_task", "again", taskId=tree[0], propagation="subtree")
+    assert told["repeated"] is True
+    assert await statuses(desk, tree) == ["accepted"] * 5
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_key_of_a_wish_that_has_not_reached_all_or_was_replaced_is_used(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    words: dict[str, Json] = {"taskId": tree[0], "propagation": "subtree"}
+    await die_at(desk, 3, "pause_task", taskId=tree[0], idem="p")
+    told: Any = await desk.do("pause_task", "p", **words)
+    assert told["repeated"] is True
+    with pytest.raises(IdempotencyConflict):
+        await desk.do("pause_task", "p", **words, reason="another")
+    await desk.do("resume_task", **words)
+    told = await desk.do("pause_task", "p", **words)
+    assert told["repeated"] is True
+    assert await statuses(desk, tree) == ["accepted"] * 5
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_verb_that_comes_twice_at_once_under_one_key_tells_each_task_once(desk: Desk) -> None:
+    tree = await make_tree(desk)
+    words: dict[str, Json] = {"taskId": tree[0], "propagation": "subtree"}
+    await asyncio.gather(*(desk.do("pause_task", "p", **words) for _ in range(4)))
+    for one in tree:
+        assert (await desk.types(one)).count("task.paused") == 1, one
+    await is_over(desk, tree[0])
+    told: Any = await desk.do("pause_task", "p", **words)
+    assert told["repeated"] is True
+
+
+async def test_row_of_a_wish_comes_to_its_end_behind_many_tasks_that_refuse(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subtrees, "MOST_AT_ONCE", 2)
+    top = await desk.create("sail")
+    children = [await desk.create(f"part {n}", parentTaskId=top) for n in range(7)]
+    await die_at(desk, 1, "pause_task", taskId=top)
+    execute, refused = desk.house.parts.subtrees.execute, children[:5]
+
+    async def refuse(principal: Principal, command: OtherCommand, idem: str | None) -> Result:
+        if isinstance(command, PauseTask) and command.task_id in refused:
+            raise UnsupportedOperation("a rule denies it")
+        return await execute(principal, command, idem)
+
+    object.__setattr__(desk.house.parts.subtrees, "execute", refuse)
+    assert await finish(desk, top) == 4
+    await is_over(desk, top)
+    assert (await statuses(desk, children))[-2:] == ["paused", "paused"]
 
 
 @pytest.mark.requirement("CMD-10")
