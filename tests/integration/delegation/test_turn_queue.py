@@ -307,8 +307,8 @@ async def test_repeat_under_its_key_is_answered_where_a_further_message_is_refus
     fresh = SubmitTurn("echo", house.message("fresh"), "http", "none")
     taken = await repeat(house, fresh, "key-fresh")
     await house.service.execute(OWNER, DrainAgent("echo"), None)
-    for command, key in ((fresh, "key-fresh"), (commands[0], "key-0")):
-        again = await repeat(house, command, key)
+    for command, name in ((fresh, "key-fresh"), (commands[0], "key-0")):
+        again = await repeat(house, command, name)
         assert again.repeated
     assert (await repeat(house, fresh, "key-fresh")).task_id == taken.task_id
     with pytest.raises(PeerUnavailable):
