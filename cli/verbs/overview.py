@@ -25,7 +25,7 @@ _WIDEST: Final = 60
 def show(link: GatewayLink) -> None:
     """Show what is open, what waits for a person, and how the gateway stands.
 
-    Takes tasks:oversee for tasks and questions, runtime:operate for the rest.
+    Takes tasks:oversee for tasks and approvals, runtime:operate for the rest.
     """
     answer = link.read("/v1/overview")
     link.tell(answer, describe(answer, read_now_ms()))
@@ -37,7 +37,7 @@ def describe(answer: JsonObject, now_ms: int) -> Iterator[str]:
     yield from format_fields(
         [
             *(_describe_tasks(tasks, now_ms) if tasks else ()),
-            ("questions", _name_open(object_at(answer, "approvals"), "open", now_ms)),
+            ("approvals", _name_open(object_at(answer, "approvals"), "open", now_ms)),
             ("webhooks", _name_open(object_at(answer, "deliveries"), "failing", now_ms)),
             *(_describe_runtime(runtime) if runtime else ()),
         ]
