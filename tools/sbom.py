@@ -147,7 +147,7 @@ def _describe_product(lock: str) -> tuple[Component, uuid.UUID]:
 
 
 def _describe(name: str, locked: Locked, scope: ComponentScope) -> Component:
-    address = XsUri(f"https://pypi.org/project/{name}/{locked.version}/")
+    purl = PackageURL("pypi", None, name, locked.version)
     hashes = [
         HashType(alg=HashAlgorithm.SHA_256, content=one.removeprefix("sha256:"))
         for one in locked.hashes
@@ -157,10 +157,13 @@ def _describe(name: str, locked: Locked, scope: ComponentScope) -> Component:
         version=locked.version,
         bom_ref=name,
         scope=scope,
-        purl=PackageURL("pypi", None, name, locked.version),
+        purl=purl,
         licenses=_find_license(name),
         external_references=[
-            ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=address, hashes=hashes)
+            # Where its files are is the choice of who installs them: the name stands in place of an address.
+            ExternalReference(
+                type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(purl)), hashes=hashes
+            )
         ],
     )
 
