@@ -1,8 +1,8 @@
 """What it costs that ended sessions leave memory, and that memory does not grow by what is over.
 
-Two gateways of the same tree in front of one agent: one whose sessions leave 20 s after their end, one whose sessions
-stay. First the one that lets go works without a pause, then both take turns. What the one uses more than the other for
-the same work is what it costs; it counts until the last session has left.
+First a gateway whose sessions leave 20 s after their end works without a pause. Then two new ones take turns in front
+of one agent: one such, and one whose sessions stay. Both have done the same before. What the one uses more than the
+other for the same work is what it costs; it counts until the last session has left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 import httpx
 import yaml
 
-from bench.kinds import MIXED_ORDER, WARM_S, Length
+from bench.kinds import MIXED_ORDER, Length
 from bench.rows import BenchBroken, Bound, Row, Spread
 from bench.stage import Gateway, Setting, Stage, open_gateway, open_stage
 from bench.usage import Meter, read_used_bytes
@@ -45,6 +45,9 @@ def _set_up(keep: str | None) -> Setting:
 async def measure_retention(length: Length, memory_rounds: int) -> AsyncGenerator[Row]:
     """Rows of the section."""
     async with open_stage(_set_up(f"{KEEP_S}s")) as stage:
+        async for row in _measure_memory(stage, memory_rounds):
+            yield row
+    async with open_stage(_set_up(f"{KEEP_S}s")) as stage:
         with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
             folder = Path(name)
             config = folder / "keeping.yaml"
@@ -52,9 +55,8 @@ async def measure_retention(length: Length, memory_rounds: int) -> AsyncGenerato
                 yaml.safe_dump(_set_up(None).compose(stage.direct_url, stage.receiver))
             )
             async with open_gateway(start, folder / "keeping", config) as keeping:
-                async for row in _measure_memory(stage, memory_rounds):
-                    yield row
-                async for row in _measure_cost(stage, keeping, length):
+                warm = min(_FIRST, memory_rounds)
+                async for row in _measure_cost(stage, keeping, length, warm):
                     yield row
 
 
@@ -97,16 +99,19 @@ class _Side:
         return gateway, engine
 
 
-async def _measure_cost(stage: Stage, keeping: Gateway, length: Length) -> AsyncGenerator[Row]:
+async def _measure_cost(
+    stage: Stage, keeping: Gateway, length: Length, warm: int
+) -> AsyncGenerator[Row]:
     sides = letting, kept = _Side(stage.ours), _Side(keeping)
-    await _drain(stage.ours)
-    for side in sides:
-        await side.work(stage, WARM_S)
+    for _ in range(warm):
+        for side in sides:
+            await side.work(stage, _SLICE_S)
     await _drain(stage.ours)
     for side in sides:
         side.answers, side.p99_ms, side.began = 0, [], side.meter.read()
-    for _ in range(length.rounds):
-        for side in sides:
+    for number in range(length.rounds):
+        # Each works as often behind the other as before it.
+        for side in sides if number % 2 == 0 else sides[::-1]:
             await side.work(stage, length.seconds)
     await _drain(stage.ours)
     (own, engine), (other, other_engine) = letting.find_cost(), kept.find_cost()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+import sys
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,6 +35,13 @@ pytestmark = pytest.mark.anyio
 TEXTS = ("hello", "chunks 3", "big", "two-artifacts", "fail")
 KILLS_S = (0.2, 0.5, 0.7)
 """Before anything is written, and while it is."""
+LIMITED = """
+import os, resource, sys
+most_bytes = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes a command whose files cannot grow beyond so many bytes."""
 PAUSE_S = 0.03
 """Between two tasks of a load: some end in each moment of an export, and it has no more to read for each of them."""
 
@@ -62,6 +70,21 @@ async def keep_working(caller: Caller) -> AsyncGenerator[list[Answer]]:
 def export(folder: Path, file: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
     return run(folder, "store", "export", file, *flags, *config)
+
+
+def export_on_full_disk(folder: Path, file: Path, most_bytes: int) -> None:
+    """An export whose files cannot grow beyond ``most_bytes``, as on a disk that is full."""
+    config = ("--config", folder / "passerelle.yaml", "--data-dir", folder / "data")
+    words = (COMMAND, "store", "export", file, "--all", *config)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(most_bytes), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ExitStatus.CALLER, done.stderr
+    assert f"file: {file}: File too large" in done.stderr
+    assert not [one.name for one in file.parent.iterdir() if one.name.startswith(file.name)]
 
 
 def has_left_some(gateway: GatewayProcess, count: int) -> bool:
@@ -159,6 +182,24 @@ async def export_evidence(caller: Caller, task: Answer) -> str:
     assert answer.is_success, answer.text
     found: str = answer.json()["evidenceId"]
     return found
+
+
+@pytest.mark.requirement("EXP-1")
+async def test_an_export_on_a_full_disk_leaves_no_file_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "away.psx"
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        run_gateway(tmp_path, {AGENT: peer.url}, data_dir=str(tmp_path / "data")) as gateway,
+        open_caller(gateway) as caller,
+    ):
+        for text in TEXTS:
+            await caller.send(text)
+        done = await anyio.to_thread.run_sync(partial(export, tmp_path, file, "--all"))
+        assert done.returncode == ExitStatus.DONE, done.stderr
+        whole = file.stat().st_size
+        for most_bytes in (1024, whole // 2, whole - 1):
+            full = partial(export_on_full_disk, tmp_path, tmp_path / "full.psx", most_bytes)
+            await anyio.to_thread.run_sync(full)
 
 
 def test_flags_that_ask_for_nothing_or_too_much_are_refused(tmp_path: Path) -> None:
