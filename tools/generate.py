@@ -25,6 +25,7 @@ from tools.evidence_docs import render_hash
 from tools.http_docs import render_http
 from tools.machine_docs import render_state_machine
 from tools.settings_docs import render_settings
+from tools.sync_client import render_sync_client
 from tools.table_docs import render_tables
 from tools.threat_docs import render_threats
 
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "clients/js/src/frames.d.ts": render_types,
+    "clients/python/passerelle_client/api_sync.py": render_sync_client,
     "deploy/grafana/passerelle.json": render_board,
     "deploy/prometheus/passerelle.rules.yaml": render_rules,
     "deploy/prometheus/passerelle.tests.yaml": render_rule_tests,

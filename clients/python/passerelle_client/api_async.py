@@ -1,4 +1,4 @@
-"""The asynchronous client of ``/v1``; ``api_sync.py`` has the same methods without ``await``."""
+"""The asynchronous client of ``/v1``; ``api_sync.py`` is drawn from it (``python -m tools.generate``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synchronous client of ``/v1``; ``api_async.py`` has the same methods, to be awaited."""
+"""The synchronous client of ``/v1``, drawn from ``api_async.py``."""
 
 from __future__ import annotations
 
