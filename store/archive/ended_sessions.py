@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import Shard
@@ -22,12 +22,14 @@ from passerelle.store.archive.frame import MOST_PLAIN_BYTES
 from passerelle.store.archive.home_session import is_home
 from passerelle.store.connection import pack_words
 from passerelle.store.key_scan import scan_keys
-from passerelle.store.replies import as_bytes, as_int, as_sparse_list
+from passerelle.store.replies import as_int, as_sparse_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from passerelle.store.nodes import Nodes
+
+T = TypeVar("T")
 
 MOST_KNOWN: Final = 20_000
 """Sessions between two looks, about 250 bytes each; the others are asked at each look."""
@@ -134,64 +136,44 @@ class EndedSessions:
         self, some: Sequence[tuple[Shard, str]], before_ms: int
     ) -> list[tuple[Shard, EndedSession]]:
         """Those of them that are over. What is asked at once travels together."""
-        old = list[tuple[Shard, EndedSession]]()
-        for shard, one in await self._read_heads(some):
-            self._recent.pop(one.session, None)
-            if one.at_ms < before_ms:
-                if one.bytes <= _MOST_BYTES:
-                    old.append((shard, one))
-            elif self.known < self.most_known:
-                self._recent[one.session] = one.at_ms
-        free = await self._drop_busy(old)
-        over = {one.session for _, one in free}
-        for _, one in old:
-            if self.known >= self.most_known:
-                break
-            if one.session in over:
-                self._ended[one.session] = one
-            else:
-                self._recent[one.session] = one.at_ms
-        return free
+        asked = [
+            (shard, command) for shard, session in some for command in _ask_one(shard, session)
+        ]
+        replies = await self.nodes.query_each_in_background(asked)
+        over = list[tuple[Shard, EndedSession]]()
+        for (shard, session), head, holds in zip(some, replies[::2], replies[1::2], strict=True):
+            at, size, record = as_sparse_list(head)
+            if at is None:
+                continue
+            one = EndedSession(session, parse_ms(at.decode()), as_int(size))
+            self._recent.pop(session, None)
+            # A home session never ends, whatever its owner has beside it.
+            may_leave = not as_int(holds) and not is_home(session, record or b"")
+            if one.at_ms >= before_ms:
+                self._note(self._recent, session, one.at_ms)
+            elif one.bytes <= _MOST_BYTES:
+                if may_leave:
+                    over.append((shard, one))
+                    self._note(self._ended, session, one)
+                else:
+                    self._note(self._recent, session, one.at_ms)
+        return over
+
+    def _note(self, known: dict[str, T], session: str, what: T) -> None:
+        if self.known < self.most_known:
+            known[session] = what
 
     @property
     def known(self) -> int:
         """Sessions of which something is known, at most ``most_known``."""
         return len(self._recent) + len(self._ended)
 
-    async def _read_heads(
-        self, some: Sequence[tuple[Shard, str]]
-    ) -> list[tuple[Shard, EndedSession]]:
-        asked = [
-            (shard, pack_words(("HMGET", keys.session_head(shard, session), "at", "bytes")))
-            for shard, session in some
-        ]
-        replies = await self.nodes.query_each_in_background(asked)
-        fields = zip(some, map(as_sparse_list, replies), strict=True)
-        return [
-            (shard, EndedSession(session, parse_ms(at.decode()), as_int(size)))
-            for (shard, session), (at, size) in fields
-            if at is not None
-        ]
 
-    async def _drop_busy(
-        self, old: Sequence[tuple[Shard, EndedSession]]
-    ) -> list[tuple[Shard, EndedSession]]:
-        """Those in which nothing is open. A home session never ends, whatever its owner has beside it."""
-        if not old:
-            return []
-        asked = [
-            (shard, command) for shard, one in old for command in _ask_holds(shard, one.session)
-        ]
-        replies = await self.nodes.query_each_in_background(asked)
-        return [
-            (shard, one)
-            for (shard, one), count, record in zip(old, replies[::2], replies[1::2], strict=True)
-            if not as_int(count) and not is_home(one.session, as_bytes(record) or b"")
-        ]
-
-
-def _ask_holds(shard: Shard, session: str) -> tuple[bytes, bytes]:
-    """How many keys there are of which each keeps a session in the engine, and its record."""
+def _ask_one(shard: Shard, session: str) -> tuple[bytes, bytes]:
+    """Its head and record, and how many keys there are of which each keeps it in the engine."""
     grants, rules = (keys.entity_in(shard, EntityRef(kind, session)) for kind in _BESIDE)
     still_open, head = keys.session_open(shard, session), keys.session_head(shard, session)
-    return pack_words(("EXISTS", still_open, grants, rules)), pack_words(("HGET", head, "s"))
+    return (
+        pack_words(("HMGET", head, "at", "bytes", "s")),
+        pack_words(("EXISTS", still_open, grants, rules)),
+    )
