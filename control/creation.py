@@ -33,7 +33,7 @@ from passerelle.core.errors import (
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope, TaskBounds
 from passerelle.core.index_changes import list_rows
-from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
+from passerelle.core.payloads.conversation import SessionCreated, ThreadParent, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
 from passerelle.core.principal import AccessScope
 from passerelle.core.session import machine as sessions
@@ -186,7 +186,11 @@ class Creating:
             decision.add(sessions.decide(None, sessions.BeginSession(place.session.id, created)))
         if is_new:
             started = ThreadStarted(
-                context_id=place.context_id, owner=who.key, tenant=who.tenant, principal=who.id
+                context_id=place.context_id,
+                owner=who.key,
+                tenant=who.tenant,
+                principal=who.id,
+                parent=_find_parent(plan),
             )
             opening = threads.OpenThread(place.session.id, place.thread.id, started)
             decision.add(threads.decide(None, opening))
@@ -197,6 +201,14 @@ class Creating:
         decision.add(tasks.decide(None, command))
         if plan.parent is not None:
             _adopt(decision, plan.parent, place, task)
+
+
+def _find_parent(plan: Plan) -> ThreadParent | None:
+    """The task that a thread is made for: what its agents open there is a child of that one (ID-10)."""
+    if plan.parent is None:
+        return None
+    above = plan.parent.record
+    return ThreadParent(above.task_id, above.thread_id, above.turn_id)
 
 
 def _adopt(decision: Decision, parent: Owned, place: Place, task: EntityRef) -> None:

@@ -33,6 +33,13 @@ from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session.archived import ArchiveRef
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.subagent.name import parse_subagent
+from passerelle.core.subagent.requests import (
+    GetSubagent,
+    GetSubagentEvents,
+    ListSubagents,
+    SubagentQuery,
+)
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import ListRecords
 from passerelle.core.wire.record import change
@@ -57,6 +64,7 @@ OverseenQuery: TypeAlias = (
     | GetThread
     | GetThreadContext
     | ListRecords
+    | SubagentQuery
 )
 Q = TypeVar("Q", bound=OverseenQuery)
 
@@ -141,12 +149,27 @@ class Oversight:
                 ref = ArchiveRef.read(query.ref)
                 return await self.find_session(principal, ref.session_id)
             case GetThread() | GetThreadContext():
-                thread = await self._load(EntityKind.THREAD, query.thread_id)
-                known = thread.record if thread else None
-                session = known.session_id if isinstance(known, ThreadRecord) else ""
-                return await self.find_session(principal, session)
+                return await self._find_thread(principal, query.thread_id)
+            case GetSubagent() | GetSubagentEvents():
+                name = parse_subagent(query.subagent_id)
+                return await self._find_thread(principal, name.thread_id if name else "")
+            case ListSubagents():
+                return await self._find_scope(principal, query)
             case _:
                 assert_never(query)
+
+    async def _find_scope(self, principal: Principal, query: ListSubagents) -> Principal | None:
+        if query.task_id is not None:
+            return await self.find_task(principal, query.task_id)
+        if query.thread_id is not None:
+            return await self._find_thread(principal, query.thread_id)
+        return await self.find_session(principal, query.session_id or "")
+
+    async def _find_thread(self, principal: Principal, thread_id: str) -> Principal | None:
+        thread = await self._load(EntityKind.THREAD, thread_id)
+        known = thread.record if thread else None
+        session = known.session_id if isinstance(known, ThreadRecord) else ""
+        return await self.find_session(principal, session)
 
     async def _find(self, principal: Principal, kind: EntityKind, name: str) -> Principal | None:
         held = await self._load(kind, name)

@@ -15,6 +15,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.admission import name_channel
 from passerelle.channels.link_record import split_tab
 from passerelle.channels.views import read_task
+from passerelle.control.subagents import load_threads, read_summary
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, GetThread
@@ -32,7 +33,6 @@ from passerelle.core.read_models.mark import unavailable
 from passerelle.core.read_models.permissions import PermissionState, show_permissions
 from passerelle.core.read_models.routing import RoutingSummary, show_routing
 from passerelle.core.read_models.session import show_session
-from passerelle.core.read_models.subagents import list_subagents
 from passerelle.core.read_models.task import TaskObjects, show_objects, show_task
 from passerelle.core.read_models.tasks import draw_graph, show_tasks
 from passerelle.core.read_models.thread import show_thread
@@ -143,8 +143,9 @@ class Models:
         """The tasks of a session."""
         session, head, archive = await self.find_session(principal, query.session_id)
         tasks, left_out = await self.load_tasks(principal, session.session_id)
+        threads = await load_threads(self.writes, tasks)
         now_ms, name = self.clock.now_ms(), session.session_id
-        return to_wire(show_tasks(name, head.sequence, tasks, now_ms, left_out, archive))
+        return to_wire(show_tasks(name, head.sequence, tasks, now_ms, left_out, archive, threads))
 
     async def load_session(
         self, principal: Principal, session_id: str
@@ -184,11 +185,11 @@ class Models:
             case "attempts":
                 return to_wire(list_attempts(task, now_ms))
             case "graph":
-                return to_wire(draw_graph([task]))
+                return to_wire(draw_graph([task], await load_threads(self.writes, [task])))
             case "delivery":
                 return await self._read_delivery(owned)
             case "subagents":
-                return to_wire(list_subagents(task))
+                return await read_summary(self, principal, task)
             case "context":
                 return to_wire(show_context(task))
             case "artifacts" | "routing" | "objects" | "explain":

@@ -40,6 +40,7 @@ from passerelle.core.session.requests import (
     TurnQueueQuery,
 )
 from passerelle.core.session.webhook_requests import ListStreamWebhooks
+from passerelle.core.subagent.requests import SubagentQuery
 from passerelle.core.task.bulk import ChangeTasks, TasksChanged
 from passerelle.core.task.requests import ListRecords, TaskChanged, TaskGiven, TaskRequest
 from passerelle.core.wire.json import JsonObject
@@ -377,6 +378,7 @@ Query: TypeAlias = (
     | ScheduleQuery
     | JobQuery
     | TurnQueueQuery
+    | SubagentQuery
 )
 
 

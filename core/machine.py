@@ -62,7 +62,7 @@ def _session_target(event: Event) -> str | None:
 
 
 def _thread_target(event: Event) -> str | None:
-    return event.fact.scope.thread_id if thread.folds_thread(event) else None
+    return thread.find_thread(event) if thread.folds_thread(event) else None
 
 
 def _task_target(event: Event) -> str | None:

@@ -10,7 +10,7 @@ from passerelle.control.creation import PREPARE
 from passerelle.control.edges import EDGE, UNBLOCK
 from passerelle.control.outputs import OUTPUT_ROW
 from passerelle.control.subtrees import TREE
-from passerelle.delegation.jobs.jobs import JOB
+from passerelle.core.job.item_name import JOB
 from passerelle.delegation.jobs.schedules import SCHEDULE
 from passerelle.delegation.runs.deadlines import STOP_ROW
 from passerelle.delegation.runs.delivery import SEND_ROW

@@ -91,6 +91,7 @@ from passerelle.core.session.webhook_requests import (
     ListStreamWebhooks,
     SetStreamWebhook,
 )
+from passerelle.core.subagent.requests import GetSubagent, GetSubagentEvents, ListSubagents
 from passerelle.core.task.requests import (
     AppendTaskProgress,
     CompleteTask,
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
     from passerelle.control.rollback import RollingBack
     from passerelle.control.sessions import Sessions
     from passerelle.control.start import Starting
+    from passerelle.control.subagents import SubagentReads
     from passerelle.control.task_changes import TaskUpdates
     from passerelle.control.task_reads import TaskReads
     from passerelle.control.thread_contexts import ThreadContexts
@@ -179,6 +181,7 @@ class TaskHandlers:
     thread_contexts: ThreadContexts
     exporting: Exporting
     oversight: Oversight
+    subagents: SubagentReads
 
     def register(self, handlers: Handlers) -> None:
         """Adds them."""
@@ -214,6 +217,9 @@ class TaskHandlers:
         handlers.on_query(GetThreadContext, over(self.thread_contexts.read))
         handlers.on_query(GetSession, over(self.models.read_session))
         handlers.on_query(GetSessionTasks, over(self.models.read_tasks))
+        handlers.on_query(ListSubagents, over(self.subagents.list_all))
+        handlers.on_query(GetSubagent, over(self.subagents.read))
+        handlers.on_query(GetSubagentEvents, over(self.subagents.read_events))
         handlers.on_query(GetArchived, over(ArchivedSessions(self.models).read))
         handlers.on_query(ListSessions, self.sessions.list_sessions)
 

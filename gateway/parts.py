@@ -28,6 +28,7 @@ from passerelle.control.router import Router
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
+from passerelle.control.subagents import SubagentReads
 from passerelle.control.task_changes import TaskChanges, TaskUpdates
 from passerelle.control.task_graph import GraphBounds
 from passerelle.control.task_reads import TaskReads
@@ -390,6 +391,7 @@ def _make_task_handlers(
             deps.evidence_signer,
         ),
         oversight=oversight,
+        subagents=SubagentReads(models),
     )
 
 

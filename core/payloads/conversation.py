@@ -35,10 +35,24 @@ class SessionUpdated:
 
 
 @record
+class ThreadParent:
+    """The task that a thread was made for, with its thread and its turn at that time.
+
+    ``peer`` is the agent that was spawned in it as a subagent, if one was.
+    """
+
+    task_id: str
+    thread_id: str | None = None
+    turn_id: str | None = None
+    peer: str | None = None
+
+
+@record
 class ThreadStarted:
     """A context id was seen for the first time; thread and context are one-to-one (ID-3).
 
-    ``status`` is ``running`` where the first message opens it, whose turn follows.
+    ``status`` is ``running`` where the first message opens it, whose turn follows. ``parent`` is the task that it was
+    made for, where a task was created as the child of another one (ID-10).
     """
 
     type: ClassVar = EventType.THREAD_STARTED
@@ -47,6 +61,7 @@ class ThreadStarted:
     tenant: str
     principal: str
     status: Literal["idle", "running"] = "idle"
+    parent: ThreadParent | None = None
 
 
 @record

@@ -7,14 +7,16 @@ for whom (SNAP-18).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final, Literal
 
 from passerelle.core.read_models.attempts import AttemptHistory, list_attempts
 from passerelle.core.read_models.delivery import DeliveryState, show_delivery
 from passerelle.core.read_models.mark import FreshnessMark, unavailable
+from passerelle.core.read_models.subagents import list_edges
 from passerelle.core.read_models.task import TaskLine, name_task, show_task
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import Edge, TaskRecord
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.record import record
@@ -36,20 +38,30 @@ class TaskGraph:
     edges: tuple[GraphEdge, ...]
 
 
-def draw_graph(tasks: Iterable[TaskRecord]) -> TaskGraph:
-    """The graph of the tasks, in their order. A parent that is known from birth is an edge like one linked later."""
-    listed = list(tasks)
-    edges = [GraphEdge(task.task_id, edge) for task in listed for edge in _list_edges(task)]
+def draw_graph(
+    tasks: Iterable[TaskRecord], threads: Mapping[str, ThreadRecord] | None = None
+) -> TaskGraph:
+    """The graph of the tasks, in their order. A parent that is known from birth is an edge like one linked later.
+
+    So is a context of an agent that a task was sent into, of which ``threads`` say whether it was closed since.
+    """
+    listed, known = list(tasks), threads or {}
+    edges = [
+        GraphEdge(task.task_id, edge)
+        for task in listed
+        for edge in _list_edges(task, known.get(task.thread_id or ""))
+    ]
     return TaskGraph(tuple(task.task_id for task in listed), tuple(edges))
 
 
-def _list_edges(task: TaskRecord) -> list[Edge]:
+def _list_edges(task: TaskRecord, thread: ThreadRecord | None) -> list[Edge]:
     parent = task.parent_task_id
     known = {(edge.kind, edge.target) for edge in task.relationships}
+    derived = list_edges(task, thread)
     if parent is None or ("parent", parent) in known:
-        return [*task.relationships]
+        return [*task.relationships, *derived]
     born = Edge(parent, "parent", parent, "open", task.created_at, task.created_at)
-    return [born, *task.relationships]
+    return [born, *task.relationships, *derived]
 
 
 @record
@@ -136,9 +148,11 @@ def show_tasks(
     now_ms: int,
     left_out: int = 0,
     archive: str | None = None,
+    threads: Mapping[str, ThreadRecord] | None = None,
 ) -> TaskSnapshot:
     """The snapshot of a session's tasks, the newest status first. ``left_out`` more are older than all of these.
 
+    ``threads`` are those of the tasks, as far as they are read.
     ``archive`` is the ref of a session that has left memory: all of its tasks have.
     """
     ordered = sorted(tasks, key=lambda task: (task.status_at, task.task_id), reverse=True)
@@ -169,7 +183,7 @@ def show_tasks(
         terminal=_name_all(terminal),
         failed=_name_all(failed),
         tasks=tuple(show_task(task, now_ms, archive) for task in ordered),
-        graph=draw_graph(ordered),
+        graph=draw_graph(ordered, threads),
         attempts=tuple(list_attempts(task, now_ms) for task in ordered),
         blocked=list_blocked(ordered),
         delivery=tuple(map(show_delivery, ordered)),

@@ -19,6 +19,7 @@ from passerelle.core.payloads.context import CompactionCompleted
 from passerelle.core.payloads.conversation import (
     QueueChanged,
     QueuePolicy,
+    ThreadParent,
     ThreadStarted,
     ThreadUpdated,
     TurnCompleted,
@@ -29,6 +30,7 @@ from passerelle.core.payloads.conversation import (
 from passerelle.core.payloads.history import RollbackCompleted
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.runtime import SnapshotUpdated
+from passerelle.core.payloads.subagent import SubagentClosed
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.payloads.tool import ToolCatalogResolved
 from passerelle.core.session.boundaries import (
@@ -38,6 +40,7 @@ from passerelle.core.session.boundaries import (
     decide_boundary,
     fold_boundary,
 )
+from passerelle.core.subagent.name import SubagentName, parse_subagent
 from passerelle.core.wire.record import change, fill, record
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ SCHEMA: Final = 1
 POLICIES: Final[tuple[QueuePolicy, ...]] = get_args(QueuePolicy)
 KEPT_NAMES: Final = 32
 """Names of artifacts that a thread remembers, the last ones that were told."""
+KEPT_CLOSED: Final = 32
+"""Closed contexts of agents that a thread remembers, the last ones."""
 KEPT_REFUSALS: Final = 8
 """Turns of which a thread remembers why their message was not taken, the last ones."""
 
@@ -59,6 +64,16 @@ class ThreadStatus(StrEnum):
 
     IDLE = "idle"
     RUNNING = "running"
+
+
+@record
+class ClosedContext:
+    """The ``number``th context, from 1, that an agent had in a thread; the next message to it opens another one."""
+
+    peer: str
+    number: int
+    at: str
+    native_id: str | None = None
 
 
 @record
@@ -93,6 +108,10 @@ class ThreadRecord:
     """What becomes of a message while a turn is under way; None: it begins beside it."""
     waiting_turns: int = 0
     """How many turns wait; which ones is no part of the record."""
+    parent: ThreadParent | None = None
+    """The task that it was made for; None: its own turns are the parents of what is opened in it (ID-10)."""
+    closed: tuple[ClosedContext, ...] | None = None
+    """The newest contexts of agents that were closed, the last one last; None: none was (EVC-16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +182,15 @@ class ResolveTools:
     catalog: ToolCatalogResolved | None
 
 
+@dataclass(frozen=True, slots=True)
+class CloseContext:
+    """Lets the context of an agent go; ``parent`` are the ids of what opened it. Closing it again says nothing."""
+
+    name: SubagentName
+    parent: Scope
+    closed: SubagentClosed
+
+
 ThreadCommand: TypeAlias = (
     OpenThread
     | SubmitMessage
@@ -173,6 +201,7 @@ ThreadCommand: TypeAlias = (
     | FailTurn
     | RollBack
     | Compact
+    | CloseContext
 )
 
 _BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
@@ -189,6 +218,7 @@ TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[Threa
     FailTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
     RollBack: {ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
     Compact: {status: frozenset({status}) for status in ThreadStatus},
+    CloseContext: {status: frozenset({status}) for status in ThreadStatus},
 }
 
 
@@ -197,7 +227,7 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
 
     Raises:
         InvalidInput: a context that is opened again, or attached to another session (ID-3).
-        NotFound: a thread that does not exist.
+        NotFound: a thread, or a context of an agent in it, that does not exist.
         UnsupportedOperation: it is to go back while a turn is under way.
     """
     if isinstance(command, OpenThread):
@@ -215,8 +245,33 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
             return _end_turn(state, command, TurnFailed(error, True if refused else None))
         case RollBack() | Compact():
             return decide_boundary(state, command)
+        case CloseContext():
+            return _close_context(state, command)
         case _:
             assert_never(command)
+
+
+def name_current(state: ThreadRecord, peer: str) -> SubagentName:
+    """The context that an agent has in a thread, or gets with the next message."""
+    numbers = (one.number for one in state.closed or () if one.peer == peer)
+    return SubagentName(state.thread_id, peer, max(numbers, default=0) + 1)
+
+
+def has_context(state: ThreadRecord, name: SubagentName) -> bool:
+    """Whether a context is open: the agent was told one, or the thread was made for it."""
+    if name != name_current(state, name.peer):
+        return False
+    is_spawned = state.parent is not None and state.parent.peer == name.peer and name.number == 1
+    return is_spawned or name.peer in state.remotes
+
+
+def _close_context(state: ThreadRecord, command: CloseContext) -> list[Fact]:
+    name = command.name
+    if any((one.peer, one.number) == (name.peer, name.number) for one in state.closed or ()):
+        return []
+    if not has_context(state, name):
+        raise NotFound("subagent", str(name))
+    return [Fact(change(command.parent, subagent_id=str(name)), command.closed)]
 
 
 def _take_turn(
@@ -292,12 +347,21 @@ FOLDED: Final[frozenset[type]] = frozenset(
         RollbackCompleted,
         CompactionCompleted,
         QueueChanged,
+        SubagentClosed,
     }
 )
 
 
+def find_thread(event: Event) -> str | None:
+    """The thread that an event is about; that of a context which is closed is not that of its parent."""
+    if not isinstance(event.fact.payload, SubagentClosed):
+        return event.fact.scope.thread_id
+    name = parse_subagent(event.fact.scope.subagent_id or "")
+    return None if name is None else name.thread_id
+
+
 def folds_thread(event: Event) -> bool:
-    """Whether the event changes the record of the thread that its scope names."""
+    """Whether the event changes the record of the thread that it is about."""
     payload = event.fact.payload
     if isinstance(payload, ArtifactChanged) and not _is_named(payload):
         return False
@@ -314,7 +378,7 @@ def evolve(state: ThreadRecord | None, event: Event) -> ThreadRecord | None:
     payload = event.fact.payload
     if isinstance(payload, ThreadStarted):
         return state or _start(payload, event)
-    other = state is None or event.fact.scope.thread_id != state.thread_id
+    other = state is None or find_thread(event) != state.thread_id
     if state is None or other or event.sequence <= state.last or not folds_thread(event):
         return state
     folded = _fold(state, event)
@@ -336,6 +400,7 @@ def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:
         created_at=event.timestamp,
         updated_at=event.timestamp,
         last=event.sequence,
+        parent=payload.parent,
     )
 
 
@@ -385,16 +450,28 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
         case ArtifactChanged(name=str(name)) as changed:
             return _remember(state, name, changed, event)
         case _:
-            return _fold_queue(fold_boundary(state, event), event)
+            return _fold_rare(fold_boundary(state, event), event)
 
 
-def _fold_queue(state: ThreadRecord, event: Event) -> ThreadRecord:
+def _fold_rare(state: ThreadRecord, event: Event) -> ThreadRecord:
     payload = event.fact.payload
+    if isinstance(payload, SubagentClosed):
+        return _let_go(state, event)
     if not isinstance(payload, QueueChanged):
         return state
     told = change(state, waiting_turns=len(payload.order))
     known = next((one for one in POLICIES if one == payload.policy), None)
     return told if known is None else change(told, queue_policy=known)
+
+
+def _let_go(state: ThreadRecord, event: Event) -> ThreadRecord:
+    name = parse_subagent(event.fact.scope.subagent_id or "")
+    if name is None:
+        return state
+    native_id = state.remotes.get(name.peer)
+    closed = ClosedContext(name.peer, name.number, event.timestamp, native_id)
+    remotes = {peer: context for peer, context in state.remotes.items() if peer != name.peer}
+    return change(state, remotes=remotes, closed=((*(state.closed or ()), closed))[-KEPT_CLOSED:])
 
 
 def _remember(

@@ -18,6 +18,8 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
 
 PAGE_LIMIT = 200
+TaskFamily: TypeAlias = Literal["delegation", "job_item", "local_worker", "message"]
+"""The coarse group of a task (TR-5); one that its agent answered with a bare Message is a ``message``."""
 
 Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 RecordVersion: TypeAlias = Annotated[int, Field(ge=1)]
@@ -222,6 +224,7 @@ class ListRecords:
 
     status: Annotated[tuple[Status, ...], Field(max_length=20)] = ()
     visibility: Annotated[tuple[Visibility, ...], Field(max_length=4)] = ()
+    family: Annotated[tuple[TaskFamily, ...], Field(max_length=4)] = ()
     agent: Id | None = None
     session_id: Id | None = None
     context_id: Id | None = None

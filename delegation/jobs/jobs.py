@@ -31,6 +31,7 @@ from passerelle.core.errors import (
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.job import machine
+from passerelle.core.job.item_name import JOB, name_item
 from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
 from passerelle.core.payloads.job import (
     ItemRefusal,
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.writes import Writes
 
-JOB: Final = "job"
-"""The kind of the due row of a job."""
 _AGAIN_MS: Final = 5_000
 """Until the row of a job comes back while somebody works on it."""
 _VISIT_S: Final = 4.0
@@ -81,11 +80,6 @@ ItemOutcome: TypeAlias = "str | ErrorDetail | None"
 def name_row(job_id: str) -> str:
     """The due row of a job."""
     return f"{JOB}:{job_id}"
-
-
-def name_item(job_id: str, item: int, attempt: int) -> str:
-    """The idempotency key of an attempt of an item, and the id of its message."""
-    return f"{JOB}-{job_id}-{item}-{attempt}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -509,7 +509,7 @@ class TurnAttempt:
             objective=words.objective,
             title=words.title,
             kind=self.request.command.agent,
-            family="delegation",
+            family="job_item" if self.request.command.source == "job" else "delegation",
             requested_by=who.id,
             owner=who.key,
             tenant=who.tenant,

@@ -187,6 +187,15 @@ class JobResultsParams:
 
 
 @record
+class SubagentEventsParams:
+    """Which page of what a subagent has lived through, in order."""
+
+    subagent_id: _Id
+    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] | None = None
+    page_token: PageToken | None = None
+
+
+@record
 class ScheduleHistoryParams:
     """Which page of the steps of a schedule, in order."""
 

@@ -95,6 +95,7 @@ from passerelle.gateway.rpc.paging import choose_size
 from passerelle.gateway.rpc.policy import DEVICE_ROWS, POLICY_ROWS
 from passerelle.gateway.rpc.queues import QUEUE_ROWS
 from passerelle.gateway.rpc.schedules import SCHEDULE_ROWS
+from passerelle.gateway.rpc.subagents import SUBAGENT_ROWS
 from passerelle.gateway.rpc.tasks import MODEL_ROWS, SESSION_ROWS, TASK_ROWS
 from passerelle.gateway.rpc.turns import read_turn
 from passerelle.runtime.common.calls import (
@@ -219,6 +220,7 @@ CALLS: Final[Mapping[str, MethodRow]] = {
         *OVERSIGHT_ROWS,
         *AGENT_ROWS,
         *QUEUE_ROWS,
+        *SUBAGENT_ROWS,
     )
 }
 

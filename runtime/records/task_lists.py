@@ -209,6 +209,7 @@ def _fits(
     return (
         record.visibility in (query.visibility or LISTED)
         and (not query.status or record.status in query.status)
+        and (not query.family or record.family in query.family)
         and query.agent in {None, record.kind}
         and query.session_id in {None, record.session_id}
         and query.context_id in {None, record.scope.context_id}

@@ -254,7 +254,8 @@ def _lost(state: TaskRecord, payload: say.TaskLost, event: Event) -> TaskRecord:
 
 
 def _completed(state: TaskRecord, payload: say.TaskCompleted, event: Event) -> TaskRecord:
-    family = "message" if payload.answer == "message" else state.family
+    is_message = payload.answer == "message" and state.family == "delegation"
+    family = "message" if is_message else state.family
     return set_status(state, event, Status.COMPLETED, status_reason=None, family=family)
 
 

@@ -23,7 +23,9 @@ _KEPT_OCCURRENCES: Final = 32
 
 
 def _delegated(state: TaskRecord, payload: say.TaskDelegated, event: Event) -> TaskRecord:
-    edge = Edge(payload.target, "child", payload.target, "open", event.timestamp, event.timestamp)
+    """The fact is the edge: to a context at an agent one of another kind than to a task."""
+    kind = "spawned_subagent" if payload.target_kind == "subagent" else "child"
+    edge = Edge(payload.target, kind, payload.target, "open", event.timestamp, event.timestamp)
     return _link(state, edge, _find(state, payload.target))
 
 

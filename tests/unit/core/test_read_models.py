@@ -178,7 +178,7 @@ def test_children_and_contexts_are_told_apart_from_what_is_not_known() -> None:
 
 def test_a_parent_that_is_linked_as_well_is_one_edge() -> None:
     linked = change(TASK.relationships[0], kind="parent", target="task_1")
-    child = change(TASK, parent_task_id="task_1", relationships=(linked,))
+    child = change(TASK, parent_task_id="task_1", relationships=(linked,), attempts=())
     assert [one.edge for one in draw_graph([child]).edges] == [linked]
     born = draw_graph([change(child, relationships=())]).edges
     assert [(one.edge.kind, one.edge.target, one.edge.status) for one in born] == [

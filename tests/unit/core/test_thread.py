@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +17,11 @@ from passerelle.core.payloads.conversation import (
     TurnCompleted,
     TurnSubmitted,
 )
+from passerelle.core.payloads.subagent import SubagentClosed
 from passerelle.core.payloads.tool import ToolCatalogResolved
 from passerelle.core.session.thread import (
     TABLE,
+    CloseContext,
     EndTurn,
     FailTurn,
     OpenThread,
@@ -28,7 +32,9 @@ from passerelle.core.session.thread import (
     ThreadStatus,
     decide,
     evolve,
+    name_current,
 )
+from passerelle.core.subagent.name import SubagentName, parse_subagent
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.times import format_ms
 from tests.support.task_commands import STARTED
@@ -178,3 +184,44 @@ def test_random_life_follows_the_table_and_replays_to_the_same_bytes(
     assert replayed is not None
     assert to_bytes(replayed) == to_bytes(stream.now)
     assert from_bytes(ThreadRecord, to_bytes(replayed)) == stream.now
+
+
+_OPENED = "th_01" + "0" * 26
+CLOSE = CloseContext(
+    SubagentName(_OPENED, "echo"),
+    Scope("se_1", "th_0", "turn_0", "task_0"),
+    SubagentClosed("command", "ada"),
+)
+
+
+@pytest.mark.requirement("EVC-16")
+def test_a_context_that_is_closed_is_followed_by_another_one() -> None:
+    stream = Stream(replace(OPEN, thread_id=_OPENED), submit("turn_1"))
+    with pytest.raises(NotFound):
+        stream.tell(CLOSE)
+    stream.push(Fact(Scope("se_1", _OPENED, "turn_1", "task_1", "run_1"), STARTED))
+    told = stream.now.remotes["echo"]
+    (fact,) = stream.tell(CLOSE)
+    assert fact.scope.thread_id == "th_0"  # whose child it is, and not where it stands
+    assert stream.now.remotes == {}
+    assert stream.now.closed is not None
+    (closed,) = stream.now.closed
+    assert (closed.peer, closed.number, closed.native_id) == ("echo", 1, told)
+    assert stream.tell(CLOSE) == []
+    assert name_current(stream.now, "echo").number == 2
+    with pytest.raises(NotFound):
+        stream.tell(replace(CLOSE, name=SubagentName(_OPENED, "echo", 2)))
+    assert from_bytes(ThreadRecord, to_bytes(stream.now)) == stream.now
+
+
+@given(st.text(max_size=40))
+def test_no_text_but_an_id_names_a_subagent(text: str) -> None:
+    assert parse_subagent(text) is None or str(parse_subagent(text)) == text
+
+
+@pytest.mark.parametrize("peer", ["echo", "a-b_c", "echo/acme", "echo/a~1~b.c"])
+def test_an_id_of_a_subagent_says_thread_agent_and_number(peer: str) -> None:
+    name = SubagentName("th_" + "01" + "0" * 26, peer, 12)
+    assert parse_subagent(str(name)) == name
+    assert "/" not in str(name)
+    assert parse_subagent(str(name).replace("~12~", "~012~")) is None

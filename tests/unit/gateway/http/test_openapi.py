@@ -95,7 +95,7 @@ def test_every_list_is_asked_for_with_page_size_and_page_token_and_older_names_a
             assert "pageSize" in rows, path
             for old in rows.keys() & {"limit", "after"}:
                 assert find_members(rows[old]["schema"], "deprecated") == [True], path
-    assert found == 9
+    assert found == 10
 
 
 def find_members(value: Json, name: str) -> list[Json]:

@@ -1,0 +1,29 @@
+"""The name of an attempt of an item: its idempotency key, and the id of its message."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+JOB: Final = "job"
+"""What these names begin with, and the kind of the due row of a job."""
+_NAME: Final = re.compile(r"job-(se_[0-9a-z]{28})-([1-9][0-9]*)-([1-9][0-9]*)")
+
+
+class ItemName(NamedTuple):
+    """Which attempt, from 1, of which item, from 1, of which job."""
+
+    job_id: str
+    item: int
+    attempt: int
+
+
+def name_item(job_id: str, item: int, attempt: int) -> str:
+    """The idempotency key of an attempt of an item, and the id of its message."""
+    return f"{JOB}-{job_id}-{item}-{attempt}"
+
+
+def read_item(name: str) -> ItemName | None:
+    """What such a name says; None for another text."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else ItemName(match[1], int(match[2]), int(match[3]))
