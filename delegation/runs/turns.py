@@ -479,7 +479,7 @@ class TurnAttempt:
             thread = decision.state(place.thread)
         scope = Scope(place.session.id, place.thread.id, turn_id, task_id)
         decision.add(tasks.decide(None, BeginTask(scope, self._created(task_id))))
-        for edge in self.request.plan.list_edges():
+        for edge in self.request.plan.referred.list_edges():
             state = decision.state(EntityRef(EntityKind.TASK, task_id))
             if isinstance(state, TaskRecord):
                 decision.add(tasks.decide(state, LinkTask(edge)))
