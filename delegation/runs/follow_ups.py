@@ -152,8 +152,7 @@ class FollowUps:
     ) -> TurnAccepted:
         owned = await self.ownership.find(principal, command.task or "", command.agent)
         record = owned.record
-        if command.context_id not in {None, record.scope.context_id}:
-            raise InvalidInput("message.contextId", "it is not the context of the task")
+        _check_place(command, record)
         turn_id = self.writes.ids.mint("turn", owned.ref.shard)
         message = FollowUp(
             principal, command, idem, owned.ref, record, turn_id, digest_request(command), catalog
@@ -404,6 +403,14 @@ class FollowUps:
             params = message.command.params or {}
             self.inputs.send(record.task_id, message.turn_id, message.command.message, params)
         return _accept(record, message.turn_id, repeated=False)
+
+
+def _check_place(command: SubmitTurn, record: TaskRecord) -> None:
+    """Raises InvalidInput where a message names another context, or another thread, than the one of its task (G4)."""
+    if command.context_id not in {None, record.scope.context_id}:
+        raise InvalidInput("message.contextId", "it is not the context of the task")
+    if command.thread_id not in {None, record.thread_id}:
+        raise InvalidInput("threadId", "it is not the thread of the task")
 
 
 def _decide(
