@@ -161,6 +161,15 @@ def read_send(params: JsonObject) -> SendRequest:
     )
 
 
+def read_configuration(given: JsonObject) -> None:
+    """Checks what a message asks for beside itself.
+
+    Raises:
+        InvalidInput: a field is malformed; it is named as it stands in ``given``.
+    """
+    _read_wishes(_rename(given, _CONFIGURATION_NAMES, ""), "")
+
+
 def read_task(params: JsonObject) -> TaskReference:
     """The params of GetTask, CancelTask and SubscribeToTask.
 
@@ -256,8 +265,7 @@ def _read_ties(message: JsonObject) -> _Ties:
     )
 
 
-def _read_wishes(configuration: JsonObject) -> _Wishes:
-    path = "configuration."
+def _read_wishes(configuration: JsonObject, path: str = "configuration.") -> _Wishes:
     return _Wishes(
         read_texts(configuration, "acceptedOutputModes", path),
         read_whole(configuration, "historyLength", path),

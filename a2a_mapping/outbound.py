@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.extensions import CORRELATION, REFERENCE
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at, texts_at
+from passerelle.core.ports.blobs import UPLOADED
 from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
@@ -97,19 +98,27 @@ def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
     return sent
 
 
-def quote_artifacts(task: JsonObject, place: int) -> list[JsonObject] | None:
-    """The artifacts of a referenced task as parts for another peer; None if one stands elsewhere, behind a URL.
+def quote_artifact(artifact: JsonObject, place: int) -> list[JsonObject] | None:
+    """An artifact of a referenced task as parts for another peer; None if a part stands where only its agent gets it.
 
     The mark :data:`REFERENCE` in their metadata says which of the caller's references they come from (``place``,
-    from 0), and the name of the artifact if it has one. No id goes along: it would mean nothing there.
+    from 0), and the name of the artifact if it has one. No id goes along: it would mean nothing there. A part behind an
+    address goes along with the address.
     """
+    mark: JsonObject = {"reference": place}
+    if name := text_at(artifact, "name"):
+        mark["artifact"] = name
     quoted: list[JsonObject] = []
-    for artifact in objects_at(task, "artifacts"):
-        mark: JsonObject = {"reference": place}
-        if name := text_at(artifact, "name"):
-            mark["artifact"] = name
-        for part in objects_at(artifact, "parts"):
-            if "url" in part:
-                return None
-            quoted.append({**part, "metadata": {**object_at(part, "metadata"), REFERENCE: mark}})
+    for part in objects_at(artifact, "parts"):
+        if text_at(part, "url").startswith(UPLOADED):
+            return None
+        quoted.append({**part, "metadata": {**object_at(part, "metadata"), REFERENCE: mark}})
     return quoted
+
+
+def describe_artifact(traits: JsonObject, place: int, reason: str) -> JsonObject:
+    """A part in place of an artifact that does not go along: what it is like, and why that is all (LT-10)."""
+    mark: JsonObject = {"reference": place, "omitted": reason}
+    if name := text_at(traits, "name"):
+        mark["artifact"] = name
+    return {"data": traits, "mediaType": "application/json", "metadata": {REFERENCE: mark}}

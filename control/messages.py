@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from passerelle.core.errors import (
     PeerUnavailable,
 )
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import change
@@ -95,7 +94,6 @@ class Messages:
         """
         peer = self._admit(principal, command)
         if command.task is not None:
-            await self._refer(principal, command.agent, command)
             return await self._follow_up(principal, command, idem), None
         opened, begun = await self._open_turn(principal, command, idem, peer)
         return opened.accept(), begun
@@ -193,8 +191,8 @@ class Messages:
         plan = await self.planning.plan(command, peer, route)
         if (catalog := self.resolve_tools(principal)) is not None:
             plan = change(plan, catalog=catalog)
-        if referred.tasks or referred.unknown:
-            plan = _add_references(plan, referred)
+        if referred.names_any:
+            plan = _add_references(plan, referred, agent)
         taken = await self._refuse_drained(agent, TurnRequest(principal, command, plan, idem))
         if taken is not None:
             return taken, None
@@ -288,15 +286,9 @@ class Messages:
         return accepted
 
 
-def _add_references(plan: Delegation, referred: Referred) -> Delegation:
+def _add_references(plan: Delegation, referred: Referred, agent: str) -> Delegation:
     """The plan of a message that refers to other tasks, or to some that are not known here."""
-    if referred.tasks:
-        plan = replace(
-            plan, sources=referred.tasks, source_runs=referred.runs, consumed=referred.consumed
-        )
-    if referred.unknown:
-        plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
-    return plan
+    return change(plan, referred=referred, facts=(*plan.facts, *referred.list_facts(agent)))
 
 
 def _read_options(command: SubmitTurn) -> JsonObject | None:
@@ -322,11 +314,3 @@ def _find_holder(known: Held | None) -> str | None:
     """The agent that a context was given to last."""
     thread = known.record if known is not None else None
     return next(reversed(thread.remotes), None) if isinstance(thread, ThreadRecord) else None
-
-
-def _note_unknown(count: int) -> WarningRaised:
-    """Says that references were left out, and not which: the caller has written them."""
-    which = "a task that is" if count == 1 else f"{count} tasks that are"
-    return WarningRaised(
-        "reference_unknown", f"the message refers to {which} not known here; the agent is not told"
-    )

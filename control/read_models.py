@@ -15,6 +15,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.admission import name_channel
 from passerelle.channels.link_record import split_tab
 from passerelle.channels.views import read_task
+from passerelle.control.lineage import read_source
 from passerelle.control.subagents import load_threads, read_summary
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
@@ -29,6 +30,7 @@ from passerelle.core.read_models.channels import DeviceLink, show_channels
 from passerelle.core.read_models.delivery import show_delivery
 from passerelle.core.read_models.explanation import Explanation, explain_task
 from passerelle.core.read_models.history import show_context, show_history
+from passerelle.core.read_models.lineage import link_sources
 from passerelle.core.read_models.mark import unavailable
 from passerelle.core.read_models.permissions import PermissionState, show_permissions
 from passerelle.core.read_models.routing import RoutingSummary, show_routing
@@ -180,12 +182,13 @@ class Models:
         require_operation(principal, task.kind, Method.GET_TASK)
         match query.model:
             case "summary":
-                whole = await self.contents.name_artifacts(task)
+                whole = await self._complete(task)
                 return to_wire(show_task(whole, now_ms, owned.held.archive))
             case "attempts":
                 return to_wire(list_attempts(task, now_ms))
             case "graph":
-                return to_wire(draw_graph([task], await load_threads(self.writes, [task])))
+                linked = await read_source(self.writes, self.log, task)
+                return to_wire(draw_graph([linked], await load_threads(self.writes, [task])))
             case "delivery":
                 return await self._read_delivery(owned)
             case "subagents":
@@ -196,6 +199,10 @@ class Models:
                 return await self._read_with_facts(owned, query, now_ms)
             case _:
                 assert_never(query.model)
+
+    async def _complete(self, task: TaskRecord) -> TaskRecord:
+        """With all of its artifacts, and the task that it goes on from."""
+        return await read_source(self.writes, self.log, await self.contents.name_artifacts(task))
 
     async def _read_delivery(self, owned: Owned) -> JsonObject:
         task, parent = owned.record, None
@@ -216,7 +223,7 @@ class Models:
             case "routing":
                 model = show_routing(task, facts.events)
             case "objects":
-                whole = await self.contents.name_artifacts(task)
+                whole = await self._complete(task)
                 model = show_objects(whole, facts.events, now_ms, owned.held.archive)
             case _:
                 model = explain_task(task, facts.events, now_ms)
@@ -263,7 +270,7 @@ class Models:
                 for one in held.values()
                 if isinstance(one.record, TaskRecord) and _may_read(principal, one.record)
             ]
-        return found, max(0, len(listed) - LISTED_TASKS)
+        return link_sources(found), max(0, len(listed) - LISTED_TASKS)
 
     async def _read_facts(self, task: TaskRecord) -> Facts:
         total = task.last - task.first + 1

@@ -163,6 +163,7 @@ class Starting:
             plan,
             policy=bound_policy(owned.record, plan.policy),
             catalog=self.resolve_tools(principal),
+            referred=referred,
             ground=object(),
         )
         self.queues.refuse_drained(turn.agent)
@@ -330,6 +331,7 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
         tools = ResolveTools(start.scope, start.caller, start.plan.catalog)
         decision.add(threads.decide(submitted, tools))
     decision.add(Fact(start.scope, payload) for payload in start.facts)
+    _note_references(decision, start)
     ready = decision.state(start.task)
     if isinstance(ready, TaskRecord):
         remote = thread.remotes.get(start.turn.agent) or start.remote_context
@@ -339,3 +341,15 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
             tell.StartRun(start.run_id, started) if hold is None else make_command(started, hold)
         )
         decision.add(tasks.decide(ready, begins))
+
+
+def _note_references(decision: Decision, start: TaskStart) -> None:
+    """Says which tasks the message refers to, and what goes along with it in their place."""
+    referred = start.plan.referred
+    if not referred.names_any:
+        return
+    decision.add(Fact(start.scope, one) for one in referred.list_facts(start.turn.agent))
+    for edge in referred.list_edges():
+        record = decision.state(start.task)
+        if isinstance(record, TaskRecord):
+            decision.add(tasks.decide(record, tell.LinkTask(edge)))

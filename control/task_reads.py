@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.control.lineage import read_source
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import NotFound
 from passerelle.core.events import show_unplaced
@@ -85,7 +86,8 @@ class TaskReads:
         """
         owned = await self.ownership.find(principal, query.task, None, hidden=True)
         require_operation(principal, owned.record.kind, Method.GET_TASK)
-        whole = await self.contents.name_artifacts(owned.record)
+        named = await self.contents.name_artifacts(owned.record)
+        whole = await read_source(self.models.writes, self.models.log, named)
         shown: JsonObject = {**to_wire(show_record(whole)), "version": owned.held.stamp.version}
         if owned.record.kind == ROUTER:
             shown["routing"] = [*await self.models.explain_routing(owned.record)]

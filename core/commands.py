@@ -83,6 +83,10 @@ class SubmitTurn:
     """Where the message itself stands until it is sent; ``message`` has a placeholder then."""
     when_busy: QueuePolicy | None = None
     """What becomes of it where its context works; None: what the context is set to."""
+    thread_id: str | None = None
+    """The thread that it goes into, in place of its context."""
+    makes_thread: bool = True
+    """Whether a thread is made for it where none is there."""
 
 
 @dataclass(frozen=True, slots=True)

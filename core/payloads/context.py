@@ -13,6 +13,11 @@ ContextKind: TypeAlias = Literal[
 ]
 
 
+OmittedReason: TypeAlias = Literal[
+    "too_large", "forbidden", "expired", "missing", "media_type_not_accepted", "other_peer"
+]
+
+
 @record
 class ContextItem:
     """Something attached to the outgoing message. For history, ``ref`` is its first turn."""
@@ -28,9 +33,7 @@ class OmittedItem:
 
     kind: ContextKind
     ref: str
-    reason: Literal[
-        "too_large", "forbidden", "expired", "missing", "media_type_not_accepted", "other_peer"
-    ]
+    reason: OmittedReason
 
 
 @record
@@ -41,6 +44,8 @@ class ContextResolved:
     peer: str
     selected: tuple[ContextItem, ...] = ()
     omitted: tuple[OmittedItem, ...] = ()
+    more: int | None = None
+    """How many further items of either kind are not named here."""
 
 
 @record

@@ -8,6 +8,7 @@ from typing import Final
 
 from passerelle.core.events import Event
 from passerelle.core.facts import CompactedTurns, Ref
+from passerelle.core.payloads.context import ContextResolved
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.history import RollbackStarted
 from passerelle.core.payloads.run import OutputExpired
@@ -45,10 +46,21 @@ class ContextWarning:
 
 
 @record
+class TurnContext:
+    """What went along with the message of a turn to an agent, beside its own parts, and what did not."""
+
+    sequence: int
+    turn_id: str
+    task_id: str
+    resolved: ContextResolved
+
+
+@record
 class ThreadContext:
     """A thread from its last boundary on. Whoever reads its history begins at ``first``; what is before it is there.
 
-    ``selected`` are the messages of its standing turns since, by the places where they stand in the stream.
+    ``selected`` are the messages of its standing turns since, by the places where they stand in the stream, and
+    ``attached`` what went along with those of them that referred to other tasks.
     """
 
     thread_id: str
@@ -57,6 +69,7 @@ class ThreadContext:
     first: int
     selected: tuple[Ref, ...]
     summaries: tuple[ContextSummary, ...]
+    attached: tuple[TurnContext, ...] = ()
     warnings: tuple[ContextWarning, ...] = ()
     missing: tuple[str, ...] = ()
     rolled_back: RolledBack | None = None
@@ -84,6 +97,7 @@ def show_thread_context(
     inputs = [one.sequence for one in standing if isinstance(one.fact.payload, TurnSubmitted)]
     left = [f"turn {turn} is rolled back" for back in backs for turn in back.turns]
     warnings, expired = _look(standing)
+    attached = [one for event in standing if (one := _read_attached(event)) is not None]
     marks: dict[str, FreshnessMark] = {}
     if not compactions:
         marks["summaries"] = not_applicable("nobody has summed up the thread")
@@ -98,6 +112,7 @@ def show_thread_context(
         first=newest.covers + 1 if newest else 1,
         selected=tuple(Ref(sequence=one) for one in inputs[-LISTED:]),
         summaries=tuple(_show(one, text if one is newest else None) for one in compactions),
+        attached=tuple(attached[-LISTED:]),
         warnings=warnings[-LISTED:],
         missing=(*lost, *[*left, *expired][-LISTED:]),
         rolled_back=thread.rolled_back,
@@ -117,6 +132,13 @@ def _show(compacted: CompactedTurns, text: str | None) -> ContextSummary:
     )
 
 
+def _read_attached(event: Event) -> TurnContext | None:
+    scope, payload = event.fact.scope, event.fact.payload
+    if not isinstance(payload, ContextResolved):
+        return None
+    return TurnContext(event.sequence, scope.turn_id or "", scope.task_id or "", payload)
+
+
 def _look(events: Iterable[Event]) -> tuple[tuple[ContextWarning, ...], list[str]]:
     warnings: list[ContextWarning] = []
     expired: list[str] = []
@@ -127,6 +149,11 @@ def _look(events: Iterable[Event]) -> tuple[tuple[ContextWarning, ...], list[str
                 warnings.append(ContextWarning(event.sequence, code, message, task))
             case OutputExpired(sha256=sha256):
                 expired.append(f"output {sha256} is not kept any more")
+            case ContextResolved(peer=peer, omitted=omitted):
+                expired += [
+                    f"{one.kind} {one.ref} did not go along to {peer}: {one.reason}"
+                    for one in omitted
+                ]
             case _:
                 pass
     return tuple(warnings), expired

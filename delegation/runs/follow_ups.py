@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
-from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.members import object_at, texts_at
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.commands import RespondAction, TurnAccepted
@@ -32,7 +32,7 @@ from passerelle.core.payloads.run import ModelRequested
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import EndTurn, ResolveTools, SubmitMessage, ThreadRecord
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import SendInput
+from passerelle.core.task.commands import LinkTask, SendInput
 from passerelle.core.task.machine import scope_of
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, WAITING
@@ -48,6 +48,7 @@ from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
 from passerelle.runtime.records.idempotency import TurnReceipt, remember
 from passerelle.runtime.records.message_summary import describe_answer, digest_request, submit
 from passerelle.runtime.records.places import hash_key
+from passerelle.runtime.records.references import MEMBER, NOTHING
 from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision
+    from passerelle.core.payloads.task import TaskDependencyUpdated
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.native_answers import Decided
     from passerelle.runtime.records.ownership import Ownership
+    from passerelle.runtime.records.references import Referred
     from passerelle.runtime.records.writes import WriteRefusal, Writes
 
 _NOTE_MS: Final = 600_000
@@ -84,6 +87,8 @@ class FollowUp:
     """Tells the request from others; a hook may change the message, and a repeat is the same request all the same."""
     catalog: ToolCatalogResolved | None = None
     """What its caller may use, where a rule holds any of it back."""
+    referred: Referred = NOTHING
+    """The tasks that it refers to."""
 
     @property
     def works(self) -> bool:
@@ -147,8 +152,7 @@ class FollowUps:
     ) -> TurnAccepted:
         owned = await self.ownership.find(principal, command.task or "", command.agent)
         record = owned.record
-        if command.context_id not in {None, record.scope.context_id}:
-            raise InvalidInput("message.contextId", "it is not the context of the task")
+        _check_place(command, record)
         turn_id = self.writes.ids.mint("turn", owned.ref.shard)
         message = FollowUp(
             principal, command, idem, owned.ref, record, turn_id, digest_request(command), catalog
@@ -160,6 +164,7 @@ class FollowUps:
             raise UnsupportedOperation(
                 f"the task has ended ({record.status}); send without taskId", status=record.status
             )
+        message = await self._refer(message)
         accepted = await self._take_decision(message)
         if accepted is not None:
             return accepted
@@ -177,6 +182,15 @@ class FollowUps:
             kept = explain_kept(approval)
             return await self._remark_on(message, kept, f"{kept}. {advise(approval)}")
         return await self._store(message, goes_on=False)
+
+    async def _refer(self, message: FollowUp) -> FollowUp:
+        """The message with the tasks that it refers to; one that refers to none costs nothing."""
+        said, record = message.command.message, message.record
+        if MEMBER not in said:
+            return message
+        peer = record.peer or record.kind
+        found = await self.dispatch.references.find(message.principal, peer, said)
+        return replace(message, referred=found)
 
     async def _take_decision(self, message: FollowUp) -> TurnAccepted | None:
         """What came of a message that is a decision, in our own form or in the agent's; None for any other one."""
@@ -217,7 +231,7 @@ class FollowUps:
         judged = await judge_send(
             consulting,
             send,
-            message.command.message,
+            message.referred.join(message.command.message),
             lambda name: self.writes.ids.mint(name, shard),
         )
         found = judged.strictest
@@ -229,7 +243,14 @@ class FollowUps:
             how = "policy forbids it" if denied else "it has to be allowed first"
             code = "policy" if denied else "approval_required"
             raise Forbidden(f"the message is not sent: {how}: {found.reason}", why=code)
-        return replace(message, command=replace(message.command, message=judged.message))
+        if judged.heard.message is None:
+            return message
+        # What goes along stands in it as whoever changed it has left it.
+        kept = [one for one in texts_at(judged.message, MEMBER) if one in message.referred.ids]
+        changed = (
+            {**judged.message, MEMBER: [*kept]} if MEMBER in judged.message else judged.message
+        )
+        return replace(message, command=replace(message.command, message=changed))
 
     async def _note(self, message: FollowUp, judged: JudgedSend) -> None:
         spill, scope = BlobOverflow(), scope_of(message.record)
@@ -384,6 +405,14 @@ class FollowUps:
         return _accept(record, message.turn_id, repeated=False)
 
 
+def _check_place(command: SubmitTurn, record: TaskRecord) -> None:
+    """Raises InvalidInput where a message names another context, or another thread, than the one of its task (G4)."""
+    if command.context_id not in {None, record.scope.context_id}:
+        raise InvalidInput("message.contextId", "it is not the context of the task")
+    if command.thread_id not in {None, record.thread_id}:
+        raise InvalidInput("threadId", "it is not the thread of the task")
+
+
 def _decide(
     decision: Decision,
     message: FollowUp,
@@ -397,6 +426,8 @@ def _decide(
     thread = decision.state(message.thread)
     if isinstance(thread, ThreadRecord):
         decision.add(threads.decide(thread, submitting))
+        if message.referred.names_any and submitting.submitted.kept is None:
+            _note_references(decision, message)
         tools = ResolveTools(message.scope, message.principal.id, message.catalog)
         decision.add(threads.decide(thread, tools))
     task = decision.state(message.task)
@@ -413,6 +444,24 @@ def _decide(
         completed = TurnCompleted("task", message.record.status)
         ending = EndTurn(message.turn_id, message.record.task_id, completed)
         decision.add(threads.decide(started, ending))
+
+
+def _note_references(decision: Decision, message: FollowUp) -> None:
+    """Says which tasks the message refers to, and what goes along with it in their place."""
+    record = message.record
+    told = message.referred.list_facts(record.peer or record.kind)
+    decision.add([Fact(message.scope, payload) for payload in told])
+    own = {record.task_id, *(attempt.run_id for attempt in record.attempts)}
+    for edge in message.referred.list_edges():
+        task = decision.state(message.task)
+        if isinstance(task, TaskRecord) and edge.target not in own and not _has(task, edge):
+            decision.add(tasks.decide(task, LinkTask(edge)))
+
+
+def _has(task: TaskRecord, edge: TaskDependencyUpdated) -> bool:
+    return any(
+        one.edge_id == edge.edge_id and one.status == edge.status for one in task.relationships
+    )
 
 
 def _stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:

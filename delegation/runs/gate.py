@@ -27,7 +27,7 @@ import orjson
 
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts
 from passerelle.a2a_mapping.inbound import ROLE_USER
-from passerelle.a2a_mapping.members import as_list, objects_at, texts_at
+from passerelle.a2a_mapping.members import texts_at
 from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.approval import machine as approval
@@ -131,7 +131,7 @@ async def _judge(active: ActiveRun) -> JudgedSend | None:
 async def _quote(active: ActiveRun, message: JsonObject) -> JsonObject:
     """The message with the artifacts that go along in place of references."""
     referred = await active.refer(message)
-    return {**message, "parts": as_list([*objects_at(message, "parts"), *referred.parts])}
+    return referred.join(message)
 
 
 def _describe(active: ActiveRun) -> SendCase:

@@ -109,7 +109,9 @@ async def send_input(
     if run is None:
         return None
     referred = await active.refer(message)
-    to = RemoteAddress(run.remote_context_id, run.remote_task_id, references=referred.ids)
+    to = RemoteAddress(
+        run.remote_context_id, run.remote_task_id, references=referred.ids, parts=referred.parts
+    )
     sent = address_send({**params, "message": message}, to)
     await active.await_leave()
     return await active.send(sent)

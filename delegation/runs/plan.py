@@ -17,13 +17,14 @@ from passerelle.a2a_mapping.members import object_at
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.facts import RetryPolicy, Worker
-from passerelle.core.payloads.task import TaskAttemptStarted, TaskDependencyUpdated
+from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.peer import PeerCard
 from passerelle.core.wire.record import change, value
 from passerelle.permission_bridge.cases import InboundCall
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.runtime.common.carried import EXTENSIONS, TRACE
 from passerelle.runtime.limits.costs import FREE
+from passerelle.runtime.records.references import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import SubmitTurn, WaitMode
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
+    from passerelle.core.payloads.context import ContextResolved
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.runtime import WarningRaised
     from passerelle.core.payloads.tool import ToolCatalogResolved
@@ -39,13 +41,14 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
-    from passerelle.core.task.record import ArtifactRef, TaskRecord
+    from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.core.wire.trace import Trace
     from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.costs import Charge, Spending
+    from passerelle.runtime.records.references import Referred
     from passerelle.runtime.records.writes import Writes
 
 
@@ -65,14 +68,10 @@ class Delegation:
     judge: Callable[[str, Ids, Shard], PermissionEvaluated]
     """How policy judges the call of a caller, named by its id, under an id that is minted in a shard."""
     drives: Callable[[Shard], Incarnation]
-    facts: tuple[LimitPayload | WarningRaised, ...] = ()
-    """What is to be said on the turn beside it: its price, a quota that is low, a reference that is unknown."""
-    sources: tuple[str, ...] = ()
-    """Tasks that the message refers to."""
-    source_runs: tuple[str, ...] = ()
-    """The runs that produced what those tasks have."""
-    consumed: tuple[ArtifactRef, ...] = ()
-    """Artifacts of theirs whose parts go along."""
+    facts: tuple[LimitPayload | WarningRaised | ContextResolved, ...] = ()
+    """What is to be said on the turn beside it: its price, a quota that is low, what goes along with it."""
+    referred: Referred = NOTHING
+    """What the message refers to."""
     acceptance: tuple[JsonObject, ...] = ()
     """What the task must bring."""
     catalog: ToolCatalogResolved | None = None
@@ -100,28 +99,6 @@ class Delegation:
     def find_agent(self, command: SubmitTurn) -> str:
         """The agent that the message goes to."""
         return command.agent if self.route is None else self.route.agent or ""
-
-    def list_edges(self) -> list[TaskDependencyUpdated]:
-        """The edges to the tasks that the new one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""
-        edges = [
-            TaskDependencyUpdated(f"source:{source}", "source_task", source, "satisfied")
-            for source in self.sources
-        ]
-        edges += [
-            TaskDependencyUpdated(f"source:{run}", "source_attempt", run, "satisfied")
-            for run in self.source_runs
-        ]
-        edges += [
-            TaskDependencyUpdated(
-                f"consumed:{one.artifact_id}",
-                "consumed_artifact",
-                one.artifact_id,
-                "satisfied",
-                reason=f"version {one.version} of {one.run_id}",
-            )
-            for one in self.consumed
-        ]
-        return edges
 
 
 def begin_attempt(

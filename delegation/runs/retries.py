@@ -109,10 +109,13 @@ class Retries:
         started = self._describe(run, card, peer.name)
         message = {**compose_input(run.context.accepted), "messageId": started.message_id}
         referred = await self.references.recall(run.record, peer.name, message)
+        is_other = run.record.attempts[-1].worker.peer != peer.name
         run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
 
         def start(draft: DecisionDraft) -> None:
             draft.add(draft.tell(StartRun(run_id, started)))
+            if is_other and referred.tasks:
+                draft.note(referred.resolve(peer.name))
             draft.decision.set_field(task, OWNER, str(driver).encode())
 
         def conclude(draft: DecisionDraft) -> AppendOptions:

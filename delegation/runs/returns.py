@@ -343,7 +343,12 @@ class PauseAnswers:
         own = withheld.message if withheld else await self._find_message(actions)
         if own is not None:
             referred = await self.active.refer(own)
-            to = RemoteAddress(context_id=context, task_id=remote, references=referred.ids)
+            to = RemoteAddress(
+                context_id=context,
+                task_id=remote,
+                references=referred.ids,
+                parts=referred.parts,
+            )
             return address_message(own, to)
         replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
         return encode(replies, remote, context or "") if replies else None

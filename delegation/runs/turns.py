@@ -25,7 +25,7 @@ from passerelle.core.batch import (
     RunMove,
     StaleEpoch,
 )
-from passerelle.core.commands import TurnAccepted
+from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import (
     InvalidInput,
     NotFound,
@@ -88,7 +88,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from passerelle.core.batch import IdempotencyRow, Incarnation, TargetChange
-    from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.task import TaskAttemptStarted
@@ -159,12 +158,16 @@ class Turns:
         """The place of the message, with its thread and session as they are stored.
 
         Raises:
-            NotFound: a session that is named and is not the caller's.
-            InvalidInput: a context that belongs to another session than the one named (ID-3).
+            NotFound: a session or a thread that is named and is not the caller's, or a context that is not known where
+                no thread is to be made.
+            InvalidInput: a context that belongs to another session, or to another thread, than the one named (ID-3).
         """
         if command.session_id is not None and read_shard(command.session_id) is None:
             raise NotFound("session", command.session_id)
+        if isinstance(command, SubmitTurn) and command.thread_id is not None:
+            return await self._locate_thread(principal, command, command.thread_id)
         if command.context_id is None:
+            _check_may_make(command)
             place = mint_place(principal, self.writes.ids, idem, command.session_id)
             if command.session_id is None:
                 return place, {}
@@ -176,10 +179,26 @@ class Turns:
             thread = held[place.thread].record
             if isinstance(thread, ThreadRecord):
                 return await self._known(place, held, thread, command)
+        _check_may_make(command)
         place = list_places(principal, command.context_id)[-1]
         if command.session_id is not None:
             raise InvalidInput("contextId", "a new context in a session is made by the gateway")
         return place, await self.writes.load([place.thread, place.session])
+
+    async def _locate_thread(
+        self, principal: Principal, command: SubmitTurn, thread_id: str
+    ) -> tuple[Place, dict[EntityRef, Held]]:
+        if read_shard(thread_id) is None:
+            raise NotFound("thread", thread_id)
+        ref = EntityRef(EntityKind.THREAD, thread_id)
+        held = await self.writes.load([ref])
+        thread = held[ref].record
+        if not isinstance(thread, ThreadRecord) or thread.owner != principal.key:
+            raise NotFound("thread", thread_id)
+        if command.context_id not in {None, thread.context_id}:
+            raise InvalidInput("contextId", "it is not the context of the thread")
+        place = Place(ref.shard, thread.context_id, ref, ref)
+        return await self._known(place, held, thread, command)
 
     async def _known(
         self,
@@ -210,6 +229,9 @@ class Turns:
 
     async def find_thread(self, principal: Principal, command: SubmitTurn) -> Held | None:
         """The thread of the context that a message names, at the likelier of its places; None where it names none."""
+        if command.thread_id is not None:
+            _, held = await self._locate_thread(principal, command, command.thread_id)
+            return next(iter(held.values()))
         if command.context_id is None:
             return None
         thread = list_places(principal, command.context_id)[0].thread
@@ -242,6 +264,15 @@ class Turns:
         place = Place(thread.shard, receipt.context_id, thread, session)
         driver = plan.drives(task.shard)
         return OpenedTurn(place, task, receipt.turn_id, held, driver, repeated=True)
+
+
+def _check_may_make(command: SubmitTurn | task_requests.CreateTask) -> None:
+    """Raises where no thread is to be made for a message that would need one."""
+    if not isinstance(command, SubmitTurn) or command.makes_thread:
+        return
+    if command.context_id is None:
+        raise InvalidInput("threadId", "is required where no thread is to be made")
+    raise NotFound("context", command.context_id)
 
 
 def _check_session(held: Held, principal: Principal, session_id: str) -> None:
@@ -479,7 +510,7 @@ class TurnAttempt:
             thread = decision.state(place.thread)
         scope = Scope(place.session.id, place.thread.id, turn_id, task_id)
         decision.add(tasks.decide(None, BeginTask(scope, self._created(task_id))))
-        for edge in self.request.plan.list_edges():
+        for edge in self.request.plan.referred.list_edges():
             state = decision.state(EntityRef(EntityKind.TASK, task_id))
             if isinstance(state, TaskRecord):
                 decision.add(tasks.decide(state, LinkTask(edge)))

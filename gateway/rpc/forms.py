@@ -39,7 +39,15 @@ class SubmitTurnParams:
     text: str | None = None
     task_id: _Id | None = None
     context_id: _Id | None = None
+    thread_id: _Id | None = None
+    """The thread of the message, in place of its context."""
     session_id: _Id | None = None
+    create: Literal["when_missing", "never", "always"] = "when_missing"
+    """When a thread is made: where the context is not known or not named, never, or for this message in any case."""
+    options: JsonObject | None = None
+    """What the agent is asked for beside the message: the ``configuration`` of A2A, such as ``acceptedOutputModes``."""
+    metadata: JsonObject | None = None
+    """Of the request, beside that of the message; the agent gets it as it is."""
     when_busy: QueuePolicy | None = None
     """What becomes of it while its context works; absent: what the thread is set to, else it begins beside it."""
     traceparent: _Id | None = None

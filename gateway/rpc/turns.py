@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.inbound import ROLE_USER, read_send
+from passerelle.a2a_mapping.inbound import ROLE_USER, read_configuration, read_send
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import InvalidInput
 from passerelle.gateway.rpc.forms import StartTaskParams, SubmitTurnParams
@@ -15,15 +15,30 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.calls import Caller
 
 
+_OURS: Final = (
+    "historyLength",
+    "history_length",
+    "returnImmediately",
+    "return_immediately",
+    "taskPushNotificationConfig",
+    "task_push_notification_config",
+)
+"""Members of the ``configuration`` of A2A that the gateway answers by itself."""
+
+
 def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
     """The turn that a caller wants to open.
 
     Raises:
         InvalidInput: the message is not one, or names another task or context than the parameters.
     """
-    request = read_send({"message": compose_message(params, caller)})
+    aside = _read_aside(params)
+    request = read_send({"message": compose_message(params, caller), **aside})
     _require_equal("taskId", params.task_id, request.task_id)
     _require_equal("contextId", params.context_id, request.context_id)
+    named = request.task_id or request.context_id or params.thread_id
+    if params.create == "always" and named is not None:
+        raise InvalidInput("create", f"a thread is made for no message that names {named}")
     return SubmitTurn(
         agent=params.agent,
         message=request.message,
@@ -32,10 +47,34 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
         task=request.task_id,
         context_id=request.context_id,
         session_id=params.session_id,
+        params={name: request.params[name] for name in aside} or None,
         when_busy=params.when_busy,
+        thread_id=params.thread_id,
+        makes_thread=params.create != "never",
         traceparent=caller.traceparent or params.traceparent,
         tracestate=caller.tracestate,
     )
+
+
+def _read_aside(params: SubmitTurnParams) -> JsonObject:
+    """What goes to the agent beside the message, under the names of A2A.
+
+    Raises:
+        InvalidInput: an option is malformed, or none of the agent's.
+    """
+    aside: JsonObject = {}
+    if params.options is not None:
+        try:
+            read_configuration(params.options)
+        except InvalidInput as error:
+            raise InvalidInput(f"options.{error.field}", error.reason) from None
+        for name in _OURS:
+            if name in params.options:
+                raise InvalidInput(f"options.{name}", "is none of the agent's: see the other calls")
+        aside["configuration"] = params.options
+    if params.metadata is not None:
+        aside["metadata"] = params.metadata
+    return aside
 
 
 def compose_message(params: SubmitTurnParams | StartTaskParams, caller: Caller) -> JsonObject:

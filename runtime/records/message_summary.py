@@ -115,5 +115,15 @@ def describe_answer(message: JsonObject) -> JsonObject:
 
 def digest_request(command: SubmitTurn) -> str:
     """Tells one request from another under the same idempotency key."""
-    named = [command.agent, command.message, command.task, command.context_id, command.session_id]
+    named: list[Json] = [
+        command.agent,
+        command.message,
+        command.task,
+        command.context_id,
+        command.session_id,
+    ]
+    if command.thread_id is not None:
+        named.append(command.thread_id)
+    if command.params is not None and command.source != "a2a":
+        named.append(command.params)
     return hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()

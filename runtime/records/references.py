@@ -1,7 +1,8 @@
 """Tasks that a message refers to, told in a way that its agent understands (LT-10).
 
-A task that ran at the same agent goes by the id that it has there. Of any other task the artifacts go along as parts,
-if they are small and stand in the task itself; what cannot be told is left out.
+A task that ran at the same agent goes by the id that it has there. Of any other task the artifacts go along as parts:
+their content where it is small, their address where they stand behind one, and what they are like where they are too
+large. What goes along with a turn, and what does not and why, is a fact of it (EVC-12).
 """
 
 from __future__ import annotations
@@ -12,10 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.a2a_mapping.members import texts_at
-from passerelle.a2a_mapping.outbound import quote_artifacts
+from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_at
+from passerelle.a2a_mapping.outbound import describe_artifact, quote_artifact
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.facts import NamedArtifact
+from passerelle.core.payloads.context import (
+    ContextItem,
+    ContextResolved,
+    OmittedItem,
+    OmittedReason,
+)
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.payloads.task import TaskDependencyUpdated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,14 +43,22 @@ MAX_CONSUMED: Final = 16
 """Artifacts that a record names as consumed by one message; more of them go along."""
 QUOTED_BYTES: Final = 64 * 1024
 """Of artifacts that go along with one message, in all."""
+MAX_DESCRIBED: Final = 64
+"""Artifacts that one message says what they are like in place of their content."""
+MAX_LISTED: Final = 64
+"""Items of each kind that the fact of a turn names."""
+_READ_BYTES: Final = 4 * 1024 * 1024
+"""Of the artifacts of one task: where they are larger together, none of them is read."""
+_NAME_CHARS: Final = 128
+"""Of a reference that is not known, as its caller wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Referred:
     """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks.
 
-    ``consumed`` are the artifacts whose parts go along, as the tasks name them that produced them; ``runs`` are those
-    that produced what the tasks have. ``unknown`` counts references to no task of the caller that is known here.
+    ``consumed`` are the artifacts that go along, as the tasks name them that produced them; ``runs`` are those
+    that produced what the tasks have. ``unknown`` are references to no task of the caller that is known here.
     """
 
     ids: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -49,12 +66,114 @@ class Referred:
     tasks: tuple[str, ...] = ()
     consumed: tuple[ArtifactRef, ...] = ()
     runs: tuple[str, ...] = ()
-    unknown: int = 0
+    unknown: tuple[str, ...] = ()
     standing: Mapping[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
     """By name the newest artifact that one of the tasks produced: what an artifact of that name is a version of."""
+    selected: tuple[ContextItem, ...] = ()
+    omitted: tuple[OmittedItem, ...] = ()
+
+    def join(self, message: JsonObject) -> JsonObject:
+        """The message with what goes along, as it is judged."""
+        if not self.parts:
+            return message
+        return {**message, "parts": as_list([*objects_at(message, "parts"), *self.parts])}
+
+    @property
+    def names_any(self) -> bool:
+        """Whether there is anything to be said of it."""
+        return bool(self.tasks or self.unknown)
+
+    def list_edges(self) -> list[TaskDependencyUpdated]:
+        """The edges to the tasks that another one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""
+        edges = [
+            TaskDependencyUpdated(f"source:{source}", "source_task", source, "satisfied")
+            for source in self.tasks
+        ]
+        edges += [
+            TaskDependencyUpdated(f"source:{run}", "source_attempt", run, "satisfied")
+            for run in self.runs
+        ]
+        edges += [
+            TaskDependencyUpdated(
+                f"consumed:{one.artifact_id}",
+                "consumed_artifact",
+                one.artifact_id,
+                "satisfied",
+                reason=f"version {one.version} of {one.run_id}",
+            )
+            for one in self.consumed
+        ]
+        return edges
+
+    def resolve(self, peer: str) -> ContextResolved:
+        """The fact of what ``peer`` is told of it."""
+        missing = (OmittedItem("task", name[:_NAME_CHARS], "missing") for name in self.unknown)
+        omitted = (*missing, *self.omitted)
+        selected = self.selected[:MAX_LISTED]
+        more = len(self.selected) + len(omitted) - len(selected) - len(omitted[:MAX_LISTED])
+        return ContextResolved(peer, selected, omitted[:MAX_LISTED], more or None)
+
+    def list_facts(self, peer: str) -> list[ContextResolved | WarningRaised]:
+        """The same, and a note where some of the references are to no task that is known here.
+
+        The note does not say which: the caller has written them.
+        """
+        facts: list[ContextResolved | WarningRaised] = [self.resolve(peer)]
+        if count := len(self.unknown):
+            which = "a task that is" if count == 1 else f"{count} tasks that are"
+            said = f"the message refers to {which} not known here; the agent is not told"
+            facts.append(WarningRaised("reference_unknown", said))
+        return facts
 
 
 NOTHING: Final = Referred()
+
+
+@dataclass(slots=True)
+class _Told:
+    """What an agent is told of tasks, as it grows. ``room``: bytes that are left for contents of artifacts."""
+
+    room: int = QUOTED_BYTES
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+    parts: list[JsonObject] = field(default_factory=list["JsonObject"])
+    consumed: list[ArtifactRef] = field(default_factory=list["ArtifactRef"])
+    selected: list[ContextItem] = field(default_factory=list[ContextItem])
+    omitted: list[OmittedItem] = field(default_factory=list[OmittedItem])
+    _described: int = 0
+
+    def name(self, record: TaskRecord, facade: str, remote: str) -> None:
+        """Adds a task that the agent has itself."""
+        self.ids[facade] = remote
+        self.selected.append(ContextItem("task", record.task_id))
+
+    def quote(self, record: TaskRecord, task: JsonObject | None, place: int) -> None:
+        """Adds the artifacts of a task that another agent has: without ``task``, its content, what they are like."""
+        self.omitted.append(OmittedItem("history", record.turn_id or record.task_id, "other_peer"))
+        contents = {text_at(one, "artifactId"): one for one in objects_at(task or {}, "artifacts")}
+        if not record.artifacts:
+            self.omitted.append(OmittedItem("task", record.task_id, "other_peer"))
+        for artifact in record.artifacts:
+            if artifact.direction == "produced":
+                content = contents.get(artifact.name_at_peer)
+                self._add(artifact, content, place, is_read=task is not None)
+
+    def _add(
+        self, artifact: ArtifactRef, content: JsonObject | None, place: int, *, is_read: bool
+    ) -> None:
+        quoted = None if content is None else quote_artifact(content, place)
+        if quoted is not None and (size := _measure(quoted)) <= self.room:
+            self.room -= size
+            self.parts += quoted
+            self.consumed.append(artifact)
+            self.selected.append(ContextItem("artifact", artifact.artifact_id, artifact.size))
+            return
+        reason: OmittedReason = "too_large"
+        if quoted is None and is_read:
+            reason = "missing" if content is None else "other_peer"
+        self.omitted.append(OmittedItem("artifact", artifact.artifact_id, reason))
+        if self._described < MAX_DESCRIBED:
+            self._described += 1
+            self.parts.append(describe_artifact(_list_traits(artifact), place, reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +202,7 @@ class References:
             with suppress(NotFound):
                 known[facade] = await self._find(principal, facade)
         told = await self._tell(agent, [*known], [*known.values()]) if known else NOTHING
-        return replace(told, unknown=len(named) - len(known))
+        return replace(told, unknown=tuple(one for one in named if one not in known))
 
     async def recall(self, record: TaskRecord, agent: str, message: JsonObject) -> Referred:
         """What an accepted message refers to, told to ``agent`` as well; what is gone by now is left out."""
@@ -96,29 +215,26 @@ class References:
         return await self._tell(agent, named, owned) if named else NOTHING
 
     async def _tell(self, agent: str, named: list[str], owned: list[Owned]) -> Referred:
-        ids: dict[str, str] = {}
-        parts: list[JsonObject] = []
-        consumed: list[ArtifactRef] = []
-        room = QUOTED_BYTES
+        told = _Told()
         for place, (facade, one) in enumerate(zip(named, owned, strict=True)):
             remote = _find_remote(one.record, agent)
             if remote is not None:
-                ids[facade] = remote
-                continue
-            quoted = await self._quote(one, place, room)
-            room -= _measure(quoted) if quoted else 0
-            parts += quoted
-            consumed += one.record.artifacts if quoted else ()
+                told.name(one.record, facade, remote)
+            else:
+                record = await self.contents.name_artifacts(one.record)
+                told.quote(record, await self._read(one), place)
         tasks = tuple(dict.fromkeys(one.record.task_id for one in owned))
         produced = (one for each in owned for one in each.record.artifacts)
         runs = dict.fromkeys(one.run_id for one in produced if one.direction == "produced")
         return Referred(
-            ids,
-            tuple(parts),
+            told.ids,
+            tuple(told.parts),
             tasks,
-            tuple(consumed[:MAX_CONSUMED]),
+            tuple(told.consumed[:MAX_CONSUMED]),
             tuple(runs)[:MAX_CONSUMED],
             standing=list_standing(one.record for one in owned),
+            selected=tuple(told.selected),
+            omitted=tuple(told.omitted),
         )
 
     async def _find(self, principal: Principal, facade: str) -> Owned:
@@ -127,13 +243,12 @@ class References:
             raise NotFound("task", facade)
         return owned
 
-    async def _quote(self, owned: Owned, place: int, room: int) -> list[JsonObject]:
+    async def _read(self, owned: Owned) -> JsonObject | None:
+        """The content of a task; None where there is none, or it is more than is read for this."""
         record = owned.record
-        if not record.artifacts or sum(artifact.size for artifact in record.artifacts) > room:
-            return []
-        task = await self.contents.read_task(record, owned.held.fields)
-        quoted = quote_artifacts(task or {}, place)
-        return quoted if quoted and _measure(quoted) <= room else []
+        if not record.artifacts or sum(one.size for one in record.artifacts) > _READ_BYTES:
+            return None
+        return await self.contents.read_task(record, owned.held.fields)
 
 
 def list_standing(tasks: Iterable[TaskRecord]) -> dict[str, NamedArtifact]:
@@ -147,6 +262,20 @@ def list_standing(tasks: Iterable[TaskRecord]) -> dict[str, NamedArtifact]:
             if known is None or known.version < one.version:
                 standing[one.name] = NamedArtifact(one.artifact_id, task.task_id, one.version)
     return standing
+
+
+def _list_traits(artifact: ArtifactRef) -> JsonObject:
+    """What an artifact is like, for whoever does not get it. No id of ours: it would mean nothing there."""
+    traits: JsonObject = {
+        "version": artifact.version,
+        "size": artifact.size,
+        "sha256": artifact.sha256,
+    }
+    if artifact.name:
+        traits["name"] = artifact.name
+    if artifact.media_types:
+        traits["mediaTypes"] = [*artifact.media_types]
+    return traits
 
 
 def _find_remote(record: TaskRecord, agent: str) -> str | None:

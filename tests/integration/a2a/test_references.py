@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from pathlib import Path
 from typing import Final, cast
 
+import orjson
 import pytest
 
 from passerelle.a2a_mapping.extensions import REFERENCE
 from passerelle.core.commands import GetRecord
 from passerelle.core.events import decode_event
+from passerelle.core.payloads.context import ContextItem, ContextResolved, OmittedItem
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import OWNER, Principal
+from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.json import Json
+from passerelle.gateway.rpc.table import call
+from passerelle.runtime.common.calls import Caller
 from passerelle.runtime.records.references import MAX_REFERENCES
 from tests.integration.a2a.rig import Answer, Rig, run_rig
 from tests.support.engine import Server
 from tests.support.scripted_peer import ScriptedPeer
+from tests.support.scripted_tasks import Script, Turn
+from tests.support.waiting import wait_until
 
 _OTHER: Final = Principal("other", OWNER.tenant, scopes=OWNER.scopes)
 
@@ -59,10 +68,19 @@ async def test_another_agent_gets_the_artifacts_and_no_id(
         done = await ask_scribe(rig, big["id"], first["id"])
         assert len(scribe.messages) == 1
         sent = cast("Answer", scribe.messages[0])
-        own, *quoted = sent["parts"]
+        own, described, *quoted = sent["parts"]
         assert own == {"text": "hello"}
         assert [part["text"] for part in quoted] == ["hello"]
         assert quoted[0]["metadata"][REFERENCE]["reference"] == 1
+        mark = {"reference": 0, "omitted": "too_large", "artifact": "result"}
+        assert described["metadata"] == {REFERENCE: mark}
+        whole = (await rig.call("GetTask", {"id": big["id"]}))["artifacts"][0]
+        assert described["data"] == {
+            "name": "result",
+            "version": 1,
+            "size": len(orjson.dumps(whole)),
+            "sha256": hashlib.sha256(orjson.dumps(whole)).hexdigest(),
+        }
         assert "referenceTaskIds" not in sent
         assert not [known for known in (first["id"], "echo-task") if known in str(sent)]
         asked = [one for one in done["history"] if one["role"] == "ROLE_USER"]
@@ -152,3 +170,192 @@ async def test_each_artifact_of_five_refinements_has_one_task_that_produced_it(r
         sources = [one["target"] for one in later["relationships"] if one["kind"] == "source_task"]
         assert sources == [earlier["taskId"]]
     assert len({record["taskId"] for record in records}) == 5
+
+
+_FILE: Final[Json] = {"raw": "aGk=", "filename": "hi.txt", "mediaType": "text/plain"}
+_LINK: Final[Json] = {"url": "https://files.example/plan.pdf", "mediaType": "application/pdf"}
+_DATA: Final[Json] = {"data": {"rows": [1, 2]}}
+
+
+def make(*parts: Json) -> Script:
+    """An agent that makes one artifact of these parts."""
+
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        task.artifact([*parts], name="plan")
+        await turn.status("COMPLETED")
+
+    return work
+
+
+async def list_resolved(rig: Rig, task_id: str) -> list[ContextResolved]:
+    """What the facts of a task say of what went along with its turns."""
+    record = cast("Answer", await rig.service.read(OWNER, GetRecord(task_id)))
+    stream = StreamRef(StreamKind.SESSION, record["sessionId"])
+    entries = await rig.parts.writes.log.read_page(stream, 0)
+    facts = [decode_event(entry.data).fact for entry in entries]
+    return [
+        fact.payload
+        for fact in facts
+        if isinstance(fact.payload, ContextResolved) and fact.scope.task_id == record["taskId"]
+    ]
+
+
+def strip(parts: list[Answer]) -> list[Answer]:
+    """Parts without what the gateway says of them."""
+    return [{name: one for name, one in part.items() if name != "metadata"} for part in parts]
+
+
+@pytest.mark.requirement("LT-10")
+@pytest.mark.parametrize("binding", ["jsonrpc", "http", "0.3"])
+async def test_files_data_and_addresses_go_along_from_every_kind_of_caller(
+    engine_server: Server, tmp_path: Path, binding: str
+) -> None:
+    async with (
+        ScriptedPeer("scribe") as scribe,
+        run_rig(engine_server, tmp_path / "blobs", others=[scribe]) as rig,
+    ):
+        rig.peer.next(make(_FILE, _LINK, _DATA))
+        first = await rig.send("draw a plan")
+        params = rig.message("build it", referenceTaskIds=[first["id"]])
+        if binding == "jsonrpc":
+            await rig.call("SendMessage", params, agent="scribe")
+        elif binding == "http":
+            sent = await rig.http.post("/agents/scribe/message:send", json=params)
+            assert sent.status_code == 200, sent.text
+        else:
+            told = {
+                "kind": "message",
+                "role": "user",
+                "messageId": "m-1",
+                "parts": [{"kind": "text", "text": "build it"}],
+                "referenceTaskIds": [first["id"]],
+            }
+            body = {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "message/send",
+                "params": {"message": told},
+            }
+            headers = {"A2A-Version": "0.3"}
+            answer = (await rig.http.post("/agents/scribe", json=body, headers=headers)).json()
+            assert answer["result"]["kind"] == "task", answer
+        (got,) = cast("list[Answer]", scribe.messages)
+        assert strip(got["parts"]) == [{"text": "build it"}, _FILE, _LINK, _DATA]
+        assert first["id"] not in str(got)
+
+
+@pytest.mark.requirement("LT-10", "EVC-12")
+async def test_fact_says_what_went_along_and_what_did_not(
+    engine_server: Server, tmp_path: Path
+) -> None:
+    async with (
+        ScriptedPeer("scribe") as scribe,
+        run_rig(engine_server, tmp_path / "blobs", others=[scribe]) as rig,
+    ):
+        small, big = await rig.send("hello"), await rig.send("big")
+        told = await ask_scribe(rig, small["id"], big["id"], "nobody's")
+        own = await rig.send("again", contextId=small["contextId"], referenceTaskIds=[small["id"]])
+        records = [
+            cast("Answer", await rig.service.read(OWNER, GetRecord(one["id"])))
+            for one in (small, big)
+        ]
+        (first, second) = (one["artifacts"][0] for one in records)
+        (said,) = await list_resolved(rig, told["id"])
+        assert said == ContextResolved(
+            "scribe",
+            (ContextItem("artifact", first["artifactId"], first["size"]),),
+            (
+                OmittedItem("task", "nobody's", "missing"),
+                OmittedItem("history", records[0]["turnId"], "other_peer"),
+                OmittedItem("history", records[1]["turnId"], "other_peer"),
+                OmittedItem("artifact", second["artifactId"], "too_large"),
+            ),
+        )
+        assert await list_resolved(rig, own["id"]) == [
+            ContextResolved("echo", (ContextItem("task", small["id"]),))
+        ]
+        assert await list_resolved(rig, small["id"]) == []
+
+
+@pytest.mark.requirement("LT-10", "GR-3", "GR-8")
+@pytest.mark.parametrize("asks", [False, True])
+async def test_message_to_a_task_that_works_or_asks_brings_what_it_refers_to(
+    engine_server: Server, tmp_path: Path, *, asks: bool
+) -> None:
+    async with (
+        ScriptedPeer("scribe") as scribe,
+        run_rig(engine_server, tmp_path / "blobs", others=[scribe]) as rig,
+    ):
+        first = await rig.send("hello")
+        started = rig.message(
+            "ask which?" if asks else "silent", configuration={"returnImmediately": True}
+        )
+        task = (await rig.call("SendMessage", started, agent="scribe"))["task"]
+        state = "TASK_STATE_INPUT_REQUIRED" if asks else "TASK_STATE_SUBMITTED"
+
+        async def rests() -> bool:
+            now = await rig.call("GetTask", {"id": task["id"]}, agent="scribe")
+            return bool(now["status"]["state"] == state)
+
+        await wait_until(rests, 10, "the agent has the task")
+        params = rig.message(
+            "take this",
+            taskId=task["id"],
+            referenceTaskIds=[first["id"], task["id"]],
+            configuration={"returnImmediately": True},
+        )
+        await rig.call("SendMessage", params, agent="scribe")
+        await wait_until(lambda: len(scribe.messages) == 2, 10, "the agent has the message")
+        got = cast("Answer", scribe.messages[1])
+        assert strip(got["parts"]) == [{"text": "take this"}, {"text": "hello"}]
+        assert got["referenceTaskIds"] == [got["taskId"]]
+        record = cast("Answer", await rig.service.read(OWNER, GetRecord(task["id"])))
+        before = cast("Answer", await rig.service.read(OWNER, GetRecord(first["id"])))
+        kinds = {(one["kind"], one["target"]) for one in record["relationships"]}
+        assert ("source_task", first["id"]) in kinds
+        assert ("consumed_artifact", before["artifacts"][0]["artifactId"]) in kinds
+        assert ("source_task", task["id"]) not in kinds
+        (said,) = await list_resolved(rig, task["id"])
+        assert [one.kind for one in said.selected] == ["artifact", "task"]
+
+
+@pytest.mark.requirement("SNAP-6", "EVC-12")
+async def test_context_behind_a_boundary_says_what_went_along_and_what_is_missing(
+    engine_server: Server, tmp_path: Path
+) -> None:
+    async with (
+        ScriptedPeer("scribe") as scribe,
+        run_rig(engine_server, tmp_path / "blobs", others=[scribe]) as rig,
+    ):
+        small, big = await rig.send("hello"), await rig.send("big")
+        first = await ask_scribe(rig, small["id"])
+        begun = cast("Answer", await rig.service.read(OWNER, GetRecord(first["id"])))
+        thread, turn = begun["threadId"], begun["turnId"]
+        caller = Caller(OWNER, "http", None)
+        boundary = await call(
+            rig.service,
+            caller,
+            "compact_thread",
+            {"threadId": thread, "toTurn": turn, "text": "A plan was made."},
+        )
+        params = rig.message(
+            "build it",
+            contextId=first["contextId"],
+            referenceTaskIds=[small["id"], big["id"], "nobody's"],
+        )
+        second = (await rig.call("SendMessage", params, agent="scribe"))["task"]
+        shown = cast(
+            "Answer", await call(rig.service, caller, "get_thread_context", {"threadId": thread})
+        )
+        (attached,) = shown["attached"]
+        (said,) = await list_resolved(rig, second["id"])
+        assert (attached["taskId"], attached["resolved"]) == (second["id"], to_wire(said))
+        assert [one["kind"] for one in attached["resolved"]["selected"]] == ["artifact"]
+        (summary,) = shown["summaries"]
+        assert summary["sha256"] == boundary["sha256"]
+        (warning,) = shown["warnings"]
+        assert (warning["code"], warning["taskId"]) == ("reference_unknown", second["id"])
+        (lost,) = [one for one in said.omitted if one.kind == "artifact"]
+        assert f"artifact {lost.ref} did not go along to scribe: too_large" in shown["missing"]
+        assert "task nobody's did not go along to scribe: missing" in shown["missing"]

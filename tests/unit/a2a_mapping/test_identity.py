@@ -12,7 +12,8 @@ from passerelle.a2a_mapping.identity import PLACES, make_relabel, relabel, relab
 from passerelle.a2a_mapping.outbound import (
     RemoteAddress,
     address_send,
-    quote_artifacts,
+    describe_artifact,
+    quote_artifact,
 )
 from passerelle.a2a_mapping.replies import (
     ArtifactReply,
@@ -20,6 +21,7 @@ from passerelle.a2a_mapping.replies import (
     StatusReply,
     TaskReply,
 )
+from passerelle.core.ports.blobs import UPLOADED
 from passerelle.core.wire.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import list_texts
 
@@ -258,7 +260,7 @@ def test_the_configuration_goes_on_without_what_is_served_here() -> None:
 @pytest.mark.requirement("LT-10")
 def test_artifacts_of_a_reference_go_along_marked_and_count_for_no_other_message() -> None:
     part: JsonObject = {"text": "made", "metadata": {"kept": True}}
-    quoted = quote_artifacts({"artifacts": [{"name": "plan", "parts": [part]}]}, 2) or []
+    quoted = quote_artifact({"name": "plan", "parts": [part]}, 2) or []
     assert quoted == [
         {
             "text": "made",
@@ -274,10 +276,26 @@ def test_artifacts_of_a_reference_go_along_marked_and_count_for_no_other_message
 
 
 @pytest.mark.requirement("LT-10")
-def test_artifact_that_stands_behind_a_url_does_not_go_along() -> None:
-    parts: list[Json] = [{"text": "made"}, {"url": "https://agent.example/file"}]
-    assert quote_artifacts({"artifacts": [{"parts": parts}]}, 0) is None
-    assert quote_artifacts({}, 0) == []
+def test_artifact_behind_an_address_goes_along_with_it_unless_its_agent_alone_has_it() -> None:
+    parts: list[Json] = [{"text": "made"}, {"url": "https://agent.example/file", "filename": "f"}]
+    quoted = quote_artifact({"parts": parts}, 0) or []
+    mark = {"metadata": {REFERENCE: {"reference": 0}}}
+    assert quoted == [{"text": "made", **mark}, {**parts[1], **mark}]  # type: ignore[dict-item]
+    assert quote_artifact({"parts": [{"url": f"{UPLOADED}{'0' * 64}"}]}, 0) is None
+    assert quote_artifact({}, 0) == []
+
+
+@pytest.mark.requirement("LT-10")
+def test_artifact_that_does_not_go_along_is_described_with_the_reason() -> None:
+    traits: JsonObject = {"name": "plan", "size": 9, "sha256": "ab", "version": 2, "mediaTypes": []}
+    assert describe_artifact(traits, 3, "too_large") == {
+        "data": traits,
+        "mediaType": "application/json",
+        "metadata": {REFERENCE: {"reference": 3, "omitted": "too_large", "artifact": "plan"}},
+    }
+    del traits["name"]
+    mark = {"reference": 3, "omitted": "missing"}
+    assert describe_artifact(traits, 3, "missing")["metadata"] == {REFERENCE: mark}
 
 
 @pytest.mark.parametrize(

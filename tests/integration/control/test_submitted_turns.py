@@ -1,0 +1,167 @@
+"""Turns as ``submit_turn`` takes them: where they go, when a thread is made for them, what goes along (CMD-1)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from passerelle.core.errors import IdempotencyConflict, InvalidInput, NotFound
+from passerelle.core.wire.json import Json, JsonObject
+from tests.integration.control.test_rollback import say
+from tests.support.desk import Desk
+from tests.support.house import BOB
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+_OPTIONS: JsonObject = {"acceptedOutputModes": ["text/plain"], "newInSomeLaterVersion": 3}
+_METADATA: JsonObject = {"urn:example:trip": {"days": [1, 2]}}
+
+
+async def submit(desk: Desk, text: str, idem: str, **params: Json) -> JsonObject:
+    answer = await desk.do("submit_turn", idem, agent="echo", text=text, **params)
+    desk.house.remember(str(answer["sessionId"]))
+    return answer
+
+
+async def wait_for_sends(desk: Desk, count: int) -> list[JsonObject]:
+    """The params of the messages that the agent got, once there are so many."""
+
+    def sends() -> list[JsonObject]:
+        asked = desk.house.peer.requests
+        return [one.params for one in asked if one.method.startswith("Send")]
+
+    await wait_until(lambda: len(sends()) == count, 10, f"the agent has {count} messages")
+    return sends()
+
+
+@pytest.mark.requirement("CMD-1", "CMD-32")
+async def test_options_and_metadata_go_to_the_agent_with_every_kind_of_turn(desk: Desk) -> None:
+    desk.house.peer.hold()
+    first = await submit(desk, "echo 1", "k-1", options=_OPTIONS, metadata=_METADATA)
+    await wait_for_sends(desk, 1)
+    queued = await submit(
+        desk,
+        "echo 2",
+        "k-2",
+        options=_OPTIONS,
+        metadata=_METADATA,
+        contextId=first["contextId"],
+        whenBusy="queue",
+    )
+    assert (first["state"], queued["state"], queued["position"]) == ("accepted", "queued", 1)
+    desk.house.peer.release_all()
+    await wait_for_sends(desk, 2)
+    asked = await submit(desk, "ask which?", "k-3")
+
+    async def asks() -> bool:
+        return bool((await desk.record(str(asked["taskId"]))).open_actions)
+
+    await wait_until(asks, 10, "the agent asks")
+    await submit(desk, "blue", "k-4", taskId=asked["taskId"], options=_OPTIONS, metadata=_METADATA)
+    sends = await wait_for_sends(desk, 4)
+    for number in (0, 1, 3):
+        assert sends[number]["configuration"] == _OPTIONS, number
+        assert sends[number]["metadata"] == _METADATA, number
+    assert not {"configuration", "metadata"} & set(sends[2])
+
+
+@pytest.mark.requirement("CMD-32", "CMD-30")
+@pytest.mark.parametrize("member", ["options", "metadata"])
+async def test_other_options_under_a_used_key_are_another_request(desk: Desk, member: str) -> None:
+    given: JsonObject = {"acceptedOutputModes": ["text/plain"]}
+    first = await submit(desk, "echo 1", "k-1", **{member: given})
+    assert (await submit(desk, "echo 1", "k-1", **{member: given}))["taskId"] == first["taskId"]
+    others: list[dict[str, Json]] = [{member: {"acceptedOutputModes": []}}, {}]
+    for other in others:
+        with pytest.raises(IdempotencyConflict):
+            await submit(desk, "echo 1", "k-1", **other)
+    await wait_for_sends(desk, 1)
+
+
+@pytest.mark.requirement("CMD-32")
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"acceptedOutputModes": "text/plain"}, "options.acceptedOutputModes"),
+        ({"historyLength": 3}, "options.historyLength"),
+        ({"return_immediately": True}, "options.return_immediately"),
+        (
+            {"taskPushNotificationConfig": {"url": "https://a"}},
+            "options.taskPushNotificationConfig",
+        ),
+    ],
+)
+async def test_option_that_is_none_of_the_agent_is_named(
+    desk: Desk, options: JsonObject, field: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await submit(desk, "echo 1", "k-1", options=options)
+    assert refused.value.field == field
+    assert desk.house.peer.messages == []
+
+
+@pytest.mark.requirement("CMD-1", "CMD-33")
+async def test_turn_goes_into_the_thread_that_it_names(desk: Desk) -> None:
+    (first,) = await say(desk, "one")
+    second = await submit(desk, "two", "k-1", threadId=first.thread_id, create="never")
+    assert (second["threadId"], second["contextId"], second["state"]) == (
+        first.thread_id,
+        first.context_id,
+        "accepted",
+    )
+    both = await submit(desk, "three", "k-2", threadId=first.thread_id, contextId=first.context_id)
+    assert both["sessionId"] == first.session_id
+    assert (await submit(desk, "two", "k-1", threadId=first.thread_id))["repeated"] is True
+    with pytest.raises(IdempotencyConflict):
+        await submit(desk, "two", "k-1", threadId=first.thread_id, contextId=first.context_id)
+    for given, error in (
+        ({"threadId": first.thread_id, "contextId": "elsewhere"}, InvalidInput),
+        ({"threadId": first.thread_id.replace("th_", "th_0")}, NotFound),
+        ({"threadId": first.session_id}, NotFound),
+    ):
+        with pytest.raises(error):
+            await submit(desk, "two", "k-3", **cast("dict[str, Json]", given))
+    with pytest.raises(NotFound):
+        await desk.do("submit_turn", "k-4", BOB, agent="echo", text="x", threadId=first.thread_id)
+    sends = await wait_for_sends(desk, 3)
+    contexts = {str(cast("JsonObject", one["message"])["contextId"]) for one in sends}
+    assert len(contexts) == 1
+
+
+@pytest.mark.requirement("CMD-33")
+async def test_message_to_a_task_names_no_other_thread(desk: Desk) -> None:
+    (first,), (other,) = await say(desk, "ask which?"), await say(desk, "one")
+    with pytest.raises(InvalidInput) as refused:
+        await submit(desk, "blue", "k-1", taskId=first.task_id, threadId=other.thread_id)
+    assert refused.value.field == "threadId"
+    await submit(desk, "blue", "k-2", taskId=first.task_id, threadId=first.thread_id)
+
+
+@pytest.mark.requirement("CMD-1", "CMD-33")
+async def test_thread_is_made_as_the_policy_says(desk: Desk) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await submit(desk, "one", "k-1", create="never")
+    assert refused.value.field == "threadId"
+    with pytest.raises(NotFound):
+        await submit(desk, "one", "k-1", create="never", contextId="trip")
+    first = await submit(desk, "one", "k-1", contextId="trip")
+    again = await submit(desk, "two", "k-2", contextId="trip", create="never")
+    assert again["threadId"] == first["threadId"]
+    for named in ({"contextId": "trip"}, {"threadId": first["threadId"]}):
+        with pytest.raises(InvalidInput) as refused:
+            await submit(desk, "x", "k-3", create="always", **cast("dict[str, Json]", named))
+        assert refused.value.field == "create"
+    fresh = await submit(desk, "three", "k-4", create="always")
+    assert fresh["threadId"] != first["threadId"]
+    await wait_for_sends(desk, 3)
+
+
+@pytest.mark.requirement("CMD-33")
+async def test_gateway_that_chooses_the_agent_keeps_the_thread_that_is_named(desk: Desk) -> None:
+    (first,) = await say(desk, "one", agent="other")
+    answer = await desk.do(
+        "submit_turn", "k-1", agent="passerelle", text="two", threadId=first.thread_id
+    )
+    assert answer["contextId"] == first.context_id
+    await wait_until(lambda: len(desk.house.peers["other"].messages) == 2, 10, "it goes on there")
