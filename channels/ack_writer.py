@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from passerelle.channels.inputs import AckJudged
-from passerelle.channels.views import TaskView
+from passerelle.channels.views import PacketView, TaskView
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -76,5 +76,5 @@ class AckWriter:
 
 
 def name_ack(device: str, stream: str, grant: StreamGrant) -> str:
-    """Under which name a device's ack is stored: a task's view never moves the ack of its session."""
-    return f"{device}@{stream}" if isinstance(grant.view, TaskView) else device
+    """Under which name a device's ack is stored: the view of a task, or of packets, never moves that of its session."""
+    return f"{device}@{stream}" if isinstance(grant.view, TaskView | PacketView) else device

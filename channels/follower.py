@@ -31,6 +31,7 @@ from passerelle.channels.cursor_check import (
 from passerelle.channels.hints import Hint, parse_hint
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ports.log import DERIVED
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class Follower:
         self._reading = True
         self._failed = False
         self._closed = False
+        self._is_derived = stream.kind in DERIVED
+        """Whether entries are shown otherwise than they stand: a hint has them as they stand, so they are read."""
 
     async def open(self) -> None:
         """Hints first, then the head: whatever is stored in between is in the buffer."""
@@ -178,7 +181,7 @@ class Follower:
             if ring.chain_at(hint.last) != hint.chain:
                 self._start_reading()
         elif hint.first == ring.end.sequence + 1 and hint.previous == ring.end.chain:
-            if hint.entries:
+            if hint.entries and not self._is_derived:
                 self._add(link_entries(hint.entries, ring.end))
             else:
                 self._start_reading()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
 from passerelle.channels.cursor_check import CursorBroken, CursorHeld, end_of
 from passerelle.channels.pages import Page, Stretch, cut
-from passerelle.channels.views import TaskView, View
+from passerelle.channels.views import PacketView, TaskView, View
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Position:
         if self._bounds is None or self._measured or self.is_live:
             return None
         self._measured = True
-        known = not isinstance(self.view, TaskView)
+        known = not isinstance(self.view, TaskView | PacketView)
         if known and top.sequence - cursor.sequence > self._bounds.events:
             return self._end(self._limit_reason(), cursor, top, first)
         return None

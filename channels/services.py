@@ -33,12 +33,15 @@ if TYPE_CHECKING:
     from passerelle.core.vocabulary import WithdrawalReason
     from passerelle.core.wire.json import JsonObject
 
-StreamWord: TypeAlias = Literal["session", "task", "inbox"]
+StreamWord: TypeAlias = Literal["session", "task", "inbox", "inputs", "results"]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamName:
-    """A stream as clients name it: ``session:<id>``, ``task:<id>``, ``inbox:<principal>``, or ``inbox`` alone."""
+    """A stream as clients name it: a word and an id, or ``inbox`` alone.
+
+    ``session``, ``inputs`` and ``results`` have the id of a session, ``task`` that of a task, ``inbox`` a principal.
+    """
 
     word: StreamWord
     id: str | None
@@ -54,7 +57,7 @@ def parse_stream_name(text: str) -> StreamName:
     match word:
         case "inbox" if not colon:
             return StreamName("inbox", None)
-        case "session" | "task" | "inbox" if identifier:
+        case "session" | "task" | "inbox" | "inputs" | "results" if identifier:
             return StreamName(word, identifier)
         case _:
             raise NotFound("stream", text)

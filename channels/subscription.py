@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from urllib.parse import quote
 
+from passerelle.channels.acks import choose_later
 from passerelle.channels.calls import end_connection, refuse_call, refuse_subscription
 from passerelle.channels.fanout import pack_page
 from passerelle.channels.hub import From, Start
@@ -20,7 +21,7 @@ from passerelle.channels.pages import Page
 from passerelle.channels.position import CursorGap, Position, PositionItem, ReplayBounds, ReplayEnd
 from passerelle.channels.services import StreamGrant, StreamName, parse_stream_name
 from passerelle.channels.texts import TextReader
-from passerelle.channels.views import is_dense
+from passerelle.channels.views import PacketView, is_dense
 from passerelle.core.errors import CallerError, Limited, PasserelleError, StoreUnavailable
 from passerelle.protocol.cursor import Cursor, GapReason, parse_cursor
 from passerelle.protocol.frames import (
@@ -168,7 +169,7 @@ class Subscription:
         """What ``sub`` will call it, and where to begin; None where a snapshot says that."""
         ask = self.ask
         if ask.cursor is not None:
-            return "resumed", ask.cursor
+            return "resumed", await self._find_start(grant, ask.cursor)
         match ask.start:
             case "snap":
                 return "snap", None
@@ -184,6 +185,14 @@ class Subscription:
                 return "acked", parse_cursor(stored)
             case _:
                 assert_never(ask.start)
+
+    async def _find_start(self, grant: StreamGrant, cursor: Cursor) -> Cursor:
+        """Where a device goes on: one that consumes packets gets nothing again that it has acknowledged (MK-14)."""
+        if not isinstance(grant.view, PacketView):
+            return cursor
+        device = self._link.acks.name_device(self.ask.stream, grant)
+        stored = await self._link.services.acks.read_ack(grant.stream, device)
+        return cursor if stored is None else choose_later(parse_cursor(stored), cursor)
 
     async def _read(self, grant: StreamGrant, start: From, mode: Mode | None) -> CursorGap | None:
         """Sends what follows ``start``; with a mode, ``sub`` goes first. Returns at a gap."""
@@ -371,7 +380,7 @@ class Subscription:
 
     def _make_text_reader(self, grant: StreamGrant) -> TextReader | None:
         link = self._link
-        if not self.ask.volatile or not link.can("vol"):
+        if not self.ask.volatile or not link.can("vol") or isinstance(grant.view, PacketView):
             return None
         return TextReader(self.ask.stream, grant.view, link.outbox, link.services.counts)
 

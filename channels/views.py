@@ -1,8 +1,8 @@
 """The views of a stream: pure filters over stored entries.
 
 ``full`` shows every event, ``plain`` leaves out reasoning (EVC-7), ``task`` is the plain events of one task,
-``unpaired`` is an inbox without what is for paired devices alone. A filtered view has the cursor and the sequences of
-its stream, so holes in it are normal.
+``unpaired`` is an inbox without what is for paired devices alone, ``packets`` are the inputs or results of a session. A
+filtered view has the cursor and the sequences of its stream, so holes in it are normal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 import orjson
 
 from passerelle.core.approval.paired_mark import is_for_paired
+from passerelle.core.read_models.packets import PACKET
 
 if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry
@@ -44,7 +45,12 @@ class UnpairedView:
     """Every event of an inbox that is not for paired devices alone."""
 
 
-View: TypeAlias = FullView | PlainView | TaskView | UnpairedView
+@dataclass(frozen=True, slots=True)
+class PacketView:
+    """The packets of a session; everything else in its stream has no packet."""
+
+
+View: TypeAlias = FullView | PlainView | TaskView | UnpairedView | PacketView
 
 
 def is_dense(view: View) -> bool:
@@ -63,6 +69,8 @@ def shows(view: View, entry: Entry) -> bool:
             return not entry.type.startswith(_REASONING) and read_task(entry.data) == task
         case UnpairedView():
             return not is_for_paired(entry.data)
+        case PacketView():
+            return entry.type.startswith(PACKET)
         case _:
             assert_never(view)
 

@@ -13,7 +13,7 @@ import orjson
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import StreamGrant, StreamName
-from passerelle.channels.views import FullView, PlainView, TaskView, UnpairedView
+from passerelle.channels.views import FullView, PacketView, PlainView, TaskView, UnpairedView, shows
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListActions
 from passerelle.core.errors import Forbidden, NotFound
@@ -38,12 +38,15 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.answers.question_lists import QuestionLists
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+    from passerelle.runtime.records.packet_reads import PacketReads
     from passerelle.runtime.records.writes import Writes
 
 _LISTED_TASKS: Final = 100
 _LOOKED_BACK: Final = 256
 """Events of an inbox that are searched for notices."""
 _NOTICES: Final = 32
+_PACKETS_LOOKED_BACK: Final = 1_024
+"""Events of a session that are searched for the packets of a state."""
 _FOLLOW: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
 _DECIDE: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 
@@ -72,15 +75,19 @@ class StreamGrants:
                 that wants an inbox.
         """
         match name.word:
-            case "session":
+            case "session" | "inputs" | "results":
                 require_scope(principal, self._follow)
-                session = await self._find_session(principal, name.id or "")
+                session = await self._find_session(principal, name)
                 if session.given and session.owner == principal.key:
                     raise Forbidden(
                         "a task of this session is somebody else's by now; follow the others one by one",
                         why="task_given",
                     )
                 await self._check_session(principal, session.session_id)
+                if name.word != "session":
+                    return StreamGrant(
+                        StreamRef(StreamKind(name.word), session.session_id), PacketView()
+                    )
                 return StreamGrant(
                     _session(session.session_id), FullView() if full else PlainView()
                 )
@@ -101,7 +108,8 @@ class StreamGrants:
             case _:
                 assert_never(name.word)
 
-    async def _find_session(self, principal: Principal, session_id: str) -> SessionRecord:
+    async def _find_session(self, principal: Principal, name: StreamName) -> SessionRecord:
+        session_id = name.id or ""
         if read_shard(session_id) is not None:
             record = await self._sessions.call(session_id, None)
             if record is not None and (
@@ -109,7 +117,7 @@ class StreamGrants:
                 or (self.oversight and await self.oversight.find_session(principal, session_id))
             ):
                 return record
-        raise NotFound("stream", f"session:{session_id}")
+        raise NotFound("stream", f"{name.word}:{session_id}")
 
     async def _read_session(self, session_id: str, asked: list[None]) -> list[SessionRecord | None]:
         """One read for all who come back to a session at once."""
@@ -159,6 +167,7 @@ class StreamSnapshots:
 
     writes: Writes
     questions: QuestionLists
+    packets: PacketReads
 
     async def read_snapshot(
         self, principal: Principal, name: StreamName, grant: StreamGrant
@@ -174,6 +183,8 @@ class StreamSnapshots:
                 return {"task": await self._read_task(grant.view.task)}
             case "session":
                 return await self._read_session(grant.stream.id)
+            case "inputs" | "results":
+                return await self._read_packets(grant)
             case _:
                 assert_never(name.word)
 
@@ -186,6 +197,23 @@ class StreamSnapshots:
         page = await log.read_page(inbox, max(0, head.sequence - _LOOKED_BACK), _LOOKED_BACK)
         said = [entry for entry in page if entry.type == EventType.CHANNEL_MESSAGE]
         return [orjson.loads(entry.data) for entry in said[-_NOTICES:]]
+
+    async def _read_packets(self, grant: StreamGrant) -> JsonObject:
+        """The last packets among the last events of a session; ``more``: there may be others before them."""
+        head = await self.packets.read_head(grant.stream)
+        if head is None:
+            return {"packets": [], "more": False}
+        start = max(head.first - 1, head.sequence - _PACKETS_LOOKED_BACK)
+        found: list[Json] = []
+        after = start
+        while after < head.sequence:
+            _, page = await self.packets.read_resume(grant.stream, after)
+            if not page:
+                break
+            found += [orjson.loads(entry.data) for entry in page if shows(grant.view, entry)]
+            after = page[-1].sequence
+        shown = found[-_LISTED_TASKS:]
+        return {"packets": shown, "more": start > 0 or len(shown) < len(found)}
 
     async def _read_task(self, task_id: str) -> JsonObject:
         ref = EntityRef(EntityKind.TASK, task_id)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never, cast
 import orjson
 
 from passerelle.channels.ack_writer import name_ack
+from passerelle.channels.acks import choose_later
 from passerelle.channels.admission import name_channel, name_generation
 from passerelle.channels.cursor_check import CursorBroken, CursorHeld, end_of
 from passerelle.channels.follower import read_verified
 from passerelle.channels.link_record import join_tab
 from passerelle.channels.services import parse_stream_name
-from passerelle.channels.views import shows
+from passerelle.channels.views import PacketView, shows
 from passerelle.core.errors import NotFound, StreamGap, WriteConflict
 from passerelle.core.payloads.channel import ChannelMessage, Resumption
 from passerelle.core.session.device_requests import (
@@ -32,10 +33,10 @@ from passerelle.protocol.cursor import Cursor, parse_cursor
 from passerelle.runtime.records.idempotency import make_once
 
 if TYPE_CHECKING:
+    from passerelle.channels.follower import StreamReads
     from passerelle.channels.services import Snapshots, StreamAccess, StreamGrant
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Acks, Channels
-    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.places import Home
@@ -64,7 +65,7 @@ class DeviceStreams:
     snapshots: Snapshots
     acks: Acks
     channels: Channels
-    log: EventLog
+    log: StreamReads
     recoveries: Recoveries
     clock: Clock
 
@@ -133,13 +134,18 @@ class DeviceStreams:
     ) -> _After:
         mode: _Mode = "resumed"
         text = command.cursor
-        if text is None:
-            mode = "acked"
+        known: str | None = None
+        if text is None or isinstance(grant.view, PacketView):
             device = name_ack(join_tab(command.device, command.tab), command.stream, grant)
-            text = await self.acks.read_ack(grant.stream, device)
+            known = await self.acks.read_ack(grant.stream, device)
+        if text is None:
+            mode, text = "acked", known
         if text is None:
             return _After("snap", 0, top)
         held = parse_cursor(text)
+        if known is not None:
+            # A consumer that comes back with an older state gets nothing that it has acknowledged (MK-14).
+            held = choose_later(parse_cursor(known), held)
         verdict = await read_verified(self.log, grant.stream, held)
         match verdict:
             case CursorBroken(why):

@@ -75,8 +75,11 @@ from passerelle.runtime.observability.call_window import CallWindow
 from passerelle.runtime.observability.logs import INSTANCE
 from passerelle.runtime.observability.metrics import Metrics
 from passerelle.runtime.observability.outages import Outages
+from passerelle.runtime.records.contents import Contents
+from passerelle.runtime.records.packet_reads import PacketReads
 from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
+from passerelle.runtime.records.withheld import make_withholding
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
@@ -268,7 +271,9 @@ def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[
 
 def _make_hub(store: Store, outages: Outages) -> Hub:
     jitter = HubSettings(lambda: SystemIds().draw(32) / 2**32)
-    return Hub(store.log, store.hints, jitter, on_lost=outages.lose)
+    withholding = make_withholding(None, store.blobs, SystemIds().draw)
+    reads = PacketReads(store.log, Contents(store.log, store.blobs, withholding))
+    return Hub(reads, store.hints, jitter, on_lost=outages.lose)
 
 
 def _make_peers(

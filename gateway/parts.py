@@ -68,6 +68,7 @@ from passerelle.permission_bridge.governing.dry_run import Rehearsing
 from passerelle.permission_bridge.governing.judgement import Judging
 from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
 from passerelle.runtime.records.lag import Lag
+from passerelle.runtime.records.packet_reads import PacketReads
 from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.runtime.records.task_lists import TaskLists
@@ -156,7 +157,8 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     oversight = Oversight(writes, Home(writes))
     grants = StreamGrants(writes, services.arrivals, oversight)
-    snapshots = StreamSnapshots(writes, questions)
+    packets = PacketReads(store.log, services.contents)
+    snapshots = StreamSnapshots(writes, questions, packets)
     models = _make_models(services)
     tasks = _make_task_handlers(services, telling, working, models, tools, oversight, queues)
     pausing = AgentPausing(writes, deps.pauses, store.queues, deps.catalogue.list_names)
@@ -439,7 +441,7 @@ def _make_link_handlers(
             snapshots,
             store.acks,
             store.channels,
-            store.log,
+            snapshots.packets,
             recoveries,
             services.deps.clock,
         ),

@@ -82,7 +82,7 @@ def read_entity(key: str) -> EntityRef | None:
 
 def head(stream: StreamRef) -> str:
     """HASH epoch, seq, chain, first, bytes, archive; of an inbox also ordered: up to where ``inbox_order`` is whole."""
-    prefix = "s" if stream.kind is StreamKind.SESSION else "inh"
+    prefix = "inh" if stream.kind is StreamKind.INBOX else "s"
     return _key(stream.shard, prefix, stream.id)
 
 
@@ -91,13 +91,13 @@ def entries(stream: StreamRef) -> str:
 
     Entries of schema 2 have one event each: i, k, p, d (its envelope), w (its frame), t (its facade id).
     """
-    prefix = "e" if stream.kind is StreamKind.SESSION else "in"
+    prefix = "in" if stream.kind is StreamKind.INBOX else "e"
     return _key(stream.shard, prefix, stream.id)
 
 
 def stream_hints(stream: StreamRef) -> str:
     """Hint channel of a stream."""
-    kind = "s" if stream.kind is StreamKind.SESSION else "in"
+    kind = "in" if stream.kind is StreamKind.INBOX else "s"
     return _key(stream.shard, "h", f"{kind}:{stream.id}")
 
 
@@ -113,7 +113,7 @@ def stream_acks(stream: StreamRef) -> str:
 
 def stream_targets(stream: StreamRef) -> str:
     """HASH target -> ``state|filter|tries|cursor|since|refusals|reason``."""
-    return _key(stream.shard, "tg" if stream.kind is StreamKind.SESSION else "tg:in", stream.id)
+    return _key(stream.shard, "tg:in" if stream.kind is StreamKind.INBOX else "tg", stream.id)
 
 
 def session_open(shard: Shard, session: str) -> str:

@@ -17,7 +17,7 @@ from passerelle.a2a_mapping.members import as_list
 from passerelle.channels.cursor_check import end_of
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.services import parse_stream_name
-from passerelle.channels.views import TaskView
+from passerelle.channels.views import PacketView, TaskView
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, TargetChange
 from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import derive_id
@@ -268,7 +268,13 @@ class StreamWebhooks:
         await self.tell(stored, given_up, key)
 
     async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> StreamGrant:
-        return await access.grant(principal, parse_stream_name(stream), full=False)
+        grant = await access.grant(principal, parse_stream_name(stream), full=False)
+        if isinstance(grant.view, PacketView):
+            message = (
+                "packets are followed or read, and not delivered: set a webhook on the session"
+            )
+            raise UnsupportedOperation(message, why="packets")
+        return grant
 
     async def _set(
         self, principal: Principal, command: SetStreamWebhook, grant: StreamGrant

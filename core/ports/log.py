@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.ids import shard_of
 
@@ -16,10 +16,19 @@ if TYPE_CHECKING:
 
 
 class StreamKind(StrEnum):
-    """What can be followed: a session, or the inbox of a principal."""
+    """What can be followed: a session, or the inbox of a principal.
+
+    Inputs and results are those of a session: they stand in its stream, and are shown as packets.
+    """
 
     SESSION = "session"
     INBOX = "inbox"
+    INPUTS = "inputs"
+    RESULTS = "results"
+
+
+DERIVED: Final = frozenset({StreamKind.INPUTS, StreamKind.RESULTS})
+"""What is read off the stream of a session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from passerelle.gateway.http.openapi_errors import (
 )
 from passerelle.gateway.http.openapi_examples import EXAMPLES
 from passerelle.gateway.http.problem import MEDIA_TYPE
-from passerelle.gateway.http.streams import LONGEST_WAIT_S
+from passerelle.gateway.http.streams import LINES, LONGEST_WAIT_S
 from passerelle.gateway.http.tickets import PATH as TICKETS
 from passerelle.gateway.http.tickets import TicketGiven, TicketParams
 from passerelle.gateway.http.v1 import DEVICE_HEADER, OPERATIONS, VERSION_HEADER, RouteOperation
@@ -57,7 +57,7 @@ _STATE: Final[JsonObject] = {
     "required": ["stream", "cursor", "snapshot"],
     "properties": {"stream": _TEXT, "cursor": _CURSOR, "snapshot": {"type": "object"}},
 }
-_STREAM: Final = "The stream: `session:<id>`, `task:<id>` or `inbox`."
+_STREAM: Final = "The stream: `session:<id>`, `task:<id>`, `inbox`, `inputs:<session id>` or `results:<session id>`."
 
 
 def describe_stream_paths() -> dict[str, JsonObject]:
@@ -82,6 +82,12 @@ def _describe_events() -> JsonObject:
     ]
     content: JsonObject = {
         "application/json": {"schema": _PAGE},
+        LINES: {
+            "schema": {
+                "type": "string",
+                "description": "Every event after `after`, or from the first one, to the end: one a line.",
+            }
+        },
         "text/event-stream": {
             "schema": {
                 "type": "string",

@@ -2,8 +2,9 @@
 
 ``GET /v1/streams/<stream>/events`` follows on after ``Last-Event-ID`` or ``?after=``, on any instance. As server-sent
 events it goes on: ``id`` is the cursor after the event, a gap is ``event: gap`` and then ``event: snap`` with the
-state. Else it is one page, waited for up to ``wait`` seconds, and a gap is the problem ``gap`` with 410. Where a client
-stands is no ack: that is ``POST /v1/streams/<stream>/ack``. ``GET /v1/streams/<stream>/snapshot`` is the state alone.
+state. As JSON lines it is everything from the cursor, or from the first event, to the end. Else it is one page, waited
+for up to ``wait`` seconds, and a gap is the problem ``gap`` with 410. Where a client stands is no ack: that is
+``POST /v1/streams/<stream>/ack``. ``GET /v1/streams/<stream>/snapshot`` is the state alone.
 
 Who follows a stream so is a channel like any other: ``stream_link`` has its record and its facts.
 """
@@ -11,6 +12,7 @@ Who follows a stream so is a channel like any other: ``stream_link`` has its rec
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
@@ -19,6 +21,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from passerelle.channels.fanout import count_deliveries
+from passerelle.channels.hub import Start
 from passerelle.channels.pages import Page
 from passerelle.channels.position import CursorGap, ReplayBounds, ReplayEnd
 from passerelle.channels.services import parse_stream_name
@@ -63,6 +66,7 @@ _RETRY_MS: Final = 1_000
 _FULL_RETRY_S: Final = 5
 _BOUNDS: Final = ReplayBounds(1_000, 1_048_576)
 _SSE: Final = "text/event-stream"
+LINES: Final = "application/jsonl"
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 Redeem: TypeAlias = "Callable[[str, str | None, str], Awaitable[Credentials]]"
@@ -113,7 +117,10 @@ class StreamEdge:
         reader = await self._identify(request)
         after = request.headers.get("Last-Event-ID") or request.query_params.get("after")
         cursor = None if after is None else parse_cursor(after)
-        if _SSE in request.headers.get("Accept", ""):
+        accepted = request.headers.get("Accept", "")
+        if LINES in accepted:
+            return await self._answer_lines(reader, cursor)
+        if _SSE in accepted:
             if self._open >= self.most:
                 self.hub.counts.refused += 1
                 raise InstanceFull("this instance follows as many streams as it can", _FULL_RETRY_S)
@@ -147,6 +154,30 @@ class StreamEdge:
         if state is None:
             raise NotFound("stream", reader.text)
         return state
+
+    # JSON lines
+
+    async def _answer_lines(self, reader: _Reader, cursor: Cursor | None) -> Response:
+        """What there is after a cursor, or in all, an event a line. Raises StreamGap."""
+        lines = self._write_lines(reader, cursor)
+        # Whether the cursor holds is known with the first of them, and that is an answer of its own.
+        first = await anext(lines, b"")
+        return StreamingResponse(_join(first, lines), media_type=LINES, headers=_HEADERS)
+
+    async def _write_lines(self, reader: _Reader, cursor: Cursor | None) -> AsyncGenerator[bytes]:
+        grant, start = reader.grant, cursor or Start.BEGINNING
+        with self.seats.take(reader.principal.key):
+            async with self.hub.open(grant.stream, grant.view, start) as position:
+                async for item in position:
+                    match item:
+                        case Page():
+                            yield b"".join(one.entry.data + b"\n" for one in item.entries)
+                        case CursorGap(why=why, top=top):
+                            raise StreamGap(reader.text, why.value, str(top) if top else None)
+                        case ReplayEnd():
+                            return
+                        case _:
+                            assert_never(item)
 
     # Long poll
 
@@ -280,6 +311,13 @@ class StreamEdge:
             await self.access.grant(now, reader.name, full=False)
         except RemoteError:
             return
+
+
+async def _join(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for lines in rest:
+            yield lines
 
 
 async def _step(position: Position) -> PositionItem | None:

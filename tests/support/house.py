@@ -57,7 +57,10 @@ from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.limits.bounds import Bounds
 from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.memory.room import MemoryRoom
+from passerelle.runtime.records.contents import Contents
+from passerelle.runtime.records.packet_reads import PacketReads
 from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.withheld import make_withholding
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
 from passerelle.store.blobs import BlobStore
@@ -137,7 +140,18 @@ class House:
     async def start(self) -> None:
         """A new service over what is stored, as after a restart of the process."""
         hub = await self.stack.enter_async_context(
-            Hub(self.log, self.store.hints, HubSettings(lambda: 0.5))
+            Hub(
+                PacketReads(
+                    self.log,
+                    Contents(
+                        self.log,
+                        self.store.blobs,
+                        make_withholding(None, self.store.blobs, SystemIds().draw),
+                    ),
+                ),
+                self.store.hints,
+                HubSettings(lambda: 0.5),
+            )
         )
         self.parts = make_parts(
             Dependencies(
