@@ -57,7 +57,7 @@ client: ## types and vectors of the JavaScript client, in Node and in Chromium; 
 fuzz: ## hostile requests on every edge, and hostile connections; SEED=n plans the same again, SHORT=1 has 500 requests instead of 10,000
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
-chaos: ## kills, cuts and restarts under delegated tasks; SEED=n plans the same again, SHORT=1 one round and 300 open runs
+chaos: ## kills, cuts and restarts under delegated tasks, graphs, jobs, queues and schedules; SEED=n plans the same again, SHORT=1 one round and 300 open runs
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short) $(if $(ONLY),--$(ONLY))
 
 mutants: ## takes out what is essential, one piece at a time; each has to turn a named test red

@@ -39,16 +39,20 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import QueueTask
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
-from passerelle.core.wire.codec import to_wire
-from passerelle.delegation.runs.holds import QUEUED
+from passerelle.core.wire.codec import from_bytes, to_wire
+from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptWish
 from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from passerelle.control.cancellation import Cancelling
     from passerelle.control.handlers import Handlers
     from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.agent_queues import AgentQueues
@@ -65,6 +69,7 @@ class TurnQueues:
     queues: AgentQueues
     cancelling: Cancelling
     governing: Governing
+    find_principal: Callable[[str, str], Principal | None]
 
     def register(self, handlers: Handlers) -> None:
         """Adds the commands and the query."""
@@ -142,15 +147,61 @@ class TurnQueues:
         return await self._render(principal, thread)
 
     async def interrupt(self, principal: Principal, opened: OpenedTurn) -> None:
-        """Stops what goes on in the context of a turn that waits, which goes before all others then.
+        """Stops what went on in the context of a turn when it came; it goes before all others that wait.
 
         What is somebody else's by now, or a rule does not let be cancelled, goes on.
 
         Raises:
             NotFound: the turn does not wait any more; nothing is stopped.
         """
-        thread = await self._find(principal, opened.place.thread.id)
-        await self.promote(principal, PromoteQueuedTurn(thread.thread_id, opened.turn_id))
+        await self._interrupt(principal, opened.task)
+
+    async def on_due(
+        self,
+        shard: Shard,
+        row: DueRow,
+        now_ms: int,
+        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+    ) -> None:
+        """``queued:<task>``: what its line does with it, and what it was to stop where nobody has done that yet.
+
+        Raises:
+            StoreUnavailable, WriteConflict: the row comes back.
+        """
+        await self.queues.on_due(shard, row, now_ms, drop)
+        ref = EntityRef(EntityKind.TASK, row.entity)
+        held = (await self.writes.load([ref]))[ref]
+        if INTERRUPTS not in held.fields or not waits_for_turn(held.record):
+            return
+        scope = held.record.scope
+        principal = self.find_principal(scope.principal, scope.tenant)
+        if principal is not None:
+            with suppress(NotFound):  # it was given away, or waits no more
+                await self._interrupt(principal, ref)
+
+    async def _interrupt(self, principal: Principal, ref: EntityRef) -> None:
+        """Carries out what the task of a message owes its context, and notes that it has."""
+        held = (await self.writes.load([ref]))[ref]
+        stored, record = held.fields.get(INTERRUPTS), held.record
+        if stored is None or not waits_for_turn(record):
+            return
+        thread = await self._find(principal, record.thread_id or "")
+        if record.queued is not None and record.queued.promoted_ms is None:
+            wanted = PromoteQueuedTurn(thread.thread_id, record.turn_id or "")
+            await self.promote(principal, wanted)
+        await self._stop(principal, thread, from_bytes(InterruptWish, stored).turns)
+
+        def body(decision: Decision) -> AppendOptions:
+            if INTERRUPTS in decision.fields(ref):
+                decision.set_field(ref, INTERRUPTS, None)
+            return AppendOptions()
+
+        await self.writes.decide(record.session_id, [ref], body)
+
+    async def _stop(
+        self, principal: Principal, thread: ThreadRecord, turns: tuple[str, ...]
+    ) -> None:
+        """Cancels the tasks of a caller whose turns are among these and still under way."""
         log = self.writes.log
         names = [one for one in await log.read_open(thread.session_id) if one.startswith("task_")]
         refs = [EntityRef(EntityKind.TASK, one) for one in names]
@@ -160,7 +211,7 @@ class TurnQueues:
                 isinstance(record, TaskRecord)
                 and record.owner == principal.key
                 and record.thread_id == thread.thread_id
-                and set(record.open_turns) & set(thread.active_turns)
+                and set(record.open_turns) & set(thread.active_turns) & set(turns)
                 and record.status is not Status.CANCELLING
             ):
                 requested = TaskCancelRequested(principal.id, "user", "active_run", _INTERRUPTED)

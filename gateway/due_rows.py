@@ -74,7 +74,7 @@ def list_handlers(
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,
         SEND_ROW: deadlines.on_send,
-        QUEUED: lambda shard, row, now_ms: parts.queues.on_due(shard, row, now_ms, drop),
+        QUEUED: lambda shard, row, now_ms: parts.turn_queues.on_due(shard, row, now_ms, drop),
         SERVE_ROW: routing.on_due,
         PREPARE: lambda shard, row, _now_ms: preparing.on_due(shard, row, drop),
         EDGE: lambda _shard, row, _now_ms: linking.finish(row, drop),

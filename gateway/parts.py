@@ -133,6 +133,7 @@ class Parts:
     inputs: Inputs
     retries: Retries
     queues: AgentQueues
+    turn_queues: TurnQueues
     pausing: AgentPausing
     following: Following
     grants: StreamGrants
@@ -153,7 +154,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     telling, tools = _make_telling(services, webhooks), _make_tools(services)
     queues = _make_queues(services)
     working = _make_working(services, telling.push_configs, queues)
-    turn_queues = TurnQueues(writes, queues, working.cancelling, working.governing)
+    turn_queues = TurnQueues(
+        writes, queues, working.cancelling, working.governing, deps.find_principal
+    )
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     oversight = Oversight(writes, Home(writes))
     grants = StreamGrants(writes, services.arrivals, oversight)
@@ -197,6 +200,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         inputs=working.inputs,
         retries=Retries(dispatch, services.references, queues),
         queues=queues,
+        turn_queues=turn_queues,
         pausing=pausing,
         following=telling.following,
         grants=grants,

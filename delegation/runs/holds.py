@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.task.commands import QueueTask
-from passerelle.core.wire.record import value
+from passerelle.core.wire.record import record, value
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.task import QueueCause, TaskAttemptStarted
@@ -16,8 +16,17 @@ QUEUED: Final = "queued"
 """The kind of the due row of a task that waits there."""
 MOST_WAITING: Final = 100
 """Turns that wait in one context."""
+INTERRUPTS: Final = "interrupts"
+"""The field of a task that waits and is to stop what goes on in its context; it is dropped once that is done."""
 FIRST_LOOK_MS: Final = 5_000
 """When that row comes first; the queue itself is faster."""
+
+
+@record
+class InterruptWish:
+    """The turns that were under way when a message came that is to stop them."""
+
+    turns: tuple[str, ...] = ()
 
 
 @value

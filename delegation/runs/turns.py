@@ -59,13 +59,15 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import BeginTask, EndInError, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
-from passerelle.core.wire.codec import from_bytes, to_wire
+from passerelle.core.wire.codec import from_bytes, to_bytes, to_wire
 from passerelle.core.wire.record import change, value
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.holds import (
     FIRST_LOOK_MS,
+    INTERRUPTS,
     MOST_WAITING,
     QUEUED,
+    InterruptWish,
     QueueHold,
     make_command,
 )
@@ -436,6 +438,7 @@ class TurnAttempt:
             return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
         if (hold := self._find_hold()) is not None:
             shown = self._queue(decision, task.id, hold, spill)
+            self._owe_interruption(decision, task)
             row = DueChange(f"{QUEUED}:{task.id}", decision.now_ms + FIRST_LOOK_MS)
             terms = AppendOptions(
                 due=(row,),
@@ -447,6 +450,14 @@ class TurnAttempt:
         decision.set_field(task, OWNER, str(driver).encode())
         terms = self._terms(decision, task, turn_id, run_id, driver)
         return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
+
+    def _owe_interruption(self, decision: Decision, task: EntityRef) -> None:
+        """Where the message is to stop what goes on in its context, that is owed with it: by its due row (I9)."""
+        thread = decision.state(self.place.thread)
+        if self.waiting is None or not isinstance(thread, ThreadRecord):
+            return
+        if (self.request.command.when_busy or thread.queue_policy) == "interrupt":
+            decision.set_field(task, INTERRUPTS, to_bytes(InterruptWish(thread.active_turns)))
 
     async def _list(self, draft: TurnDraft, held: Mapping[EntityRef, Held]) -> None:
         """A caller who is told of the task finds it in its list (LT-7)."""

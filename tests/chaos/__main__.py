@@ -6,7 +6,9 @@ cut or held, a gateway is frozen around a send. Afterwards the agents know the t
 Then a gateway with many open runs is killed and started again; and gateways, once with their store, are killed at each
 point in the life of a question that an agent asks, whether a person answers it or the caller itself; and replicas are
 promoted that lack what was acknowledged last; and a cluster moves slots and promotes such a replica, which the long
-form has alone. ``--approvals``, ``--tails`` and ``--cluster`` play the last three alone, ``--tasks`` the others.
+form has alone. Last, graphs of tasks, jobs, queues and schedules go on all at once, while gateways are killed at each
+tick and between. ``--approvals``, ``--tails``, ``--cluster`` and ``--work`` play one of these alone, ``--tasks`` the
+others.
 
 The seed is printed first. The same seed plans the same errands and faults in the same order.
 """
@@ -30,6 +32,7 @@ from tests.chaos.lost_tails import run_lost_tails
 from tests.chaos.plan import ERRANDS
 from tests.chaos.restart import reopen
 from tests.chaos.rounds import run_rounds
+from tests.chaos.work_rounds import run_work
 
 _Part: TypeAlias = Callable[[], Coroutine[None, None, list[str]]]
 
@@ -40,6 +43,11 @@ TAILS: Final = 5
 """Failovers that lose something; the short form has one."""
 OPEN_RUNS: Final = 10_000
 SHORT_OPEN_RUNS: Final = 300
+WORK_ROUNDS: Final = 3
+WORK_SIZE: Final = 4
+"""Trees, waits and contexts of a round of the long form; the short one has one of each."""
+WORK_TICKS: Final = 12
+SHORT_WORK_TICKS: Final = 4
 _SHOWN_FAULTS: Final = 20
 
 
@@ -51,14 +59,16 @@ async def run(seed: int, *, short: bool, only: str) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="psr-chaos-") as name:
         folder = Path(name)
         rounds, reopened, asked = folder / "rounds", folder / "restart", folder / "approvals"
-        tails, cluster = folder / "tails", folder / "cluster"
-        for part in (rounds, reopened, asked, tails, cluster):
+        tails, cluster, work = folder / "tails", folder / "cluster", folder / "work"
+        for part in (rounds, reopened, asked, tails, cluster, work):
             part.mkdir()
         losing = partial(run_lost_tails, tails, Random(seed), 1 if short else TAILS)
         moving = partial(run_cluster_tails, cluster, Random(seed))
         asking = partial(run_approvals, asked, Random(seed), whole=not short)
         reopening = partial(reopen, reopened, SHORT_OPEN_RUNS if short else OPEN_RUNS)
         count, errands = (1, ERRANDS) if short else (ROUNDS, LONG_ERRANDS)
+        amount = (1, 1, SHORT_WORK_TICKS) if short else (WORK_ROUNDS, WORK_SIZE, WORK_TICKS)
+        working = partial(run_work, work, Random(seed), *amount)
         driving = partial(run_rounds, rounds, Random(seed), count, errands)
         turns: list[_Part]
         match only:
@@ -70,8 +80,11 @@ async def run(seed: int, *, short: bool, only: str) -> list[str]:
                 turns = [losing]
             case "cluster":
                 turns = [moving]
+            case "work":
+                turns = [working]
             case _:
-                turns = [asking, driving, losing, *([] if short else [moving]), reopening]
+                long = [] if short else [moving]
+                turns = [asking, driving, losing, *long, working, reopening]
         faults: list[str] = []
         for play in turns:
             faults += await play()
@@ -84,7 +97,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--short", action="store_true")
     parts = parser.add_mutually_exclusive_group()
-    for part in ("approvals", "tails", "cluster", "tasks"):
+    for part in ("approvals", "tails", "cluster", "work", "tasks"):
         parts.add_argument(f"--{part}", dest="only", action="store_const", const=part, default="")
     flags = parser.parse_args()
     seed = secrets.randbelow(2**32) if flags.seed is None else flags.seed

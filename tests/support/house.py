@@ -375,7 +375,7 @@ class House:
         await self.parts.tasks.starting.preparing.on_due(shard, row, self._keep)
 
     async def _look_at_queued(self, shard: Shard, row: DueRow, now_ms: int) -> None:
-        await self.parts.queues.on_due(shard, row, now_ms, self._keep)
+        await self.parts.turn_queues.on_due(shard, row, now_ms, self._keep)
 
     async def _expire_output(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
         await self.parts.tasks.outputs.expire(row, now_ms, self._keep)

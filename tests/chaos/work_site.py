@@ -1,0 +1,192 @@
+"""Two gateways over one store, and the agent in our own process; gateways are killed and come back by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import httpx
+import yaml
+
+from passerelle.demo.processes import GatewayProcess
+from passerelle.store.engine_binary import find_engine
+from tests.chaos.store_view import StoreView
+from tests.chaos.work_agent import AGENT, NARROW, WorkAgent
+from tests.support.engine import redis_on_path, run_server
+from tests.support.nursery import run_nursery
+from tests.support.ports import find_free_port
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from passerelle.core.wire.json import JsonObject
+
+GATEWAYS: Final = 2
+KEY: Final = "psr_chaos_work"
+WITHIN_S: Final = 60.0
+_ANSWER_S: Final = 8.0
+_PAUSE_S: Final = 0.1
+_SCOPES: Final = ("a2a:call", "tasks:read", "tasks:write", "runtime:operate")
+_TRY_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
+Answer = dict[str, Any]
+
+
+class Refused(Exception):
+    """A gateway has said no, in a way that no repeat changes."""
+
+
+@dataclass(slots=True)
+class WorkSite:
+    """Everything that runs. ``deaths`` counts gateways that were killed."""
+
+    folder: Path
+    store: StoreView
+    http: httpx.AsyncClient
+    agent: WorkAgent = field(default_factory=WorkAgent)
+    gateways: list[GatewayProcess] = field(default_factory=list[GatewayProcess])
+    deaths: int = 0
+    faults: list[str] = field(default_factory=list[str])
+    _up: list[asyncio.Event] = field(
+        default_factory=lambda: [asyncio.Event() for _ in range(GATEWAYS)]
+    )
+    _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    async def start_gateway(self, number: int) -> None:
+        """A life."""
+        await self.gateways[number].start()
+        self._up[number].set()
+
+    def strike(self, number: int) -> None:
+        """Kill -9 for a gateway, or for the other one where it is down; whoever was killed comes back by itself."""
+        if not self._up[number].is_set():
+            number = 1 - number
+        if not self._up[number].is_set():
+            return
+        self._up[number].clear()
+        self.gateways[number].kill()
+        self.deaths += 1
+        task = asyncio.create_task(self._revive(number))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def _revive(self, number: int) -> None:
+        try:
+            await self.start_gateway(number)
+        except Exception as error:  # noqa: BLE001  whatever it is, the run did not hold
+            self.faults.append(f"a gateway did not come back: {error}")
+
+    async def settle(self) -> None:
+        """Until everybody is back."""
+        while self._later:
+            await asyncio.wait(self._later)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | None = None,
+        *,
+        key: str = "",
+        first: int = 0,
+    ) -> Answer:
+        """The answer of whichever gateway gives one, ``first`` that one; repeated under its key until then.
+
+        Raises:
+            Refused: one has said no.
+        """
+        headers = {"Idempotency-Key": key} if key else {}
+        async with asyncio.timeout(WITHIN_S):
+            for number in itertools.cycle((first, 1 - first)):
+                if self._up[number].is_set():
+                    url = f"{self.gateways[number].url}{path}"
+                    try:
+                        answer = await self.http.request(method, url, json=body, headers=headers)
+                    except httpx.TransportError:
+                        pass  # it was killed meanwhile
+                    else:
+                        if answer.is_success:
+                            return cast("Answer", answer.json() if answer.content else {})
+                        if answer.status_code not in _TRY_AGAIN:
+                            raise Refused(f"{method} {path}: {answer.text}")
+                await asyncio.sleep(_PAUSE_S)
+        raise AssertionError
+
+    async def read_record(self, task_id: str) -> Answer:
+        """The local record of a task."""
+        return await self.call("GET", f"/v1/tasks/{task_id}")
+
+    async def await_status(self, task_id: str, *wanted: str) -> str:
+        """The status of a task once it is one of these."""
+
+        async def look() -> str:
+            status = str((await self.read_record(task_id))["status"])
+            return status if status in wanted else ""
+
+        return await wait_until(look, WITHIN_S, f"{task_id} is {' or '.join(wanted)}")
+
+
+@asynccontextmanager
+async def run_work_site(folder: Path) -> AsyncGenerator[WorkSite]:
+    """Starts everything, and ends it."""
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(run_nursery())
+        server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
+        view = StoreView(server.url)
+        stack.callback(view.close)
+        limits = httpx.Limits(max_connections=None)
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {KEY}"},
+                trust_env=False,
+                limits=limits,
+                timeout=_ANSWER_S,
+            )
+        )
+        site = WorkSite(folder, view, http)
+        await stack.enter_async_context(site.agent.peer)
+        text = write_config(site, server.url)
+        for number in range(GATEWAYS):
+            home = folder / f"gateway-{number}"
+            home.mkdir()
+            config = home / "passerelle.yaml"
+            config.write_text(text, encoding="utf-8")
+            environ = {"PASSERELLE_LOG_FORMAT": "json"}
+            site.gateways.append(
+                GatewayProcess(
+                    home, config, environ=environ, begin=nursery.start, port=find_free_port()
+                )
+            )
+            stack.push_async_callback(site.gateways[-1].stop)
+        await asyncio.gather(*(site.start_gateway(number) for number in range(GATEWAYS)))
+        yield site
+        await site.settle()
+
+
+def write_config(site: WorkSite, store_url: str) -> str:
+    """The same for both gateways."""
+    url = site.agent.peer.url
+    timeout = {"query": "3s", "arrival": "3s"}
+    return yaml.safe_dump(
+        {
+            "redis_url": store_url,
+            "blobs": str(site.folder / "blobs"),
+            "agents": [
+                {"name": AGENT, "url": url, "timeout": timeout},
+                {"name": NARROW, "url": url, "timeout": timeout, "limits": {"concurrency": 1}},
+            ],
+            "clients": [
+                {
+                    "name": "ada",
+                    "key_hash": hashlib.sha256(KEY.encode()).hexdigest(),
+                    "may_call": ["*"],
+                    "kind": "person",
+                    "scopes": list(_SCOPES),
+                }
+            ],
+        }
+    )
