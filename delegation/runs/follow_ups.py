@@ -227,8 +227,10 @@ class FollowUps:
         if found.decision != "allow":
             denied = found.decision == "deny"
             how = "policy forbids it" if denied else "it has to be allowed first"
-            code = "policy" if denied else "approval_required"
-            raise Forbidden(f"the message is not sent: {how}: {found.reason}", why=code)
+            raise Forbidden(
+                f"the message is not sent: {how}: {found.reason}",
+                why="policy" if denied else "approval_required",
+            )
         return replace(message, command=replace(message.command, message=judged.message))
 
     async def _note(self, message: FollowUp, judged: JudgedSend) -> None:
