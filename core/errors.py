@@ -48,7 +48,7 @@ channel, exit status) maps classes in one table of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -59,6 +59,24 @@ _SHOWN_KINDS: Final = {"action": "approval"}
 Wrote: TypeAlias = Literal["no", "unknown"]
 CallerLimitKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
 ClosedState: TypeAlias = Literal["already_resolved", "expired", "cancelled", "superseded"]
+StaleReason: TypeAlias = Literal["stale_revision", "digest_mismatch"]
+GraphBound: TypeAlias = Literal["cycle", "depth", "width", "size"]
+ForbiddenReason: TypeAlias = Literal[
+    "asker",
+    "self_approval",
+    "not_in_audience",
+    "device_scope",
+    "signature_required",
+    "signature_time",
+    "bad_signature",
+    "device_revoked",
+    "not_asker",
+    "policy",
+    "approval_required",
+    "constraint",
+    "task_given",
+]
+"""What a :class:`Forbidden` may have as its code where more is known than that the right is missing."""
 
 _LIMIT_CODES: Final[dict[CallerLimitKind, str]] = {
     "concurrency": "concurrency_limited",
@@ -72,6 +90,8 @@ class PasserelleError(Exception):
     """The root: ``str(error)`` is one sentence for people, ``details`` are fields for programs."""
 
     code: ClassVar[str] = "internal"
+    codes: ClassVar[tuple[str, ...]] = ()
+    """What ``stable_code`` may be, where that is not ``code`` alone."""
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, **details: str | int | None) -> None:
@@ -145,10 +165,9 @@ class GraphLimit(InvalidInput):
     """An edge between tasks that would make a cycle, or go beyond the depth, the width or the size of their graph."""
 
     code = "task_graph"
+    codes = tuple(f"task_graph_{bound}" for bound in get_args(GraphBound))
 
-    def __init__(
-        self, field: str, limit: Literal["cycle", "depth", "width", "size"], reason: str
-    ) -> None:
+    def __init__(self, field: str, limit: GraphBound, reason: str) -> None:
         super().__init__(field, reason)
         self.details["limit"] = limit
 
@@ -231,6 +250,12 @@ class Forbidden(CallerError):
     """A credential that does not carry the right; ``why`` among the details refines the code."""
 
     code = "forbidden"
+    codes = ("forbidden", *get_args(ForbiddenReason))
+
+    def __init__(
+        self, message: str, *, why: ForbiddenReason | None = None, **details: str | int | None
+    ) -> None:
+        super().__init__(message, why=why, **details)
 
     @property
     def stable_code(self) -> str:
@@ -240,6 +265,7 @@ class Forbidden(CallerError):
 class Limited(CallerError):
     """Over a limit of the caller's; the same request may succeed after ``retry_after_s``."""
 
+    codes = tuple(_LIMIT_CODES.values())
     retryable = True
 
     def __init__(self, kind: CallerLimitKind, message: str, retry_after_s: int) -> None:
@@ -315,6 +341,8 @@ class IdempotencyConflict(CallerError):
 class ActionClosed(CallerError):
     """The question is closed; ``winner`` says who closed it and how (I7)."""
 
+    codes = get_args(ClosedState)
+
     def __init__(self, state: ClosedState, winner: JsonObject) -> None:
         super().__init__(f"the approval is closed: {state.replace('_', ' ')}", state=state)
         self.state: ClosedState = state
@@ -328,7 +356,9 @@ class ActionClosed(CallerError):
 class StaleAnswer(CallerError):
     """The answer names an older revision (``stale_revision``) or another digest (``digest_mismatch``)."""
 
-    def __init__(self, why: Literal["stale_revision", "digest_mismatch"], field: str) -> None:
+    codes = get_args(StaleReason)
+
+    def __init__(self, why: StaleReason, field: str) -> None:
         super().__init__(f"{field}: the approval has changed since it was read", field=field)
         self.why = why
 
@@ -454,3 +484,8 @@ class Draining(RemoteError):
     """This instance is shutting down and takes no new work."""
 
     code = "draining"
+
+
+def list_codes(kind: type[PasserelleError]) -> tuple[str, ...]:
+    """Every code that errors of exactly this class show outside."""
+    return kind.codes or (kind.code,)

@@ -19,6 +19,7 @@ from tools.channel_docs import render_schema as render_frame_schema
 from tools.channel_types import render_types
 from tools.cli_docs import render_cli
 from tools.difference_docs import render_differences
+from tools.error_docs import render_error_codes
 from tools.event_docs import render_events
 from tools.event_schema import render_event_schema
 from tools.evidence_docs import render_hash
@@ -37,6 +38,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "deploy/grafana/passerelle.json": render_board,
     "deploy/prometheus/passerelle.rules.yaml": render_rules,
     "deploy/prometheus/passerelle.tests.yaml": render_rule_tests,
+    "docs/operate/error-codes.md": render_error_codes,
     "docs/operate/runbook.md": render_runbook,
     "docs/reference/cli.md": render_cli,
     "docs/reference/events.md": render_events,

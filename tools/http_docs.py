@@ -20,8 +20,8 @@ every schema.
 - A request that changes something may have an `Idempotency-Key`: sent again with the same key, it is carried out once.
 - Lists take `pageSize` and `pageToken`. `nextPageToken` of the answer is the `pageToken` of the next page; where it is
   empty, there is none.
-- Errors are `application/problem+json` (RFC 9457). `code` is stable; `field` and `reason` say what is wrong with a
-  member.
+- Errors are `application/problem+json` (RFC 9457). `code` is stable ([what each means](../operate/error-codes.md));
+  `field` and `reason` say what is wrong with a member.
 
 Members with an asterisk are required. Deprecated members are left out.
 """

@@ -94,8 +94,10 @@ def check_audience(record: ActionRecord, answer: AnswerAction) -> None:
         raise Forbidden(f"the credential lacks {AccessScope.DECIDE}", scope=AccessScope.DECIDE)
     if not may_decide(record, who):
         is_self = who.id == request.principal and not request.quorum.allow_self
-        why = "self_approval" if is_self else "not_in_audience"
-        raise Forbidden("this approval is for others to decide", why=why)
+        raise Forbidden(
+            "this approval is for others to decide",
+            why="self_approval" if is_self else "not_in_audience",
+        )
 
 
 def _check_host(record: ActionRecord, who: Principal) -> None:

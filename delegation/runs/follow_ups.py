@@ -241,8 +241,10 @@ class FollowUps:
         if found.decision != "allow":
             denied = found.decision == "deny"
             how = "policy forbids it" if denied else "it has to be allowed first"
-            code = "policy" if denied else "approval_required"
-            raise Forbidden(f"the message is not sent: {how}: {found.reason}", why=code)
+            raise Forbidden(
+                f"the message is not sent: {how}: {found.reason}",
+                why="policy" if denied else "approval_required",
+            )
         if judged.heard.message is None:
             return message
         # What goes along stands in it as whoever changed it has left it.
