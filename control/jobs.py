@@ -7,7 +7,7 @@ like all others, each in a session of its own.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -89,6 +89,9 @@ class Jobs:
         stored = await once.find(writes.log, shard)
         if stored is not None:
             return await self._repeat(stored)
+        if command.distinct:
+            agents, inputs = (tuple(dict.fromkeys(one)) for one in (command.agents, command.inputs))
+            command = replace(command, agents=agents, inputs=inputs)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         opened = SessionCreated(
             owner=principal.key,

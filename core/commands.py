@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule", "job"]
 WaitMode: TypeAlias = Literal["stream", "unary", "none"]
+SamePolicy: TypeAlias = Literal["return"]
 
 
 @value
@@ -83,6 +84,8 @@ class SubmitTurn:
     """Where the message itself stands until it is sent; ``message`` has a placeholder then."""
     when_busy: QueuePolicy | None = None
     """What becomes of it where its context works; None: what the context is set to."""
+    when_same: SamePolicy | None = None
+    """What becomes of it where its context works at the same already."""
     thread_id: str | None = None
     """The thread that it goes into, in place of its context."""
     makes_thread: bool = True

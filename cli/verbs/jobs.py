@@ -62,6 +62,9 @@ def submit(  # noqa: PLR0917  the flags of a verb
     most_failed: Annotated[
         int, typer.Option(min=0, help="The job fails where more items do in the end.")
     ] = 0,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Equal inputs make one item.")
+    ] = False,
     progress: Annotated[
         bool, typer.Option("--progress", help="Items show how far they are; they cost more.")
     ] = False,
@@ -77,6 +80,7 @@ def submit(  # noqa: PLR0917  the flags of a verb
         "concurrency": concurrency,
         "attempts": attempts,
         "mostFailed": most_failed,
+        "distinct": distinct,
         "progress": progress,
     }
     _tell_change(link, link.post(_PATH, body))

@@ -35,6 +35,8 @@ class SubmitJob:
     concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 8
     attempts: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS)] = 1
     most_failed: Annotated[int, Field(ge=0, le=MOST_ITEMS)] = 0
+    distinct: bool = False
+    """Whether agents, or inputs, that are equal make one item, and so one task (MK-4)."""
     progress: bool = False
     """Whether items show how far they are while they run; such an item costs about three times as much."""
     labels: Labels = field(default_factory=dict[str, str])

@@ -73,6 +73,7 @@ from passerelle.delegation.runs.holds import (
 )
 from passerelle.delegation.runs.limits import list_limits
 from passerelle.delegation.runs.plan import begin_attempt
+from passerelle.delegation.runs.same_work import ASKED, digest_words, find_same
 from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 from passerelle.runtime.records.idempotency import Once, TurnReceipt, remember
 from passerelle.runtime.records.message_summary import describe, digest_request, submit
@@ -223,11 +224,36 @@ class Turns:
         """
         for tries in range(MAX_TRIES):
             place, held = await self.locate(request.principal, request.command, request.idem)
+            if request.command.when_same is not None:
+                same = await self._find_same(request, place, held)
+                if same is not None:
+                    return same
             outcome = await TurnAttempt(self, request, place, held).append()
             if isinstance(outcome, OpenedTurn):
                 return outcome
             await self.writes.step_back(tries)
         raise WriteConflict("the context was changed by others again and again; try once more")
+
+    async def _find_same(
+        self, request: TurnRequest, place: Place, held: dict[EntityRef, Held]
+    ) -> OpenedTurn | None:
+        """The turn of the task that the context works at already, if that was asked for the same (MK-5).
+
+        It is looked for behind the thread was read, so one that comes meanwhile is met, or changes the thread.
+        """
+        known = held.get(place.thread)
+        thread = known.record if known is not None else None
+        if not isinstance(thread, ThreadRecord):
+            return None
+        found = await find_same(self.writes, thread, request.command.message)
+        if found is None:
+            return None
+        task, same = found
+        record = same.record
+        if not isinstance(record, TaskRecord):
+            return None
+        driver, both = request.plan.drives(place.shard), {**held, task: same}
+        return OpenedTurn(place, task, record.turn_id or "", both, driver, repeated=True)
 
     async def find_thread(self, principal: Principal, command: SubmitTurn) -> Held | None:
         """The thread of the context that a message names, at the likelier of its places; None where it names none."""
@@ -439,6 +465,7 @@ class TurnAttempt:
         if (hold := self._find_hold()) is not None:
             shown = self._queue(decision, task.id, hold, spill)
             self._owe_interruption(decision, task)
+            self._keep_words(decision, task)
             row = DueChange(f"{QUEUED}:{task.id}", decision.now_ms + FIRST_LOOK_MS)
             terms = AppendOptions(
                 due=(row,),
@@ -447,9 +474,16 @@ class TurnAttempt:
             )
             return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
         shown = self._start(decision, task.id, run_id, spill)
+        self._keep_words(decision, task)
         decision.set_field(task, OWNER, str(driver).encode())
         terms = self._terms(decision, task, turn_id, run_id, driver)
         return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
+
+    def _keep_words(self, decision: Decision, task: EntityRef) -> None:
+        """What tells a later message that it asks for the same, where the caller wants that."""
+        command = self.request.command
+        if command.when_same is not None:
+            decision.set_field(task, ASKED, digest_words(command.message))
 
     def _owe_interruption(self, decision: Decision, task: EntityRef) -> None:
         """Where the message is to stop what goes on in its context, that is owed with it: by its due row (I9)."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field
 
 from passerelle.core.approval.requests import AUDIT_LIMIT, MuteMinutes
-from passerelle.core.commands import SignedBy
+from passerelle.core.commands import SamePolicy, SignedBy
 from passerelle.core.job.requests import RESULT_PAGE, JobItemState
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.payloads.conversation import QueuePolicy
@@ -50,6 +50,8 @@ class SubmitTurnParams:
     """Of the request, beside that of the message; the agent gets it as it is."""
     when_busy: QueuePolicy | None = None
     """What becomes of it while its context works; absent: what the thread is set to, else it begins beside it."""
+    when_same: SamePolicy | None = None
+    """``return``: the task of the context that was asked for the same with ``return``, where it has not ended."""
     traceparent: _Id | None = None
     """Where in which trace the caller is, for channels; over HTTP the header of that name wins."""
 

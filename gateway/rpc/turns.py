@@ -39,6 +39,8 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
     named = request.task_id or request.context_id or params.thread_id
     if params.create == "always" and named is not None:
         raise InvalidInput("create", f"a thread is made for no message that names {named}")
+    if params.when_same is not None and request.task_id is not None:
+        raise InvalidInput("whenSame", f"a message to the task {request.task_id} opens none")
     return SubmitTurn(
         agent=params.agent,
         message=request.message,
@@ -49,6 +51,7 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
         session_id=params.session_id,
         params={name: request.params[name] for name in aside} or None,
         when_busy=params.when_busy,
+        when_same=params.when_same,
         thread_id=params.thread_id,
         makes_thread=params.create != "never",
         traceparent=caller.traceparent or params.traceparent,

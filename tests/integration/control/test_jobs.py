@@ -94,6 +94,20 @@ def bench(desk: Desk) -> Bench:
     return Bench(desk)
 
 
+@pytest.mark.requirement("MK-4")
+async def test_equal_inputs_of_a_job_make_one_item_where_its_caller_wants_that(
+    desk: Desk,
+) -> None:
+    bench, inputs = Bench(desk), ["echo one", "echo two", "echo one", "Echo one"]
+    each, once = await bench.make(inputs), await bench.make(inputs, distinct=True)
+    assert (await bench.finish(each))["items"] == 4
+    assert (await bench.finish(once))["items"] == 3
+    results = [line["result"] for line in await bench.table(once)]
+    assert results == [line["result"] for line in await bench.table(each) if line["item"] != 3]
+    agents = await bench.make(["echo one"], agents=["echo", "echo"], distinct=True)
+    assert (await bench.finish(agents))["items"] == 1
+
+
 @pytest.mark.requirement("EXT-9", "OBJ-4")
 async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) -> None:
     job = await bench.make(ITEMS, concurrency=2)

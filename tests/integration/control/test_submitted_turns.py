@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
 
 from passerelle.core.errors import IdempotencyConflict, InvalidInput, NotFound
+from passerelle.core.task.status import ENDED
 from passerelle.core.wire.json import Json, JsonObject
 from tests.integration.control.test_rollback import say
 from tests.support.desk import Desk
@@ -165,3 +167,72 @@ async def test_gateway_that_chooses_the_agent_keeps_the_thread_that_is_named(des
     )
     assert answer["contextId"] == first.context_id
     await wait_until(lambda: len(desk.house.peers["other"].messages) == 2, 10, "it goes on there")
+
+
+@pytest.mark.requirement("MK-5")
+async def test_the_same_words_lead_to_the_task_that_works_at_them_where_its_caller_wants_that(
+    desk: Desk,
+) -> None:
+    desk.house.peer.hold()
+    first = await submit(desk, "echo  Hello\nthere", "k-1", whenSame="return")
+    context = first["contextId"]
+    same: JsonObject = {"contextId": context, "whenSame": "return"}
+    again = await submit(desk, " ECHO hello there", "k-2", **same)
+    assert again == {**first, "repeated": True}
+    elsewhere = await submit(desk, "echo hello there", "k-3", whenSame="return")
+    anew = await submit(desk, "echo hello there", "k-4", contextId=context)
+    other = await submit(desk, "echo hello", "k-5", **same)
+    await wait_for_sends(desk, 4)
+    tasks = {str(one["taskId"]) for one in (first, elsewhere, anew, other)}
+    assert len(tasks) == 4
+    desk.house.peer.release_all()
+    await wait_until(lambda: has_ended(desk, str(first["taskId"])), 10, "the first one has ended")
+    later = await submit(desk, "echo hello there", "k-6", **same)
+    assert later["taskId"] not in tasks
+    assert not later["repeated"]
+
+
+@pytest.mark.requirement("MK-5")
+async def test_a_task_that_waits_for_its_turn_is_found_as_well_and_one_of_other_files_is_not(
+    desk: Desk,
+) -> None:
+    desk.house.peer.hold()
+    first = await submit(desk, "echo 1", "k-1")
+    same: JsonObject = {"contextId": first["contextId"], "whenSame": "return"}
+    files: list[JsonObject] = [
+        {"parts": [{"text": "echo look"}, {"raw": one, "filename": "a.txt"}]}
+        for one in ("QQ==", "Qg==")
+    ]
+    queued = await submit_parts(desk, files[0], "k-2", **same, whenBusy="queue")
+    assert queued["state"] == "queued"
+    assert (await submit_parts(desk, files[0], "k-3", **same))["taskId"] == queued["taskId"]
+    assert (await submit_parts(desk, files[1], "k-4", **same))["taskId"] != queued["taskId"]
+    desk.house.peer.release_all()
+
+
+async def test_two_of_the_same_words_at_once_open_one_task(desk: Desk) -> None:
+    desk.house.peer.hold()
+    context = (await submit(desk, "echo 1", "k-0"))["contextId"]
+    both = await asyncio.gather(
+        *(
+            submit(desk, "echo twice", f"k-{n}", contextId=context, whenSame="return")
+            for n in range(1, 5)
+        )
+    )
+    assert len({str(one["taskId"]) for one in both}) == 1
+    assert sorted(bool(one["repeated"]) for one in both) == [False, True, True, True]
+    desk.house.peer.release_all()
+
+
+async def test_a_message_to_a_task_is_no_new_work(desk: Desk) -> None:
+    asked = await submit(desk, "ask which?", "k-1")
+    with pytest.raises(InvalidInput, match="whenSame"):
+        await submit(desk, "red", "k-2", taskId=asked["taskId"], whenSame="return")
+
+
+async def has_ended(desk: Desk, task_id: str) -> bool:
+    return (await desk.record(task_id)).status in ENDED
+
+
+async def submit_parts(desk: Desk, message: JsonObject, idem: str, **params: Json) -> JsonObject:
+    return await desk.do("submit_turn", idem, agent="echo", parts=message["parts"], **params)

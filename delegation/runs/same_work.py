@@ -1,0 +1,60 @@
+"""A message that asks for what its context works at already, where its caller wants that back and nothing new (MK-5).
+
+Whoever wants it says so with each message. The task that such a message opens keeps a digest of what it asks for, in a
+field beside its record; a later one of the same context is compared with those of them that have not ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.members import objects_at
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED
+from passerelle.runtime.records.message_summary import read_text
+
+if TYPE_CHECKING:
+    from passerelle.core.decision import Held
+    from passerelle.core.session.thread import ThreadRecord
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.runtime.records.writes import Writes
+
+ASKED: Final = "asked"
+"""The field of a task with the digest of what was asked for."""
+_CHUNK: Final = 100
+_TASKS: Final = "task_"
+
+
+def digest_words(message: JsonObject) -> bytes:
+    """Tells what a message asks for: its words, whatever their case and spaces, and its other parts as they are."""
+    others = [part for part in objects_at(message, "parts") if "text" not in part]
+    asked = [" ".join(read_text(message).lower().split()), others]
+    return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest().encode()
+
+
+async def find_same(
+    writes: Writes, thread: ThreadRecord, message: JsonObject
+) -> tuple[EntityRef, Held] | None:
+    """The task of the thread that was asked for the same and has not ended; None: there is none.
+
+    Raises:
+        StoreUnavailable: nobody can tell.
+    """
+    wanted = digest_words(message)
+    names = await writes.log.read_open(thread.session_id)
+    refs = [EntityRef(EntityKind.TASK, one) for one in names if one.startswith(_TASKS)]
+    for first in range(0, len(refs), _CHUNK):
+        for ref, held in (await writes.load(refs[first : first + _CHUNK])).items():
+            record = held.record
+            if (
+                held.fields.get(ASKED) == wanted
+                and isinstance(record, TaskRecord)
+                and (record.owner, record.thread_id) == (thread.owner, thread.thread_id)
+                and record.status not in ENDED
+            ):
+                return ref, held
+    return None
