@@ -88,7 +88,9 @@ async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:
 
 async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
     """Whether the peer is known to have the message whose stream has ended so; says what was wrong with it."""
-    knows = active.remote_task() is not None or active.run.has_ended()
+    # An answer that is kept back until a parent was told names no task of the agent where it is a bare Message.
+    is_answered = active.run.has_ended() or active.run.record.withheld is not None
+    knows = active.remote_task() is not None or is_answered
     match last:
         case Malformed(reason=reason):
             await active.warn("malformed_frame", reason)

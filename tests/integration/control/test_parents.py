@@ -41,6 +41,16 @@ async def test_result_is_delivered_to_the_parent_when_the_child_has_ended(desk: 
     assert await word_for_parent(desk, child) == "delivered"
 
 
+@pytest.mark.requirement("PO-6")
+async def test_a_child_whose_agent_answers_with_a_message_completes(desk: Desk) -> None:
+    """Its stream names no task: the answer that was kept back for its parent was taken for one that was lost."""
+    parent = await desk.create("sail around the world")
+    child = await desk.start("message a boat is found", parentTaskId=parent)
+    await desk.until(child, Status.COMPLETED)
+    assert await word_for_parent(desk, child) == "delivered"
+    assert "model.failed" not in await desk.types(child)
+
+
 async def make_child(desk: Desk) -> tuple[str, str]:
     parent = await desk.create("sail around the world")
     return parent, await desk.create("find a boat", parentTaskId=parent)
