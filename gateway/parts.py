@@ -21,6 +21,7 @@ from passerelle.control.interruption import Interrupting
 from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.oversight import Oversight
+from passerelle.control.prerequisites import Prerequisites
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
 from passerelle.control.rollback import RollingBack
@@ -223,6 +224,7 @@ def _make_messages(
         templated_turns=TemplatedTurns(working.turns),
         follow_ups=FollowUps(writes, blobs, services.actions, services.ownership, dispatch, inputs),
         references=services.references,
+        prerequisites=Prerequisites(services.references.ownership),
         push_configs=push_configs,
         planning=working.planning,
         dispatch=dispatch,

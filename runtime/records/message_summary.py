@@ -124,6 +124,8 @@ def digest_request(command: SubmitTurn) -> str:
     ]
     if command.thread_id is not None:
         named.append(command.thread_id)
+    if command.after:
+        named.append([*command.after])
     if command.params is not None and command.source != "a2a":
         named.append(command.params)
     return hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()
