@@ -381,7 +381,9 @@ def _make_task_handlers(
         rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
         linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
-        interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
+        interrupting=Interrupting(
+            records, working.cancelling, dispatch, working.governing, queues.pull
+        ),
         rolling_back=RollingBack(histories),
         compacting=Compacting(histories, ownership, contents, store.blobs),
         thread_contexts=ThreadContexts(models, histories, store.blobs),
