@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.a2a_mapping.extensions import APPROVAL
+from passerelle.a2a_mapping.extensions import AFTER, APPROVAL
 from passerelle.a2a_mapping.members import (
     explain_missing,
+    object_at,
     read_flag,
     read_text,
     read_texts,
@@ -168,6 +169,16 @@ def read_configuration(given: JsonObject) -> None:
         InvalidInput: a field is malformed; it is named as it stands in ``given``.
     """
     _read_wishes(_rename(given, _CONFIGURATION_NAMES, ""), "")
+
+
+def read_after(message: JsonObject) -> tuple[str, ...]:
+    """The tasks that have to complete before a message is sent, as its caller names them.
+
+    Raises:
+        InvalidInput: they are no list of ids.
+    """
+    metadata = object_at(message, "metadata")
+    return read_texts(metadata, AFTER, "message.metadata.") if AFTER in metadata else ()
 
 
 def read_task(params: JsonObject) -> TaskReference:

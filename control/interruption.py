@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.channels.cursor_check import CursorBroken
+from passerelle.channels.follower import read_verified
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
 from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.requests import ResumedTask, ThreadResumed, TurnInterrupted
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import HELD, Status
+from passerelle.core.wire.record import change
+from passerelle.protocol.cursor import Cursor, parse_cursor
 from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.task_fields import read_driver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal
 
     from passerelle.control.cancellation import Cancelling
@@ -36,6 +42,8 @@ class Interrupting:
     cancelling: Cancelling
     dispatch: Dispatch
     governing: Governing
+    pull: Callable[[str], None]
+    """Has the turns of a line go on, in case nobody looks at it."""
 
     async def interrupt(self, principal: Principal, command: InterruptTurn) -> TurnInterrupted:
         """Cancels the tasks whose turns have no answer yet; where there is none, nothing is written.
@@ -67,17 +75,33 @@ class Interrupting:
         return TurnInterrupted("accepted", tuple(_name(owned.record) for owned in wanted))
 
     async def resume(self, principal: Principal, command: ResumeThread) -> ThreadResumed:
-        """Has each open run of a thread followed, where it is this instance's to follow.
+        """Has each open run of a thread followed, where it is this instance's to follow, and the turns looked at.
 
         Raises:
             NotFound: no such thread of the caller.
+            BadCursor: the token is none.
         """
+        token = command.resume_token
+        cursor = None if token is None else parse_cursor(token, "resumeToken")
         thread = await self._find_thread(principal, command.thread_id)
+        stream = StreamRef(StreamKind.SESSION, thread.session_id)
+        # The head comes first: what happens from here on is behind the token of the answer.
+        head = await self.records.log.read_head(stream)
         found = await self._list_open(principal, thread.session_id, thread.thread_id)
-        return ThreadResumed(
+        if thread.waiting_turns:
+            self.pull(f"thread:{thread.thread_id}")
+        resumed = ThreadResumed(
             command.thread_id,
             tuple([await self._attach(owned) for owned in found if owned.record.run is not None]),
+            thread.waiting_turns,
+            None if head is None else str(Cursor(head.epoch, head.sequence, head.chain)),
         )
+        if cursor is None or head is None:
+            return resumed
+        held = await read_verified(self.records.log, stream, cursor)
+        if isinstance(held, CursorBroken):
+            return change(resumed, resumed="gap", gap=held.why.value)
+        return change(resumed, resumed="exact", missed=max(0, head.sequence - cursor.sequence))
 
     async def _find_thread(self, principal: Principal, thread_id: str) -> ThreadRecord:
         if read_shard(thread_id) is not None:

@@ -12,6 +12,7 @@ from passerelle.control.router import read_wanted
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import (
     Draining,
+    InvalidInput,
     Limited,
     NotFound,
     PasserelleError,
@@ -20,6 +21,7 @@ from passerelle.core.errors import (
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
@@ -33,6 +35,7 @@ from passerelle.runtime.records.references import MEMBER, NOTHING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from passerelle.control.prerequisites import Prerequisites
     from passerelle.control.router import Router
     from passerelle.core.commands import SubmitTurn, TurnAccepted
     from passerelle.core.decision import Held
@@ -75,6 +78,7 @@ class Messages:
     router: Router
     find_peer: Callable[[str], LimitedPeer]
     ids: Ids
+    prerequisites: Prerequisites
     bounds: MessageBounds = field(default_factory=MessageBounds)
     interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]] = _interrupt_nobody
     """Stops what goes on in the context of a turn that waits."""
@@ -94,6 +98,8 @@ class Messages:
         """
         peer = self._admit(principal, command)
         if command.task is not None:
+            if command.after:
+                raise InvalidInput("after", "a message to a task goes to it at once")
             return await self._follow_up(principal, command, idem), None
         opened, begun = await self._open_turn(principal, command, idem, peer)
         return opened.accept(), begun
@@ -191,13 +197,14 @@ class Messages:
         plan = await self.planning.plan(command, peer, route)
         if (catalog := self.resolve_tools(principal)) is not None:
             plan = change(plan, catalog=catalog)
-        if referred.names_any:
-            plan = _add_references(plan, referred, agent)
+        plan = _add_references(plan, referred, agent)
+        if command.after or "metadata" in command.message:
+            plan = await self.prerequisites.plan(principal, command, agent, plan)
         taken = await self._refuse_drained(agent, TurnRequest(principal, command, plan, idem))
         if taken is not None:
             return taken, None
         charge = FREE
-        admitted = await self.queues.admit(agent, peer)
+        admitted = None if plan.hold else await self.queues.admit(agent, peer)
         place = None if isinstance(admitted, str) else admitted
         try:
             if isinstance(admitted, str):
@@ -257,8 +264,13 @@ class Messages:
     ) -> None:
         held = opened.held if isinstance(opened.held, dict) else opened.held.read()
         record = held[opened.task].record
-        if isinstance(record, TaskRecord):
+        if isinstance(record, TaskRecord) and record.status is Status.QUEUED:
             await self.queues.enter(record)
+        for one in record.relationships if isinstance(record, TaskRecord) else ():
+            if one.holds:
+                await self.dispatch.refresh(
+                    one.target
+                )  # whoever drives it is told that it is waited for
         if opened.position is not None and _is_urgent(command, opened):
             try:
                 await self.interrupt(principal, opened)
@@ -287,7 +299,9 @@ class Messages:
 
 
 def _add_references(plan: Delegation, referred: Referred, agent: str) -> Delegation:
-    """The plan of a message that refers to other tasks, or to some that are not known here."""
+    """The plan with the tasks that its message refers to; most refer to none."""
+    if not referred.names_any:
+        return plan
     return change(plan, referred=referred, facts=(*plan.facts, *referred.list_facts(agent)))
 
 

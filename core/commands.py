@@ -90,6 +90,8 @@ class SubmitTurn:
     """The thread that it goes into, in place of its context."""
     makes_thread: bool = True
     """Whether a thread is made for it where none is there."""
+    after: tuple[str, ...] = ()
+    """Tasks of its context that have to complete before it is sent."""
 
 
 @dataclass(frozen=True, slots=True)

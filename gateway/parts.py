@@ -21,6 +21,7 @@ from passerelle.control.interruption import Interrupting
 from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.oversight import Oversight
+from passerelle.control.prerequisites import Prerequisites
 from passerelle.control.read_models import ChannelSummaries, Models, PermissionSummaries
 from passerelle.control.rerun import Rerunning
 from passerelle.control.rollback import RollingBack
@@ -230,6 +231,7 @@ def _make_messages(
         templated_turns=TemplatedTurns(working.turns),
         follow_ups=FollowUps(writes, blobs, services.actions, services.ownership, dispatch, inputs),
         references=services.references,
+        prerequisites=Prerequisites(services.references.ownership),
         push_configs=push_configs,
         planning=working.planning,
         dispatch=dispatch,
@@ -386,7 +388,9 @@ def _make_task_handlers(
         rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
         linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
-        interrupting=Interrupting(records, working.cancelling, dispatch, working.governing),
+        interrupting=Interrupting(
+            records, working.cancelling, dispatch, working.governing, queues.pull
+        ),
         rolling_back=RollingBack(histories),
         compacting=Compacting(histories, ownership, contents, store.blobs),
         thread_contexts=ThreadContexts(models, histories, store.blobs),

@@ -56,7 +56,7 @@ class TaskAccepted:
     type: ClassVar = EventType.TASK_ACCEPTED
 
 
-QueueCause: TypeAlias = Literal["paused", "draining", "capacity", "turn"]
+QueueCause: TypeAlias = Literal["paused", "draining", "capacity", "turn", "after"]
 
 
 @record

@@ -51,9 +51,11 @@ class InterruptTurn:
 
 @record
 class ResumeThread:
-    """Attach to what agents do for a thread, wherever nobody does (CMD-3)."""
+    """Attach to what agents do for a thread, wherever nobody does, and have the turns go on that wait (CMD-3)."""
 
     thread_id: Id
+    resume_token: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Where its caller stands: the token of an earlier resume, or a cursor of the session's stream."""
 
 
 @record
@@ -193,10 +195,20 @@ class ResumedTask:
 
 @record
 class ThreadResumed:
-    """What became of each task of the thread whose run has not ended."""
+    """What became of each task of the thread whose run has not ended, as everything stood at ``resume_token``."""
 
     thread_id: str
     tasks: tuple[ResumedTask, ...] = ()
+    waiting_turns: int = 0
+    """Turns that wait for others of the thread."""
+    resume_token: str | None = None
+    """The cursor of the session's stream from which its caller misses nothing, and the token of the next resume."""
+    resumed: Literal["exact", "gap"] | None = None
+    """Whether all that is new to its caller can be read behind the token that it gave; None: it gave none."""
+    missed: int | None = None
+    """Events of the session behind that token."""
+    gap: str | None = None
+    """Why they cannot be read: begin anew with a snapshot of the session."""
 
 
 @record

@@ -17,6 +17,8 @@ from passerelle.core.task.status import Delivery, OwnPhase, Status, Visibility
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
 
+MOST_BEFORE = 16
+"""Tasks that have to complete before one message: each has two facts in the append that takes it."""
 PAGE_LIMIT = 200
 TaskFamily: TypeAlias = Literal["delegation", "job_item", "local_worker", "message"]
 """The coarse group of a task (TR-5); one that its agent answered with a bare Message is a ``message``."""

@@ -14,6 +14,7 @@ from passerelle.core.errors import NotFound
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import value
 from passerelle.delegation.runs.follow_strategy import waits_long
+from passerelle.delegation.runs.holds import UNFORESEEN
 from passerelle.runtime.records.accepted_turns import (
     check_owner,
     check_taken,
@@ -123,8 +124,7 @@ class Answers:
     def _waits_long(self, record: TaskRecord) -> bool:
         run = record.run
         if run is None:
-            # Nobody knows when an agent is resumed.
-            return record.queued is not None and record.queued.cause in {"paused", "draining"}
+            return record.queued is not None and record.queued.cause in UNFORESEEN
         return _waits_long(record, self.dispatch.find_terms(run.worker.peer).timeouts)
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:

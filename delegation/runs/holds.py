@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 QUEUED: Final = "queued"
 """The kind of the due row of a task that waits there."""
+UNFORESEEN: Final[frozenset[QueueCause]] = frozenset({"paused", "draining", "after"})
+"""Nobody knows when a wait of these ends: callers learn of it at once, and are not kept waiting."""
 MOST_WAITING: Final = 100
 """Turns that wait in one context."""
 INTERRUPTS: Final = "interrupts"
@@ -37,7 +39,7 @@ class QueueHold:
     cause: QueueCause
     position: int
     reason: str | None = None
-    """What the operator has said of it."""
+    """What the operator has said of it, or what has to come first."""
     send_options: JsonObject | None = None
     """What the request says beside its message."""
     thread_id: str | None = None
@@ -54,8 +56,8 @@ class QueueHold:
 
     @property
     def is_told(self) -> bool:
-        """Whether callers learn of it at once: nobody knows when a pause ends."""
-        return self.answers_at_once or self.cause in {"paused", "draining"}
+        """Whether callers learn of it at once."""
+        return self.answers_at_once or self.cause in UNFORESEEN
 
     @property
     def text(self) -> str:
@@ -73,6 +75,8 @@ class QueueHold:
                 said = f"agent {name} has as much work as its limits allow"
             case "turn":
                 said = "another message of this context is worked at"
+            case "after":
+                return f"the message is sent when {self.reason}, and can be cancelled"
             case _:
                 assert_never(self.cause)
         return f"{said}; {_name_place(self.position)}, and can be cancelled"

@@ -90,6 +90,8 @@ class Delegation:
     """How the agent was chosen, where the caller has left that to the gateway."""
     hold: QueueHold | None = None
     """Why the attempt does not begin yet, where it waits for its agent."""
+    blockers: tuple[str, ...] = ()
+    """Tasks that have to complete before the message is sent."""
     ground: object = field(default_factory=object, compare=False)
     """The same one for all plans that differ in what follows a message: facts, references, conditions, wishes, trace.
 

@@ -43,7 +43,7 @@ from passerelle.core.payloads.conversation import (
     ThreadStarted,
     TurnCompleted,
 )
-from passerelle.core.payloads.task import TaskCreated
+from passerelle.core.payloads.task import TaskCreated, TaskDependencyUpdated
 from passerelle.core.routing.words import say_routing
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
@@ -56,9 +56,9 @@ from passerelle.core.session.thread import (
     ThreadRecord,
 )
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import BeginTask, EndInError, LinkTask, StartRun
+from passerelle.core.task.commands import BeginTask, BlockTask, EndInError, LinkTask, StartRun
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.task.status import Visibility
+from passerelle.core.task.status import Status, Visibility
 from passerelle.core.wire.codec import from_bytes, to_bytes, to_wire
 from passerelle.core.wire.record import change, value
 from passerelle.core.wire.times import format_ms
@@ -228,6 +228,9 @@ class Turns:
                 same = await self._find_same(request, place, held)
                 if same is not None:
                     return same
+            if request.plan.blockers:
+                refs = [EntityRef(EntityKind.TASK, one) for one in request.plan.blockers]
+                held = {**held, **await self.writes.load(refs)}
             outcome = await TurnAttempt(self, request, place, held).append()
             if isinstance(outcome, OpenedTurn):
                 return outcome
@@ -559,6 +562,8 @@ class TurnAttempt:
             state = decision.state(EntityRef(EntityKind.TASK, task_id))
             if isinstance(state, TaskRecord):
                 decision.add(tasks.decide(state, LinkTask(edge)))
+        for blocker in self.request.plan.blockers:
+            _wait_for(decision, task_id, blocker)
         if isinstance(thread, ThreadRecord):
             submitting = submit(self.request.command, scope, spill)
             if self.waiting is not None:
@@ -652,6 +657,12 @@ class TurnAttempt:
             order = (*self.waiting, record.turn_id or "")
             decision.add(threads.decide(thread, ChangeQueue(QueueChanged("enqueued", order))))
         facts = tasks.decide(record, make_command(attempt, hold))
+        if (blocker := record.blocker) is not None:
+            decision.add(facts)
+            queued = decision.state(EntityRef(EntityKind.TASK, task_id))
+            if isinstance(queued, TaskRecord):
+                blocked = tasks.describe_blocker(blocker.target, blocker.reason)
+                facts = tasks.decide(queued, BlockTask(blocked))
         if not (hold.is_told or self.request.plan.shows_at_once):
             decision.add(facts)
             return None
@@ -690,6 +701,20 @@ class TurnAttempt:
         shown = complete_history(task, [self.request.command.message])
         decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
         return shown
+
+
+def _wait_for(decision: Decision, task_id: str, blocker_id: str) -> None:
+    """Adds the edge to a task that has to complete first, at both ends: they stand in one session (GR-2)."""
+    near = decision.state(EntityRef(EntityKind.TASK, task_id))
+    far = decision.state(EntityRef(EntityKind.TASK, blocker_id))
+    if not (isinstance(near, TaskRecord) and isinstance(far, TaskRecord)):
+        raise NotFound("task", blocker_id)
+    status = "satisfied" if far.status is Status.COMPLETED else "open"
+    edge = TaskDependencyUpdated(f"blocked_by:{blocker_id}", "blocked_by", blocker_id, status)
+    decision.add(tasks.decide(near, LinkTask(edge)))
+    if status == "open":
+        mirror = TaskDependencyUpdated(f"blocks:{task_id}", "blocks", task_id, status)
+        decision.add(tasks.decide(far, LinkTask(mirror)))
 
 
 def _refuse_busy(policy: str) -> UnsupportedOperation:

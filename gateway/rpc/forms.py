@@ -11,7 +11,7 @@ from passerelle.core.commands import SamePolicy, SignedBy
 from passerelle.core.job.requests import RESULT_PAGE, JobItemState
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.payloads.conversation import QueuePolicy
-from passerelle.core.task.requests import PAGE_LIMIT
+from passerelle.core.task.requests import MOST_BEFORE, PAGE_LIMIT
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 from passerelle.gateway.rpc.paging import PageToken
@@ -48,6 +48,8 @@ class SubmitTurnParams:
     """What the agent is asked for beside the message: the ``configuration`` of A2A, such as ``acceptedOutputModes``."""
     metadata: JsonObject | None = None
     """Of the request, beside that of the message; the agent gets it as it is."""
+    after: Annotated[list[_Id], Field(max_length=MOST_BEFORE)] | None = None
+    """Tasks of its context that have to complete before the message is sent."""
     when_busy: QueuePolicy | None = None
     """What becomes of it while its context works; absent: what the thread is set to, else it begins beside it."""
     when_same: SamePolicy | None = None

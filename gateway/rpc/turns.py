@@ -54,6 +54,7 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
         when_same=params.when_same,
         thread_id=params.thread_id,
         makes_thread=params.create != "never",
+        after=tuple(params.after or ()),
         traceparent=caller.traceparent or params.traceparent,
         tracestate=caller.tracestate,
     )

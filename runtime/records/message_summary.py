@@ -126,6 +126,8 @@ def digest_request(command: SubmitTurn) -> str:
         named.append(command.thread_id)
     if command.when_same is not None:
         named.append(command.when_same)
+    if command.after:
+        named.append([*command.after])
     if command.params is not None and command.source != "a2a":
         named.append(command.params)
     return hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()

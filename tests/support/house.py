@@ -368,6 +368,7 @@ class House:
             "output": self._expire_output,
             "prepare": self._put_back,
             "queued": self._look_at_queued,
+            "unblock": self._unblock,
         }
         await handlers[kind](shard_of(row.entity), row, self.clock.now_ms())
 
@@ -376,6 +377,9 @@ class House:
 
     async def _look_at_queued(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         await self.parts.turn_queues.on_due(shard, row, now_ms, self._keep)
+
+    async def _unblock(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
+        await self.parts.tasks.linking.unblock(row, self._keep)
 
     async def _expire_output(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
         await self.parts.tasks.outputs.expire(row, now_ms, self._keep)
