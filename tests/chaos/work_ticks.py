@@ -55,26 +55,31 @@ class TickScene:
     async def finish(self) -> None:
         """Waits for the runs that are owed, and deletes it."""
 
-        async def is_settled() -> bool:
-            shown = await self._read()
-            return not shown["waiting"] and all(
-                run.get("status") == "completed" for run in shown["recent"]
-            )
+        async def have_begun() -> bool:
+            return not (await self._read())["waiting"]
 
-        await wait_until(is_settled, _OVER_S, f"every run of {self.missed} has ended")
-        await self.site.call("POST", f"/v1/schedules/{self._schedule}/pause", {})
-        await wait_until(is_settled, _OVER_S, f"every run of {self.missed} has ended")
+        async def have_ended() -> bool:
+            recent = (await self._read())["recent"]
+            return all(run.get("status") == "completed" for run in recent)
+
+        try:
+            await wait_until(have_begun, _OVER_S, "every run that waits has begun")
+            await self.site.call("POST", f"/v1/schedules/{self._schedule}/pause", {})
+            await wait_until(have_ended, _OVER_S, "every run has ended")
+        except AssertionError as error:
+            self.faults.append(f"{self.missed}: {error}: {await self._read()}")
         await self.site.call("DELETE", f"/v1/schedules/{self._schedule}")
 
     async def judge(self) -> None:
         """Every tick was judged once, and what was judged is what the policy says."""
-        named, at_ms = Counter[int](), 0
+        named, begun, at_ms = Counter[int](), set[int](), 0
         sent = self.site.agent.count_messages()
         for entry in await read_stream(self.store.log, self._schedule):
             event = decode_event(entry.data, entry.frame, entry.facade)
             step = event.fact.payload
             if not isinstance(step, SessionUpdated) or step.schedule is None:
                 continue
+            begun |= {run.number for run in step.schedule.runs if step.schedule.step == "begun"}
             if step.schedule.step == "ticked":
                 self.steps += 1
                 named.update(run.tick_ms for run in step.schedule.runs)
@@ -84,7 +89,8 @@ class TickScene:
         ]
         for number in range(1, named.total() + 1):
             name = f"schedule-{self._schedule}-{number}"
-            if sent[name] != 1:
+            # One that waited when it was deleted has not begun.
+            if sent[name] != (number in begun):
                 self.faults.append(f"{self.missed}: run {number} was sent {sent[name]} times")
 
     def _judge_step(self, step: ScheduleChange, judged_ms: int, expected_ms: int) -> int:
