@@ -33,6 +33,7 @@ from passerelle.cli.verbs.contexts import contexts, login_verbs
 from passerelle.cli.verbs.deliveries import deliveries
 from passerelle.cli.verbs.devices import devices
 from passerelle.cli.verbs.evidence import evidence
+from passerelle.cli.verbs.health import health
 from passerelle.cli.verbs.inbox import inbox_verb
 from passerelle.cli.verbs.jobs import jobs
 from passerelle.cli.verbs.overview import overview
@@ -90,6 +91,7 @@ app.add_typer(devices, name="devices")
 app.add_typer(evidence, name="evidence")
 app.add_typer(deliveries, name="deliveries")
 app.add_typer(overview)
+app.add_typer(health)
 app.add_typer(agents, name="agents")
 app.add_typer(owner_token)
 app.add_typer(store_verbs)

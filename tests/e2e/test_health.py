@@ -1,0 +1,98 @@
+"""``passerelle health``: what a container, a service and a script ask, and the status that they act on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.file_server import File, FileServer
+from tests.support.ports import find_free_port
+from tests.support.processes import run_gateway
+
+pytestmark = pytest.mark.anyio
+JSON = "application/json"
+
+
+async def ask_health(folder: Path, *flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """As a container asks: a process of its own, in the folder of the configuration."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PASSERELLE_")}
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "passerelle", "health", *flags],
+        cwd=folder,
+        env={**kept, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+async def test_a_gateway_is_healthy_while_it_takes_work(tmp_path: Path) -> None:
+    async with run_gateway(tmp_path, {}) as gateway:
+        port = str(gateway.port)
+        ready = await ask_health(tmp_path, PASSERELLE_PORT=port)
+        assert (ready.returncode, ready.stdout, ready.stderr) == (0, "ready\n", "")
+        live = await ask_health(tmp_path, "--live", "--url", gateway.url)
+        assert live.returncode == 0
+        assert live.stdout.splitlines()[0] == "ok"
+        # No token and no data directory is looked for: a health check may be anybody's.
+        elsewhere = await ask_health(Path("/"), PASSERELLE_URL=gateway.url)
+        assert elsewhere.returncode == 0
+    gone = await ask_health(tmp_path, PASSERELLE_PORT=port)
+    assert gone.returncode == 1
+    assert f"no gateway answers at http://127.0.0.1:{port}/readyz" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (File(b'{"status":"unready","reason":"stopping"}', JSON, 503), "unready: stopping"),
+        (File(b'{"status":"unready","reason":"a\\u001b[2Jb"}', JSON, 503), "unready: a\\u{1b}[2Jb"),
+        (File(b"[]", JSON), "does not answer as a gateway does"),
+        (File(b"hello", "text/html"), "does not answer as a gateway does"),
+        (File(b"{}", JSON, 500), "500: "),
+    ],
+)
+async def test_what_is_not_ready_or_no_gateway_ends_with_one(
+    tmp_path: Path, file: File, said: str
+) -> None:
+    async with FileServer(files={"/readyz": file}) as server:
+        told = await ask_health(tmp_path, "--url", server.url)
+    assert told.returncode == 1
+    assert said in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+
+
+async def test_notices_of_a_gateway_that_is_ready_are_printed(tmp_path: Path) -> None:
+    file = File(b'{"status":"ready","memory":"91 % used"}', JSON)
+    async with FileServer(files={"/readyz": file}) as server:
+        told = await ask_health(tmp_path, "--url", f"{server.url}/")
+    assert (told.returncode, told.stdout) == (0, "ready\nmemory: 91 % used\n")
+
+
+async def test_who_does_not_answer_in_time_is_not_healthy(tmp_path: Path) -> None:
+    async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        told = await ask_health(tmp_path, "--url", url, "--timeout", "0.2")
+    assert told.returncode == 1
+    assert f"no gateway answers at {url}/readyz" in told.stderr
+
+
+async def test_a_configuration_that_does_not_hold_is_another_status(tmp_path: Path) -> None:
+    (tmp_path / "passerelle.yaml").write_text(f"prot: {find_free_port()}\n", "utf-8")
+    told = await ask_health(tmp_path)
+    assert told.returncode == 2
+    assert "prot" in told.stderr
+
+
+async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.read(4096):
+        """Until the caller has gone."""
+    writer.close()
