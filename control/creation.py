@@ -43,6 +43,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import AcceptTask, PrepareTask, PutBack
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status, Visibility
+from passerelle.delegation.runs.turn_places import locate
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import Once, make_once
 from passerelle.runtime.records.message_summary import TITLE_LENGTH
@@ -136,7 +137,7 @@ class Creating:
 
     async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:
         writes = self.turns.writes
-        place, held = await self.turns.locate(plan.principal, plan.command, idem)
+        place, held = await locate(writes, plan.principal, plan.command, idem)
         stored = await plan.once.find(writes.log, place.shard)
         if stored is not None:
             return await self._repeat(stored)

@@ -26,7 +26,8 @@ from passerelle.core.wire.record import change
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
 from passerelle.delegation.runs.delivery import read_options
-from passerelle.delegation.runs.turns import TurnRequest
+from passerelle.delegation.runs.turn_places import find_thread
+from passerelle.delegation.runs.turn_request import TurnRequest
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.limits.costs import FREE
@@ -52,8 +53,9 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.follow_ups import FollowUps
     from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.plan import Delegation, Planner
+    from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
-    from passerelle.delegation.runs.turns import OpenedTurn, Turns
+    from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.records.references import References, Referred
     from passerelle.webhooks.push_configs import PushConfigs
 
@@ -157,7 +159,9 @@ class Messages:
         if peer is not None:
             return await self._open_at(principal, command, idem, peer)
         profile, unpaid = read_wanted(command.message, command.params), set[str]()
-        known = await self.turns.find_thread(principal, command) if profile.continuity else None
+        known = (
+            await find_thread(self.turns.writes, principal, command) if profile.continuity else None
+        )
         refused: Limited | None = None
         while True:
             route = await self.router.route(principal, profile, _find_holder(known), unpaid)

@@ -39,7 +39,7 @@ from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.plan import begin_attempt
-from passerelle.delegation.runs.turns import OpenedTurn
+from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
 from passerelle.runtime.records.blob_overflow import BlobOverflow

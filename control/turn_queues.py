@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.agent_queues import AgentQueues
-    from passerelle.delegation.runs.turns import OpenedTurn
+    from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.permission_bridge.governing.command_gate import Governing
     from passerelle.runtime.records.writes import Body, Writes
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_strategy import Timeouts
     from passerelle.delegation.runs.templates import TemplatedAnswer
-    from passerelle.delegation.runs.turns import OpenedTurn
+    from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.open_text import OpenTexts
     from passerelle.delegation.runs.peer_profile import PeerBehaviour, PeerTerms
     from passerelle.delegation.runs.remote_drivers import InstanceSignals, RemoteDrivers
-    from passerelle.delegation.runs.turns import OpenedTurn
+    from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.common.concurrency import FairLock

@@ -17,8 +17,9 @@ from passerelle.core.session.thread import SCHEMA, ThreadRecord, ThreadStatus
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.templates import SampleTurn
+from passerelle.delegation.runs.turn_request import TurnRequest
 from passerelle.delegation.runs.turn_values import begin_known, list_values, locate_thread
-from passerelle.delegation.runs.turns import TurnAttempt, TurnRequest
+from passerelle.delegation.runs.turns import TurnAttempt
 from passerelle.runtime.common.clock import StoppedClock
 from passerelle.runtime.records.places import Place, draw_shard, place_context
 from passerelle.runtime.records.writes import compose

@@ -43,9 +43,9 @@ from passerelle.delegation.runs.templates import (
     TemplatedTurn,
     TurnTemplate,
 )
+from passerelle.delegation.runs.turn_request import OpenedTurn, TurnRequest, read_task
 from passerelle.delegation.runs.turn_samples import make_sample, sample_request
 from passerelle.delegation.runs.turn_values import FREE, begin_known, list_values, locate_thread
-from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest, read_task
 from passerelle.runtime.records.blob_overflow import CAP
 from passerelle.runtime.records.places import (
     Place,

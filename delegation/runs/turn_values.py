@@ -9,7 +9,7 @@ from passerelle.core.decision import Held
 from passerelle.core.session.thread import ThreadRecord, begin_turn
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.templates import KnownThread, split_thread
-from passerelle.delegation.runs.turns import TurnRequest
+from passerelle.delegation.runs.turn_request import TurnRequest
 from passerelle.runtime.records.message_summary import describe, digest_request
 from passerelle.runtime.records.places import Place, hash_key
 from passerelle.store.wire_template import quote

@@ -20,8 +20,8 @@ from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.session.boundaries import read_state
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.wire.json import JsonObject
+from passerelle.delegation.runs.turn_request import OpenedTurn, TurnRequest
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
-from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.records.places import list_places
 from tests.support.desk import Desk

@@ -19,9 +19,9 @@ from passerelle.core.payloads.routing import FallbackApplied, RoutingNotPossible
 from passerelle.core.principal import Principal
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
+from passerelle.delegation.runs.turn_request import OpenedTurn, TurnRequest
 from passerelle.delegation.runs.turn_samples import render_sample
 from passerelle.delegation.runs.turn_templates import TemplatedTurns, make_template
-from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Rule, make_policy

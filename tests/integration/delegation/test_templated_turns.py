@@ -45,13 +45,14 @@ from passerelle.delegation.runs.templates import (
     TemplatedTurn,
     TurnTemplate,
 )
+from passerelle.delegation.runs.turn_request import OpenedTurn, TurnRequest
 from passerelle.delegation.runs.turn_samples import render_sample
 from passerelle.delegation.runs.turn_templates import (
     TemplatedTurns,
     is_templated,
     make_template,
 )
-from passerelle.delegation.runs.turns import OpenedTurn, TurnRequest, Turns
+from passerelle.delegation.runs.turns import Turns
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.peers.agent import AgentPeer
 from passerelle.runtime.records.places import draw_shard, list_places, place_context
