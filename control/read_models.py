@@ -30,7 +30,7 @@ from passerelle.core.read_models.channels import DeviceLink, show_channels
 from passerelle.core.read_models.delivery import show_delivery
 from passerelle.core.read_models.explanation import Explanation, explain_task
 from passerelle.core.read_models.history import show_context, show_history
-from passerelle.core.read_models.lineage import link_sources
+from passerelle.core.read_models.lineage import link_sources, link_thread
 from passerelle.core.read_models.mark import unavailable
 from passerelle.core.read_models.permissions import PermissionState, show_permissions
 from passerelle.core.read_models.routing import RoutingSummary, show_routing
@@ -187,7 +187,7 @@ class Models:
             case "attempts":
                 return to_wire(list_attempts(task, now_ms))
             case "graph":
-                linked = await read_source(self.writes, self.log, task)
+                linked = link_thread(await read_source(self.writes, self.log, task))
                 return to_wire(draw_graph([linked], await load_threads(self.writes, [task])))
             case "delivery":
                 return await self._read_delivery(owned)

@@ -42,6 +42,7 @@ from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
+from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above
 from passerelle.runtime.records.idempotency import make_once
@@ -89,6 +90,8 @@ class TaskStart:
     once: Once
     caller: str
     """The id of the principal that starts it."""
+    other: EntityRef | None = None
+    """The thread that runs it, where it is another one than its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ class Starting:
     ) -> TaskStart:
         record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
         scope = Scope(record.session_id, record.thread_id, ids.mint("turn", shard), record.task_id)
+        _, assigned = await load_assigned(self.turns.writes, record, None)
         spill = BlobOverflow()
         submitting = submit(turn, scope, spill)
         for blob in spill.blobs:
@@ -239,6 +243,7 @@ class Starting:
             facts=facts,
             once=once,
             caller=principal.id,
+            other=next(iter(assigned), None),
         )
 
     async def _append(self, start: TaskStart) -> Written:
@@ -264,10 +269,9 @@ class Starting:
                 idem=start.once.remember(start.run_id),
             )
 
+        refs = [start.task, start.thread, *([start.other] if start.other else [])]
         try:
-            written = await self.turns.writes.decide(
-                start.scope.session_id, [start.task, start.thread], body
-            )
+            written = await self.turns.writes.decide(start.scope.session_id, refs, body)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
                 self.turns.doubt(start.task)
@@ -334,11 +338,15 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     _note_references(decision, start)
     ready = decision.state(start.task)
     if isinstance(ready, TaskRecord):
-        remote = thread.remotes.get(start.turn.agent) or start.remote_context
+        runs = decision.state(start.other) if start.other else thread
+        remotes = runs.remotes if isinstance(runs, ThreadRecord) else {}
+        remote = remotes.get(start.turn.agent) or start.remote_context
         started = begin_attempt(ready, start.turn, start.plan, remote)
         hold = start.plan.hold
         begins = (
-            tell.StartRun(start.run_id, started) if hold is None else make_command(started, hold)
+            tell.StartRun(start.run_id, started, thread_id=start.other.id if start.other else None)
+            if hold is None
+            else make_command(started, hold)
         )
         decision.add(tasks.decide(ready, begins))
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
-from passerelle.core.batch import DueChange
+from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
-from passerelle.core.ids import TaskId, expose
-from passerelle.core.payloads.task import TaskProgress
+from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.payloads.task import TaskDependencyUpdated, TaskProgress
 from passerelle.core.read_models.task import show_record
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.constraints import read_constraints
@@ -31,7 +32,6 @@ from passerelle.runtime.records.writes import AppendOptions, Written
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import Fact
     from passerelle.core.peer import Peer
@@ -178,10 +178,28 @@ class TaskUpdates:
         return await self.changes.change(principal, command, idem, decide)
 
     async def steer(self, principal: Principal, command: Steering, idem: str | None) -> TaskChanged:
-        """Its progress, a pause, or the end of one."""
+        """Its progress, a pause, or the end of one.
+
+        Raises:
+            NotFound: no such task, or no such thread, of the caller.
+            InvalidInput: the thread is one of another session.
+        """
+        if isinstance(command, ResumeTask) and command.thread_id is not None:
+            await self._check_thread(principal, command.task_id, command.thread_id)
         return await self.changes.change(
             principal, command, idem, lambda record: decide_steering(record, command, principal.id)
         )
+
+    async def _check_thread(self, principal: Principal, task_id: str, thread_id: str) -> None:
+        owned = await self.changes.ownership.find(principal, task_id, None, hidden=True)
+        if read_shard(thread_id) is not None:
+            ref = EntityRef(EntityKind.THREAD, thread_id)
+            thread = (await self.changes.writes.load([ref]))[ref].record
+            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
+                if thread.session_id != owned.record.session_id:
+                    raise InvalidInput("threadId", "the thread belongs to another session")
+                return
+        raise NotFound("thread", thread_id)
 
 
 def render_change(held: Held, *, repeated: bool = False) -> TaskChanged:
@@ -250,10 +268,25 @@ def decide_steering(record: TaskRecord, command: Steering, actor: str) -> list[F
             return tasks.decide(record, tell.ReportProgress(_compose_progress(command)))
         case PauseTask(reason=reason):
             return tasks.decide(record, tell.SuspendTask(actor, reason))
-        case ResumeTask(reason=reason):
-            return tasks.decide(record, tell.ContinueTask(reason or f"resumed by {actor}"))
+        case ResumeTask(reason=reason, thread_id=thread_id):
+            resumed = tasks.decide(record, tell.ContinueTask(reason or f"resumed by {actor}"))
+            return [*resumed, *_assign(record, thread_id, f"resumed by {actor} on {thread_id}")]
         case _:
             assert_never(command)
+
+
+def _assign(record: TaskRecord, thread_id: str | None, reason: str) -> list[Fact]:
+    """Has another thread run a task: the edge to the one before is removed, and stays readable (GR-6)."""
+    before, kind = record.assigned_thread, "assigned_thread"
+    if thread_id is None or thread_id == before:
+        return []
+    edges: list[TaskDependencyUpdated] = []
+    if before is not None:
+        name = f"{kind}:{before}"
+        edges.append(TaskDependencyUpdated(name, kind, before, "removed", "open", reason))
+    name = f"{kind}:{thread_id}"
+    edges.append(TaskDependencyUpdated(name, kind, thread_id, "open", reason=reason))
+    return [fact for edge in edges for fact in tasks.decide(record, tell.LinkTask(edge))]
 
 
 def _compose_progress(command: AppendTaskProgress) -> TaskProgress:

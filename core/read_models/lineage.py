@@ -3,7 +3,7 @@
 A message to a context that it has spoken in before makes a task of its own, and most callers say nothing of the tasks
 before it. So the edge is no fact: it follows from those that stand, and readers see it like any other. The source is
 the newest task of the context that had ended when the message came; what was under way then is no source. A message
-that refers to tasks says itself what it goes on from.
+that refers to tasks says itself what it goes on from. The thread that runs a task is an edge of the same kind.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SOURCE: Final = "source_task"
+THREAD: Final = "assigned_thread"
 REASON: Final = "it came next in the context"
 
 
@@ -53,6 +54,15 @@ def link_source(task: TaskRecord, source: TaskRecord | None) -> TaskRecord:
         return task
     name, at = source.task_id, task.created_at
     edge = Edge(f"source:{name}", SOURCE, name, "satisfied", at, at, REASON)
+    return change(task, relationships=(*task.relationships, edge))
+
+
+def link_thread(task: TaskRecord) -> TaskRecord:
+    """The task with the edge to the thread that runs it from its start on, unless it was said to be another (GR-6)."""
+    thread, at = task.thread_id, task.started_at
+    if thread is None or at is None or any(edge.kind == THREAD for edge in task.relationships):
+        return task
+    edge = Edge(f"{THREAD}:{thread}", THREAD, thread, "open", at, at)
     return change(task, relationships=(*task.relationships, edge))
 
 

@@ -65,6 +65,8 @@ class StartRun:
     run_id: str
     started: say.TaskAttemptStarted
     refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    thread_id: str | None = None
+    """The thread that runs it, where it is another one than the task's own: its context at the agent is the run's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,10 +286,11 @@ def _drive(
 ) -> list[Fact]:
     scope = scope_of(state)
     match command:
-        case StartRun(run_id=run_id, started=started, refs=refs):
+        case StartRun(run_id=run_id, started=started, refs=refs, thread_id=thread_id):
             require_unblocked(state)
             scope = change(scope, run_id=run_id)
-            facts = [Fact(scope, started, refs)]
+            begun = scope if thread_id is None else change(scope, thread_id=thread_id)
+            facts = [Fact(begun, started, refs)]
             if not started.gated:
                 peer, way = started.worker.peer, started.delivery_mechanism
                 facts.append(Fact(scope, request(peer, way, started.message_id)))

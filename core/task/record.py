@@ -288,6 +288,16 @@ class TaskRecord:
         return next((edge for edge in self.relationships if edge.holds), None)
 
     @property
+    def assigned_thread(self) -> str | None:
+        """The thread that was last said to run it; its own one, where nobody has said otherwise."""
+        said = (
+            edge.target
+            for edge in reversed(self.relationships)
+            if edge.kind == "assigned_thread" and edge.status == "open"
+        )
+        return next(said, self.thread_id)
+
+    @property
     def agent(self) -> str:
         """Whose grants and rules hold for the task: the agent that was asked, or that the gateway has chosen."""
         return (self.peer or self.kind) if self.kind == ROUTER else self.kind

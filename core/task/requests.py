@@ -137,6 +137,8 @@ class ResumeTask:
     version: RecordVersion | None = None
     reason: ReasonText | None = None
     propagation: Propagation = "none"
+    thread_id: Id | None = None
+    """A thread of its session in whose contexts its attempts begin from here on (GR-6); absent: as before."""
 
 
 @record

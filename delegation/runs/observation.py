@@ -192,6 +192,8 @@ def _learn_context(draft: DecisionDraft, native: str) -> None:
         return
     scope = tasks.scope_of(draft.record, draft.step_id)
     draft.add([Fact(scope, RunStatus(remote_context_id=native))])
+    if draft.record.assigned_thread != draft.record.thread_id:
+        return  # it belongs to the thread that runs the task
     updated = ThreadUpdated(peer=draft.context.peer, remote_context_id=native, context_mode="omit")
     draft.add([Fact(scope, updated)])
 

@@ -24,6 +24,7 @@ from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import fail_owed
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
+from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -163,11 +164,14 @@ class QueuedAttempts:
         params: JsonObject = {**(queued.send_options or {}), "message": message}
         referred = await self.references.recall(run.record, peer.name, message)
         run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
+        thread, held = await load_assigned(self.dispatch.writes, run.record, None)
+        other = None if thread is None else thread.thread_id
+        run.held |= held
 
         def start(draft: DecisionDraft) -> None:
             if behind is not None:
                 _start_turn(draft, behind)
-            draft.add(draft.tell(StartRun(run_id, started)))
+            draft.add(draft.tell(StartRun(run_id, started, thread_id=other)))
             draft.decision.set_field(task, OWNER, str(driver).encode())
 
         def conclude(draft: DecisionDraft) -> AppendOptions:

@@ -28,6 +28,7 @@ from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import confirm_stop, fail_owed
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.queued_attempts import find_card
+from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -85,7 +86,7 @@ class Retries:
         admitted = await self.queues.admit(peer.name, peer)
         if isinstance(admitted, str):
             hold = await self.queues.explain(peer.name, admitted)
-            attempt = self._describe(run, card, peer.name)
+            attempt = self._describe(run, card, peer.name, await self._find_thread(run))
             await self.queues.attempts.hold(run, attempt, hold, claim)
             await self.queues.enter(run.record)
             return True
@@ -106,14 +107,16 @@ class Retries:
         place: SendPlace | None,
     ) -> None:
         task = run.context.task
-        started = self._describe(run, card, peer.name)
+        thread = await self._find_thread(run)
+        started = self._describe(run, card, peer.name, thread)
+        other = thread.thread_id if thread and thread.thread_id != run.record.thread_id else None
         message = {**compose_input(run.context.accepted), "messageId": started.message_id}
         referred = await self.references.recall(run.record, peer.name, message)
         is_other = run.record.attempts[-1].worker.peer != peer.name
         run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
 
         def start(draft: DecisionDraft) -> None:
-            draft.add(draft.tell(StartRun(run_id, started)))
+            draft.add(draft.tell(StartRun(run_id, started, thread_id=other)))
             if is_other and referred.tasks:
                 draft.note(referred.resolve(peer.name))
             draft.decision.set_field(task, OWNER, str(driver).encode())
@@ -128,9 +131,19 @@ class Retries:
         await run.append(start, conclude)
         self.dispatch.start(run, peer, driver, {"message": message}, referred, place)
 
-    def _describe(self, run: Run, card: PeerCard | None, peer: str) -> TaskAttemptStarted:
-        record, thread = run.record, run.held[run.context.thread].record
-        remotes = thread.remotes if isinstance(thread, ThreadRecord) else {}
+    async def _find_thread(self, run: Run) -> ThreadRecord | None:
+        """The thread that runs the task; an append of the run holds it from then on."""
+        known = run.held[run.context.thread].record
+        own = known if isinstance(known, ThreadRecord) else None
+        thread, held = await load_assigned(self.dispatch.writes, run.record, own)
+        run.held |= held
+        return thread
+
+    def _describe(
+        self, run: Run, card: PeerCard | None, peer: str, thread: ThreadRecord | None
+    ) -> TaskAttemptStarted:
+        record = run.record
+        remotes = {} if thread is None else thread.remotes
         last = record.attempts[-1]
         ordinal = last.ordinal + 1
         return TaskAttemptStarted(

@@ -31,6 +31,7 @@ from passerelle.core.read_models.attempts import list_attempts
 from passerelle.core.read_models.delivery import show_delivery
 from passerelle.core.read_models.explanation import REASONS, explain_task
 from passerelle.core.read_models.history import show_context, show_history
+from passerelle.core.read_models.lineage import link_thread
 from passerelle.core.read_models.mark import MarkState
 from passerelle.core.read_models.routing import CostState, LimitState, show_routing
 from passerelle.core.read_models.session import show_session
@@ -305,3 +306,16 @@ def test_context_delivery_and_queue_say_what_there_is_none_of() -> None:
     told = show_delivery(change(TASK, delivery={}, status=Status.COMPLETED))
     open_one = show_delivery(change(TASK, delivery={}, status=Status.RUNNING))
     assert [*told.marks.values()] != [*open_one.marks.values()]
+
+
+@pytest.mark.requirement("GR-6")
+def test_thread_that_runs_a_task_is_an_edge_from_its_start_on() -> None:
+    bare = change(TASK, relationships=())
+    (born,) = link_thread(bare).relationships
+    at = TASK.started_at
+    assert (born.kind, born.target, born.status) == ("assigned_thread", TASK.thread_id, "open")
+    assert (born.created_at, born.updated_at) == (at, at)
+    for other in (change(bare, started_at=None), change(bare, thread_id=None)):
+        assert link_thread(other) is other
+    said = change(bare, relationships=(change(born, target="th_other"),))
+    assert link_thread(said) is said
