@@ -9,7 +9,7 @@ JOBS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs docs-test examples check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz mutants chaos stress races queues memory interop conversations docs docs-test examples check fix generate lock bench clean help
 
 # The lock is complete: a resolver would look past it for what another package asks for with an extra.
 .venv/.ready: pyproject.toml requirements.lock
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-client demo serve test conformance fuzz mutants chaos stress races memory interop conversations docs docs-test examples check fix generate lock bench: .venv/.ready
+client demo serve test conformance fuzz mutants chaos stress races queues memory interop conversations docs docs-test examples check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -68,6 +68,9 @@ stress: ## channels under load and every fault; SEED=n plans the same again, SHO
 
 races: ## everybody answers at once, at two gateways; SEED=n plans the same again, SHORT=1 has 50 questions instead of 1,000
 	@$(BIN)/python -m tests.races $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
+
+queues: ## 10,000 turns of 100 callers wait for 5 agents, at one gateway and at two: equal shares, equal cost; SHORT=1 has 600 of 20 for 3
+	@$(BIN)/python -m tests.queues $(if $(SHORT),--short)
 
 memory: ## what callers and agents can make a gateway hold is bounded; ONLY=case plays one, SHORT=1 three of them
 	@$(BIN)/python -m tests.memory $(if $(ONLY),--only "$(ONLY)") $(if $(SHORT),--short)

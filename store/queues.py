@@ -46,10 +46,10 @@ class RedisQueues:
         shard = _place(agent)
         return await self._nodes.run(_ADD, shard, keys.queue(shard, agent), control)
 
-    async def take(self, agent: str) -> str | None:
+    async def take(self, agent: str, unused: str = "") -> str | None:
         """Never tried again here: a repeat would take another one."""
-        shard = _place(agent)
-        return await self._nodes.run_once(_TAKE, shard, keys.queue(shard, agent), {}) or None
+        shard, control = _place(agent), {"unused": unused}
+        return await self._nodes.run_once(_TAKE, shard, keys.queue(shard, agent), control) or None
 
     async def drop(self, agent: str, task_id: str) -> bool:
         """Whether it was there, by the last try."""

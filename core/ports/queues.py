@@ -45,8 +45,10 @@ class QueueStore(Protocol):
         """
         ...
 
-    async def take(self, agent: str) -> str | None:
+    async def take(self, agent: str, unused: str = "") -> str | None:
         """Takes out whose turn it is: callers take turns, whatever each of them has waiting. None: nobody waits.
+
+        ``unused``: the caller of a task that was taken before and waited no more; it gets that turn back first.
 
         Raises:
             StoreUnavailable: a task may be out; its due row puts it back.

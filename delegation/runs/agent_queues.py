@@ -114,6 +114,8 @@ class AgentQueues:
     """Agents at which somebody waits, as far as is known here."""
     _pulling: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By agent what wakes its loop."""
+    _unused: dict[str, str] = field(default_factory=dict[str, str])
+    """By agent, whose turn came to nothing: its task has ended, or had begun, or could not begin."""
     _watched: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By task what wakes those who wait for its answer here."""
 
@@ -272,7 +274,7 @@ class AgentQueues:
         news = self._pulling[agent]
         news.clear()
         try:
-            task_id = await self.store.take(agent)
+            task_id = await self.store.take(agent, self._unused.pop(agent, ""))
             if task_id is None:
                 # Somebody may have come while nobody was found.
                 if not news.is_set():
@@ -282,6 +284,8 @@ class AgentQueues:
                 begun, place = place, None
                 self._tell_begun(task_id)
                 await _await_send(begun)
+            elif (record := await self.attempts.dispatch.read_task(task_id)) is not None:
+                self._unused[agent] = record.owner
         finally:
             if place is not None:
                 place.give_back()

@@ -2,12 +2,20 @@
 -- queue_take: takes out the task whose turn it is at an agent.
 --
 -- KEYS  1 waiting  2 turns  3 rested  4 index (of the agent)
--- ARGV  1 control, JSON: nothing is in it
+-- ARGV  1 control, JSON: unused (the caller whose turn came to nothing before, and who gets it back; "" for none)
 -- USES  int_text
 -- RETURNS  the task | ""
 -- NEVER  reads more rows than the caller whose turn it is, and two of its tasks, but for callers who have a turn and
 --        nothing waiting; lets a caller have two turns while another one waits.
 
+if control.unused ~= '' then
+  for _, set in ipairs({turns, rested}) do
+    local had = redis.call('ZSCORE', set, control.unused)
+    if had then
+      redis.call('ZADD', set, int_text(tonumber(had) - 1), control.unused)
+    end
+  end
+end
 local caller, turn, own
 repeat
   local first = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')

@@ -151,6 +151,36 @@ async def test_caller_who_gives_away_all_that_waits_stops_nobody(store: Store) -
     assert sorted(await take_all(store, agent)) == ["ada_0", "cleo_1"]
 
 
+async def test_turn_that_came_to_nothing_is_given_back(store: Store) -> None:
+    agent = operation()
+    for number in range(3):
+        await add(store, agent, "ada", number)
+        await add(store, agent, "bob", number)
+    assert await store.queues.take(agent) == "task_ada_0"
+    taken = [await store.queues.take(agent, "ada"), await store.queues.take(agent)]
+    assert taken == ["task_ada_1", "task_bob_0"]
+    assert await take_all(store, agent) == ["ada_2", "bob_1", "bob_2"]
+
+
+async def test_caller_who_has_nothing_waiting_any_more_gets_it_back_as_well(store: Store) -> None:
+    agent = operation()
+    await add(store, agent, "ada", 0)
+    for number in range(3):
+        await add(store, agent, "bob", number)
+    assert await store.queues.take(agent) == "task_ada_0"
+    assert await store.queues.take(agent, "ada") == "task_bob_0"
+    for number in range(1, 3):
+        await add(store, agent, "ada", number)
+    assert await take_all(store, agent) == ["ada_1", "ada_2", "bob_1", "bob_2"]
+
+
+async def test_turn_of_a_caller_whom_a_line_does_not_know_changes_nothing(store: Store) -> None:
+    agent = operation()
+    assert await store.queues.take(agent, "ada") is None
+    await add(store, agent, "bob", 0)
+    assert await store.queues.take(agent, "ada") == "task_bob_0"
+
+
 async def test_turn_without_a_task_is_passed_by(engine_server: Server, tmp_path: Path) -> None:
     """As a line has it in which an older version has moved a task to another caller."""
     agent = operation()

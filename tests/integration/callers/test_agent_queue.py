@@ -83,6 +83,19 @@ async def test_tasks_for_an_agent_without_a_free_slot_are_queued_with_their_plac
     assert rig.peer.texts == ["first", "number 0", "number 1"]
 
 
+async def test_task_that_was_cancelled_in_line_takes_no_turn_of_its_caller(rig: Rig) -> None:
+    one = await rig.start(clients=[client("ada"), client("bob")], agent=ONE)
+    async with busy(rig, one):
+        cancelled = [await start(one, f"cancelled {number}") for number in range(3)]
+        await start(one, "ada's")
+        for number in range(2):
+            await start(one, f"bob's {number}", key="bob-key")
+        for task in cancelled:
+            await act(one, "POST", f"/v1/tasks/{task}/cancel")
+    await wait_until(lambda: len(rig.peer.texts) == 4, 15, "all of them have come in")
+    assert rig.peer.texts == ["first", "ada's", "bob's 0", "bob's 1"]
+
+
 @pytest.mark.requirement("TR-8")
 async def test_higher_priority_starts_first_once_there_is_a_slot(rig: Rig) -> None:
     one = await rig.start(clients=[client("ada")], agent=ONE)
