@@ -76,7 +76,7 @@ class Interrupting:
         found = await self._list_open(principal, thread.session_id, thread.thread_id)
         return ThreadResumed(
             command.thread_id,
-            tuple([await self._attach(owned) for owned in found if owned.record.run is not None]),
+            tuple([await self.attach(owned) for owned in found if owned.record.run is not None]),
         )
 
     async def _find_thread(self, principal: Principal, thread_id: str) -> ThreadRecord:
@@ -87,7 +87,8 @@ class Interrupting:
                 return thread
         raise NotFound("thread", thread_id)
 
-    async def _attach(self, owned: Owned) -> ResumedTask:
+    async def attach(self, owned: Owned) -> ResumedTask:
+        """Has the run of a task followed, where it is this instance's to follow."""
         record = owned.record
         outcome: Literal["attached", "elsewhere", "held"] = "attached"
         if record.status in HELD:
