@@ -42,6 +42,7 @@ from passerelle.cli.verbs.questions import asking, mutes
 from passerelle.cli.verbs.rules import rules
 from passerelle.cli.verbs.schedules import schedules
 from passerelle.cli.verbs.sessions import sessions
+from passerelle.cli.verbs.subagents import subagents
 from passerelle.cli.verbs.support import support
 from passerelle.cli.verbs.task_changes import changes
 from passerelle.cli.verbs.tasks import tasks
@@ -79,6 +80,7 @@ tasks.add_typer(bulk_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
 app.add_typer(turns, name="turns")
+app.add_typer(subagents, name="subagents")
 app.add_typer(schedules, name="schedules")
 app.add_typer(jobs, name="jobs")
 approvals.add_typer(answers)

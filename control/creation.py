@@ -34,15 +34,18 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import Scope, TaskBounds
 from passerelle.core.index_changes import list_rows
 from passerelle.core.payloads.conversation import SessionCreated, ThreadParent, ThreadStarted
+from passerelle.core.payloads.subagent import SubagentSpawned
 from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
 from passerelle.core.principal import AccessScope
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
+from passerelle.core.subagent.name import SubagentName
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import AcceptTask, PrepareTask, PutBack
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status, Visibility
+from passerelle.core.wire.record import change
 from passerelle.delegation.runs.turn_places import locate
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import Once, make_once
@@ -77,6 +80,8 @@ class Plan:
     command: CreateTask
     once: Once
     parent: Owned | None
+    spawns: str | None = None
+    """The protocol of the agent, where its context is spawned as a subagent in the same append."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +97,15 @@ class Creating:
     """Raises StoreUnavailable where no new task is taken."""
 
     async def create(
-        self, principal: Principal, command: CreateTask, idem: str | None
+        self,
+        principal: Principal,
+        command: CreateTask,
+        idem: str | None,
+        spawns: str | None = None,
     ) -> TaskChanged:
         """Stores the task; the same key and request give the first one again.
+
+        ``spawns``: the protocol of the agent, where its context is to be a subagent from now on.
 
         Raises:
             NotFound: an agent, session or parent that the caller does not have.
@@ -116,7 +127,7 @@ class Creating:
         parent = await self._find_parent(principal, command)
         once = make_once(principal, command, idem)
         conditions = self.conditions.read_command(command.agent, command.acceptance)
-        plan = Plan(principal, replace(command, acceptance=conditions), once, parent)
+        plan = Plan(principal, replace(command, acceptance=conditions), once, parent, spawns)
         if parent is not None and command.session_id is None and command.context_id is None:
             plan = replace(plan, command=replace(plan.command, session_id=parent.record.session_id))
         for tries in range(MAX_TRIES):
@@ -191,7 +202,7 @@ class Creating:
                 owner=who.key,
                 tenant=who.tenant,
                 principal=who.id,
-                parent=_find_parent(plan),
+                parent=_find_parent(plan, place, task),
             )
             opening = threads.OpenThread(place.session.id, place.thread.id, started)
             decision.add(threads.decide(None, opening))
@@ -202,14 +213,40 @@ class Creating:
         decision.add(tasks.decide(None, command))
         if plan.parent is not None:
             _adopt(decision, plan.parent, place, task)
+        if is_new and plan.spawns is not None:
+            _spawn(decision, plan, place, task)
 
 
-def _find_parent(plan: Plan) -> ThreadParent | None:
-    """The task that a thread is made for: what its agents open there is a child of that one (ID-10)."""
+def _find_parent(plan: Plan, place: Place, task: EntityRef) -> ThreadParent | None:
+    """The task that a thread is made for: what its agents open there is a child of that one (ID-10).
+
+    Of a subagent that is spawned for no other task it is the one that is created with it.
+    """
+    peer = plan.command.agent if plan.spawns is not None else None
     if plan.parent is None:
-        return None
+        return None if peer is None else ThreadParent(task.id, place.thread.id, peer=peer)
     above = plan.parent.record
-    return ThreadParent(above.task_id, above.thread_id, above.turn_id)
+    return ThreadParent(above.task_id, above.thread_id, above.turn_id, peer)
+
+
+def _spawn(decision: Decision, plan: Plan, place: Place, task: EntityRef) -> None:
+    """The subagent, with its edge from the task that it is a child of, or from its own: one append has both (AP-5)."""
+    above = decision.state(plan.parent.ref if plan.parent is not None else task)
+    if not isinstance(above, TaskRecord):
+        return
+    name, scope = str(SubagentName(place.thread.id, plan.command.agent)), tasks.scope_of(above)
+    spawned = SubagentSpawned(
+        peer=plan.command.agent,
+        kind="a2a_context",
+        native_protocol=plan.spawns or "",
+        recoverable=True,
+    )
+    decision.add(
+        [
+            Fact(change(scope, subagent_id=name), spawned),
+            Fact(scope, TaskDelegated("subagent", name)),
+        ]
+    )
 
 
 def _adopt(decision: Decision, parent: Owned, place: Place, task: EntityRef) -> None:

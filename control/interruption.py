@@ -92,7 +92,7 @@ class Interrupting:
             self.pull(f"thread:{thread.thread_id}")
         resumed = ThreadResumed(
             command.thread_id,
-            tuple([await self._attach(owned) for owned in found if owned.record.run is not None]),
+            tuple([await self.attach(owned) for owned in found if owned.record.run is not None]),
             thread.waiting_turns,
             None if head is None else str(Cursor(head.epoch, head.sequence, head.chain)),
         )
@@ -111,7 +111,8 @@ class Interrupting:
                 return thread
         raise NotFound("thread", thread_id)
 
-    async def _attach(self, owned: Owned) -> ResumedTask:
+    async def attach(self, owned: Owned) -> ResumedTask:
+        """Has the run of a task followed, where it is this instance's to follow."""
         record = owned.record
         outcome: Literal["attached", "elsewhere", "held"] = "attached"
         if record.status in HELD:

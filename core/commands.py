@@ -40,7 +40,12 @@ from passerelle.core.session.requests import (
     TurnQueueQuery,
 )
 from passerelle.core.session.webhook_requests import ListStreamWebhooks
-from passerelle.core.subagent.requests import SubagentQuery
+from passerelle.core.subagent.requests import (
+    SubagentChanged,
+    SubagentQuery,
+    SubagentRequest,
+    WaitSubagents,
+)
 from passerelle.core.task.bulk import ChangeTasks, TasksChanged
 from passerelle.core.task.requests import ListRecords, TaskChanged, TaskGiven, TaskRequest
 from passerelle.core.wire.json import JsonObject
@@ -174,6 +179,7 @@ OtherCommand: TypeAlias = (
     | ChangeTasks
     | ExportBundle
     | AgentRequest
+    | SubagentRequest
 )
 Command: TypeAlias = SubmitTurn | OtherCommand
 
@@ -388,6 +394,7 @@ Query: TypeAlias = (
     | JobQuery
     | TurnQueueQuery
     | SubagentQuery
+    | WaitSubagents
 )
 
 
@@ -470,6 +477,7 @@ Result: TypeAlias = (
     | TasksChanged
     | AgentChanged
     | TurnQueue
+    | SubagentChanged
 )
 
 

@@ -181,6 +181,7 @@ def make_edges(
         stopping.set()
         streams.drain()
         gateway.parts.permissions.question_waits.drain()
+        gateway.parts.subagents.waits.drain()
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
         await streams.finish()
         channels.rest.end()

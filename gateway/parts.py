@@ -54,6 +54,7 @@ from passerelle.gateway.handlers import LinkHandlers, PermissionHandlers, TaskHa
 from passerelle.gateway.oversight import register_oversight
 from passerelle.gateway.schedules import ScheduleHandlers, make_schedules
 from passerelle.gateway.settings.policy import read_tried_policy
+from passerelle.gateway.subagents import SubagentHandlers, make_subagents
 from passerelle.permission_bridge.answers.attention import Attending
 from passerelle.permission_bridge.answers.audit import Auditing, Explaining
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
@@ -144,6 +145,7 @@ class Parts:
     permissions: PermissionHandlers
     links: LinkHandlers
     schedules: ScheduleHandlers
+    subagents: SubagentHandlers
     overviews: Overviews
 
 
@@ -174,7 +176,8 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     )
     schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
     handlers = Handlers()
-    for group in (tasks, permissions, links, schedules):
+    subagents = make_subagents(services, messages, tasks, working.governing, handlers)
+    for group in (tasks, permissions, links, schedules, subagents):
         group.register(handlers)
     pausing.register(handlers)
     turn_queues.register(handlers)
@@ -211,6 +214,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         permissions=permissions,
         links=links,
         schedules=schedules,
+        subagents=subagents,
         overviews=overviews,
     )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OutputForm = Literal["json", "yaml", "name"]
 _LISTS: Final = {
+    "subagents": "subagentId",
     "tasks": "taskId",
     "sessions": "sessionId",
     "threads": "threadId",
@@ -29,8 +30,8 @@ _LISTS: Final = {
     "mutes": "peer",
 }
 """The member by which an item of a list is named."""
-_ONE: Final = ("task", "action", "session", "grant", "device", "job", "schedule")
-_WHOLE: Final = ("jobId", "scheduleId")
+_ONE: Final = ("task", "action", "session", "grant", "device", "job", "schedule", "subagent")
+_WHOLE: Final = ("jobId", "scheduleId", "subagentId")
 """What names an answer that has lists of its own."""
 _IDS: Final = (
     *_WHOLE,

@@ -285,8 +285,8 @@ def _find_state(name: SubagentName, tasks: Iterable[TaskRecord]) -> SubagentStat
 def _find_parent(use: _Use, turns: Mapping[str, str]) -> SubagentParent:
     thread = use.thread
     first = next(iter([task for task, _ in use.attempts] + use.unsent), None)
-    if thread is not None and thread.parent is not None:
-        above = thread.parent
+    above = thread.parent if thread is not None else None
+    if thread is not None and above is not None and above.thread_id != thread.thread_id:
         return SubagentParent(thread.session_id, above.thread_id, above.turn_id, above.task_id)
     if first is None:
         return SubagentParent(

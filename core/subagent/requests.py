@@ -2,14 +2,108 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field
 
 from passerelle.core.read_models.mark import FreshnessMark
 from passerelle.core.read_models.subagents import JobLine, Subagent
-from passerelle.core.task.requests import Id
+from passerelle.core.task.requests import Id, ReasonText
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
+
+MOST_WAITED: Final = 64
+"""Subagents that one wait is for."""
+LONGEST_WAIT_MS: Final = 25_000
+"""How long one wait lasts at most: less than proxies wait for an answer."""
+SpawnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule", "job"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnSubagent:
+    """A context of its own at an agent, with a task in it that is sent ``message``, or its objective (CMD-19).
+
+    It is the child of ``parent_task_id``, where that is given. ``message`` is an A2A 1.0 Message with an id.
+    """
+
+    agent: str
+    objective: str
+    source: SpawnSource
+    message: JsonObject | None = None
+    title: str | None = None
+    parent_task_id: str | None = None
+    session_id: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendSubagentInput:
+    """A further message into the context of a subagent: to its task that is open, else as a new one there."""
+
+    subagent_id: str
+    message: JsonObject
+    source: SpawnSource
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@record
+class ResumeSubagent:
+    """Has a subagent go on: what was not sent is sent, what is paused or lost goes on, what runs is followed again."""
+
+    subagent_id: Id
+    reason: ReasonText | None = None
+
+
+@record
+class CloseSubagent:
+    """Stop what a subagent works on, and let its context go: the next message to its agent opens another one."""
+
+    subagent_id: Id
+    reason: ReasonText | None = None
+
+
+SubagentRequest: TypeAlias = SpawnSubagent | SendSubagentInput | ResumeSubagent | CloseSubagent
+
+
+@record
+class SubagentChanged:
+    """A subagent after a command, and what became of it.
+
+    ``task_id`` is the task that the message went to. ``resumed``: it goes on; ``attached``: it went on and is followed
+    here; ``elsewhere``: by another instance; ``held``: it waits for another task; ``idle``: there is nothing to do.
+    """
+
+    subagent: JsonObject
+    outcome: Literal[
+        "spawned", "sent", "resumed", "attached", "elsewhere", "held", "idle", "closed"
+    ]
+    task_id: str | None = None
+    turn_id: str | None = None
+    repeated: bool = False
+
+
+@record
+class WaitSubagents:
+    """Waits until ``any`` or ``all`` of some subagents work on nothing, at most ``timeout_ms``.
+
+    One that is idle, closed or unreachable, or that waits for somebody, works on nothing.
+    """
+
+    subagent_ids: Annotated[tuple[Id, ...], Field(min_length=1, max_length=MOST_WAITED)]
+    mode: Literal["any", "all"] = "all"
+    timeout_ms: Annotated[int, Field(ge=0, le=LONGEST_WAIT_MS)] = LONGEST_WAIT_MS
+
+
+@record
+class SubagentsWaited:
+    """How they stand when the wait ends; ``settled`` are those that work on nothing. ``timed_out``: too few do."""
+
+    subagents: tuple[Subagent, ...]
+    settled: tuple[str, ...]
+    timed_out: bool = False
 
 
 @record
@@ -38,6 +132,7 @@ class GetSubagentEvents:
 
 
 SubagentQuery: TypeAlias = ListSubagents | GetSubagent | GetSubagentEvents
+"""What whoever oversees a tenant may ask as well."""
 
 
 @record

@@ -42,6 +42,8 @@ EXAMPLES: Final[dict[str, JsonObject]] = {
         "inputs": ["first", "second"],
         "concurrency": 2,
     },
+    "spawn_subagent": {"agent": "echo", "text": "hello", "title": "A second look"},
+    "send_subagent_input": {"text": "and once more"},
     "create_schedule": {
         "title": "Every morning",
         "agent": "report",

@@ -11,7 +11,7 @@ from passerelle.core.commands import SamePolicy, SignedBy
 from passerelle.core.job.requests import RESULT_PAGE, JobItemState
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
 from passerelle.core.payloads.conversation import QueuePolicy
-from passerelle.core.task.requests import MOST_BEFORE, PAGE_LIMIT
+from passerelle.core.task.requests import MOST_BEFORE, PAGE_LIMIT, Title
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 from passerelle.gateway.rpc.paging import PageToken
@@ -196,6 +196,34 @@ class JobResultsParams:
     after: Annotated[int, Field(ge=0, json_schema_extra=_DEPRECATED)] | None = None
     limit: Annotated[int, Field(ge=1, le=RESULT_PAGE, json_schema_extra=_DEPRECATED)] | None = None
     state: JobItemState | None = None
+
+
+@record
+class SpawnSubagentParams:
+    """A subagent to be spawned, with exactly one of ``message`` (A2A 1.0, with an id), ``parts`` and ``text``.
+
+    It is a child of ``parentTaskId``, if that is given.
+    """
+
+    agent: _Id
+    message: JsonObject | None = None
+    parts: list[JsonObject] | None = None
+    text: str | None = None
+    title: Title | None = None
+    parent_task_id: _Id | None = None
+    session_id: _Id | None = None
+    traceparent: _Id | None = None
+
+
+@record
+class SubagentInputParams:
+    """A further message to a subagent: exactly one of ``message`` (A2A 1.0), ``parts`` and ``text``."""
+
+    subagent_id: _Id
+    message: JsonObject | None = None
+    parts: list[JsonObject] | None = None
+    text: str | None = None
+    traceparent: _Id | None = None
 
 
 @record

@@ -67,6 +67,7 @@ from passerelle.core.session.requests import (
     TurnQueue,
 )
 from passerelle.core.session.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
+from passerelle.core.subagent.requests import SendSubagentInput, SpawnSubagent, SubagentChanged
 from passerelle.core.task.bulk import TasksChanged
 from passerelle.core.task.requests import StartTask, TaskChanged, TaskGiven
 from passerelle.core.task.status import Status
@@ -259,8 +260,10 @@ async def _execute(service: CommandService, caller: Caller, command: Command) ->
         case SubmitTurn():
             require_sending(caller.principal, command.agent)
             return render_result(await _delegate(service, caller, command, command.agent))
-        case StartTask():
+        case StartTask() | SpawnSubagent():
             return render_result(await _delegate(service, caller, command, command.agent))
+        case SendSubagentInput(subagent_id=name):
+            return render_result(await _delegate(service, caller, command, name))
         case CancelTask():
             return to_wire(await _cancel(service, caller, command))
         case _:
@@ -274,7 +277,10 @@ def require_sending(principal: Principal, agent: str) -> None:
 
 
 async def _delegate(
-    service: CommandService, caller: Caller, command: SubmitTurn | StartTask, agent: str | None
+    service: CommandService,
+    caller: Caller,
+    command: SubmitTurn | StartTask | SpawnSubagent | SendSubagentInput,
+    agent: str | None,
 ) -> Result:
     """Where an agent is, and how its card is wrong, is for the log: callers read what they may know."""
     try:
@@ -353,6 +359,7 @@ def render_result(result: Result) -> JsonObject:
             | TasksChanged()
             | AgentChanged()
             | TurnQueue()
+            | SubagentChanged()
         ):
             return to_wire(result)
         case PushConfigSet():

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.inbound import ROLE_USER, read_configuration, read_send
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import InvalidInput
-from passerelle.gateway.rpc.forms import StartTaskParams, SubmitTurnParams
+from passerelle.gateway.rpc.forms import (
+    SpawnSubagentParams,
+    StartTaskParams,
+    SubagentInputParams,
+    SubmitTurnParams,
+)
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
@@ -81,7 +86,10 @@ def _read_aside(params: SubmitTurnParams) -> JsonObject:
     return aside
 
 
-def compose_message(params: SubmitTurnParams | StartTaskParams, caller: Caller) -> JsonObject:
+def compose_message(
+    params: SubmitTurnParams | StartTaskParams | SpawnSubagentParams | SubagentInputParams,
+    caller: Caller,
+) -> JsonObject:
     """The A2A message out of whichever form it was given in. Raises InvalidInput: not in exactly one."""
     given = [name for name in ("message", "parts", "text") if getattr(params, name) is not None]
     if len(given) != 1:

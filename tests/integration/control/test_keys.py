@@ -42,6 +42,8 @@ UNREPEATED: Final = frozenset(
         *("mute_peer", "unmute_peer"),
         # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
         *("ask_permission", "use_permission", "withdraw_permission", "resolve_permission"),
+        # A subagent that goes on goes on, and one that is closed is closed: test_subagent_commands.py.
+        *("resume_subagent", "close_subagent"),
         # What has not changed since is the same export: evidence/test_exports.py.
         *("export_evidence", "export_replay", "export_review"),
     }
@@ -53,6 +55,7 @@ ELSEWHERE: Final = frozenset(
         *("roll_back_thread", "compact_thread"),  # test_rollback.py, test_compaction.py
         "change_tasks",  # test_bulk.py
         *("submit_job", "cancel_job", "retry_job"),  # test_jobs.py
+        *("spawn_subagent", "send_subagent_input"),  # test_subagent_commands.py
         *("pause_agent", "drain_agent", "resume_agent"),  # delegation/test_paused_agents.py
         # test_schedules.py
         *(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.task.status import Status
 from passerelle.peers.config import PeerConfig
+from tests.support.desk import Desk
 from tests.support.house import House
 from tests.support.sdk_agent import run_sdk_agent
 from tests.support.waiting import wait_until
@@ -91,3 +93,22 @@ async def test_card_that_changes_under_a_run_is_a_fact_of_it_once(house: House) 
     payloads = [event.fact.payload for event in await house.events(asked)]
     warned = [one.code for one in payloads if isinstance(one, WarningRaised)]
     assert warned == ["card_changed"]
+
+
+@pytest.mark.requirement("CMD-19", "EVC-16")
+@pytest.mark.parametrize("text", ["good morning", "message well met", "ask which"])
+async def test_old_agent_is_a_subagent(old: House, text: str) -> None:
+    desk = Desk(old)
+    made: Any = await desk.do("spawn_subagent", "one", agent="old", text=text)
+    name = str(made["subagent"]["subagentId"])
+    waited: Any = await desk.do("wait_subagents", subagentIds=[name])
+    assert waited["settled"] == [name]
+    assert waited["subagents"][0]["state"] == ("waiting" if text == "ask which" else "idle")
+    sent: Any = await desk.do("send_subagent_input", "two", subagentId=name, text="this one")
+    await desk.until(sent["taskId"], Status.COMPLETED)
+    assert (sent["taskId"] == made["taskId"]) is (text == "ask which")
+    await desk.do("close_subagent", subagentId=name)
+    told: Any = await desk.do("get_subagent_events", subagentId=name)
+    kinds = [one["type"].partition(".")[2] for one in told["events"] if "status" not in one["type"]]
+    between = ["input"] if text == "ask which" else ["completed", "input"]
+    assert kinds == ["spawned", *between, "completed", "closed"]

@@ -20,6 +20,9 @@ from passerelle.core.wire.json import JsonObject
         ({"tasks": [{"taskId": "task_1", "sessionId": "se_1"}]}, "task_1"),
         ({"taskId": "task_1", "sessionId": "se_1"}, "task_1"),
         ({"agents": [{"name": "echo"}]}, "echo"),
+        ({"subagents": [{"subagentId": "sub_1"}], "jobs": []}, "sub_1"),
+        ({"subagent": {"subagentId": "sub_1"}, "taskId": "task_1"}, "sub_1"),
+        ({"subagentId": "sub_1", "tasks": ["task_1"]}, "sub_1"),
     ],
 )
 def test_names_of_an_answer(answer: JsonObject, names: str) -> None:

@@ -1,0 +1,226 @@
+"""``passerelle subagents``: contexts that agents have for tasks, spawned, steered and closed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.cli.verbs.verb import (
+    GatewayLink,
+    add_verb,
+    flatten,
+    format_fields,
+    format_table,
+    name_path,
+)
+from passerelle.core.errors import InvalidInput
+from passerelle.runtime.common.durations import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.wire.json import Json, JsonObject
+
+subagents: Final = typer.Typer(
+    help="Subagents: list, show, events, spawn, send, wait, resume, close.",
+    epilog="Example: passerelle subagents list --task task_2f…",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+SubagentArgument = Annotated[str, typer.Argument(metavar="SUBAGENT", help="Id of the subagent.")]
+_PATH: Final = "/v1/subagents"
+_LONGEST_WAIT_MS: Final = 25_000
+
+
+@add_verb(subagents, "subagents list --task task_2f…", "list")
+def list_all(
+    link: GatewayLink,
+    task: Annotated[str | None, typer.Option(help="Those of a task.")] = None,
+    thread: Annotated[str | None, typer.Option(help="Those of a thread.")] = None,
+    session: Annotated[str | None, typer.Option(help="Those of a session.")] = None,
+) -> None:
+    """List the subagents of a task, a thread or a session."""
+    scope: dict[str, Json] = {"taskId": task, "threadId": thread, "sessionId": session}
+    if sum(given is not None for given in scope.values()) != 1:
+        raise typer.BadParameter("give one of --task, --thread, --session", param_hint="'--task'")
+    answer = link.read(_PATH, scope)
+    link.tell(answer, _list(objects_at(answer, "subagents")))
+
+
+@add_verb(subagents, "subagents show sub_2f…~1~echo")
+def show(link: GatewayLink, subagent: SubagentArgument) -> None:
+    """Show a subagent, its parent, and its tasks."""
+    answer = link.read(name_path(_PATH, subagent))
+    link.tell(answer, _describe(answer))
+
+
+@add_verb(subagents, "subagents events sub_2f…~1~echo")
+def events(
+    link: GatewayLink,
+    subagent: SubagentArgument,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 100,
+    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+) -> None:
+    """Show what a subagent has lived through, in order."""
+    query: dict[str, Json] = {"pageSize": limit, "pageToken": page}
+    answer = link.read(name_path(_PATH, subagent, "events"), query)
+    link.tell(answer, _describe_events(answer))
+
+
+@add_verb(subagents, "subagents spawn echo 'Look it up' --parent task_2f…", changes=True)
+def spawn(
+    link: GatewayLink,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whom to send to.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to send.")],
+    parent: Annotated[str | None, typer.Option(help="The task that it is a child of.")] = None,
+    session: Annotated[str | None, typer.Option(help="The session that it is put into.")] = None,
+    title: Annotated[str | None, typer.Option(help="Name of its task.")] = None,
+) -> None:
+    """Have an agent work on something in a context of its own."""
+    body: dict[str, Json] = {
+        "agent": agent,
+        "text": text,
+        "title": title,
+        "parentTaskId": parent,
+        "sessionId": session,
+    }
+    _tell_change(link, link.post(_PATH, body))
+
+
+@add_verb(subagents, "subagents send sub_2f…~1~echo 'And once more'", changes=True)
+def send(
+    link: GatewayLink,
+    subagent: SubagentArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to send.")],
+) -> None:
+    """Send a further message to a subagent."""
+    _tell_change(link, link.post(name_path(_PATH, subagent, "input"), {"text": text}))
+
+
+@add_verb(subagents, "subagents wait sub_2f…~1~echo sub_2f…~1~report --timeout 5m")
+def wait(
+    link: GatewayLink,
+    names: Annotated[list[str], typer.Argument(metavar="SUBAGENT...", help="Whom to wait for.")],
+    mode: Annotated[
+        Literal["any", "all"], typer.Option(help="Until one of them works on nothing, or all.")
+    ] = "all",
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long at most: 90s, 15m.")
+    ] = "10m",
+) -> None:
+    """Wait until subagents work on nothing.
+
+    It ends with status 0 when they do, with 1 when the time is over before.
+    """
+    try:
+        until_s = time.monotonic() + parse_duration(timeout).seconds
+    except ValueError as error:
+        raise InvalidInput("--timeout", str(error)) from None
+    while True:
+        left_ms = max(0, int(1000 * (until_s - time.monotonic())))
+        query: dict[str, Json] = {
+            "subagentIds": [*names],
+            "mode": mode,
+            "timeoutMs": min(left_ms, _LONGEST_WAIT_MS),
+        }
+        answer = link.read(f"{_PATH}:wait", query)
+        if answer.get("timedOut") is not True or not left_ms:
+            break
+    link.tell(answer, _describe_wait(answer))
+    raise typer.Exit(1 if answer.get("timedOut") is True else 0)
+
+
+@add_verb(subagents, "subagents resume sub_2f…~1~echo", changes=True)
+def resume(
+    link: GatewayLink,
+    subagent: SubagentArgument,
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+) -> None:
+    """Have a subagent go on after a break."""
+    _tell_change(link, link.post(name_path(_PATH, subagent, "resume"), {"reason": reason}))
+
+
+@add_verb(subagents, "subagents close sub_2f…~1~echo", changes=True)
+def close(
+    link: GatewayLink,
+    subagent: SubagentArgument,
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+) -> None:
+    """Stop a subagent, and let its context go."""
+    _tell_change(link, link.post(name_path(_PATH, subagent, "close"), {"reason": reason}))
+
+
+def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+    subagent = object_at(answer, "subagent")
+    said = [text_at(subagent, "subagentId"), text_at(answer, "outcome"), text_at(answer, "taskId")]
+    again = ["as before"] if answer.get("repeated") else []
+    link.tell(answer, ["  ".join([one for one in (*said, *again) if one])])
+
+
+def _list(found: list[JsonObject]) -> Iterator[str]:
+    yield from format_table(
+        ("SUBAGENT", "STATE", "AGENT", "TASKS", "OPENED", "PARENT"),
+        [
+            (
+                text_at(one, "subagentId"),
+                text_at(one, "state"),
+                text_at(one, "peer"),
+                str(len(texts_at(one, "tasks"))),
+                text_at(one, "openedAt"),
+                text_at(object_at(one, "parent"), "taskId"),
+            )
+            for one in found
+        ],
+    )
+    yield f"subagents: {len(found)}"
+
+
+def _describe(subagent: JsonObject) -> Iterator[str]:
+    parent = object_at(subagent, "parent")
+    yield from format_fields(
+        [
+            ("subagent", text_at(subagent, "subagentId")),
+            ("agent", text_at(subagent, "peer")),
+            ("state", text_at(subagent, "state")),
+            ("last run", text_at(subagent, "status")),
+            ("recoverability", text_at(subagent, "recoverability")),
+            ("context", text_at(subagent, "contextId")),
+            ("context at the agent", text_at(subagent, "remoteContextId")),
+            ("parent task", text_at(parent, "taskId")),
+            ("parent turn", text_at(parent, "turnId")),
+            ("parent thread", text_at(parent, "threadId")),
+            ("parent session", text_at(parent, "sessionId")),
+            ("opened", text_at(subagent, "openedAt")),
+            ("closed", text_at(subagent, "closedAt")),
+            ("tasks", " ".join(texts_at(subagent, "tasks"))),
+            ("open tasks", " ".join(texts_at(subagent, "openTasks"))),
+        ]
+    )
+
+
+def _describe_events(answer: JsonObject) -> Iterator[str]:
+    for event in objects_at(answer, "events"):
+        payload = object_at(event, "payload")
+        error = text_at(object_at(payload, "error"), "message")
+        said = error or next(
+            (text for name in ("preview", "summary", "text") if (text := text_at(payload, name))),
+            "",
+        )
+        parts = [
+            *(str(event.get("sequence")), text_at(event, "timestamp"), text_at(event, "type")),
+            *(text_at(payload, "status") or text_at(payload, "nativeStatus"), flatten(said)),
+        ]
+        yield "  ".join(part for part in parts if part)
+    if text_at(answer, "nextPageToken"):
+        yield f"more: --page {text_at(answer, 'nextPageToken')}"
+
+
+def _describe_wait(answer: JsonObject) -> Iterator[str]:
+    for one in objects_at(answer, "subagents"):
+        yield f"{text_at(one, 'subagentId')}  {text_at(one, 'state')}"
+    if answer.get("timedOut") is True:
+        yield "the time is over"
