@@ -333,7 +333,9 @@ def _make_models(services: CoreServices) -> Models:
     store = services.store
     receivers = Receivers(store.targets, store.acks)
     clock, contents = services.deps.clock, services.contents
-    return Models(services.writes, store.log, services.ownership, clock, receivers, contents)
+    return Models(
+        services.writes, store.log, services.ownership, clock, receivers, contents, store.queues
+    )
 
 
 def _make_task_handlers(

@@ -94,6 +94,37 @@ def bench(desk: Desk) -> Bench:
     return Bench(desk)
 
 
+@pytest.mark.requirement("PRS-8")
+async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of_their_own(
+    bench: Bench,
+) -> None:
+    job = await bench.make(["silent one", "silent two", "echo three", "silent four"], concurrency=3)
+
+    async def are_under_way() -> list[Any] | None:
+        await bench.visit(job)
+        rows = await bench.table(job)
+        states = [row["state"] for row in rows]
+        return rows if states == ["running", "running", "completed", "running"] else None
+
+    rows = await wait_until(are_under_way, 20, "three items are under way, and one is done")
+    assert rows is not None
+    for row, percent in zip(rows[:2], (40, 75), strict=True):
+        told: dict[str, Json] = {"taskId": row["taskId"], "percent": percent}
+        await bench.desk.do("append_task_progress", None, **told)
+    rows = await bench.table(job)
+    assert [(row["item"], row.get("percent")) for row in rows] == [
+        (1, 40),
+        (2, 75),
+        (3, None),
+        (4, None),
+    ]
+    assert {(row["attempts"], row["agent"]) for row in rows} == {(1, "echo")}
+    assert len({row["taskId"] for row in rows}) == 4
+    assert (await bench.show(job))["counts"]["running"] == 3
+    await bench.desk.do("cancel_job", None, jobId=job)
+    assert (await bench.finish(job))["status"] == "cancelled"
+
+
 @pytest.mark.requirement("EXT-9", "OBJ-4")
 async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) -> None:
     job = await bench.make(ITEMS, concurrency=2)
