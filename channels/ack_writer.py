@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.inputs import AckJudged
-from passerelle.channels.views import PacketView, TaskView
+from passerelle.channels.views import JobRowView, PacketView, TaskRowView, TaskView
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -76,5 +76,8 @@ class AckWriter:
 
 
 def name_ack(device: str, stream: str, grant: StreamGrant) -> str:
-    """Under which name a device's ack is stored: the view of a task, or of packets, never moves that of its session."""
-    return f"{device}@{stream}" if isinstance(grant.view, TaskView | PacketView) else device
+    """Under which name a device's ack is stored: one stream that is read off another never moves the ack of that."""
+    return f"{device}@{stream}" if isinstance(grant.view, _READ_OFF) else device
+
+
+_READ_OFF: Final = (TaskView, PacketView, TaskRowView, JobRowView)

@@ -31,7 +31,7 @@ from passerelle.channels.cursor_check import (
 from passerelle.channels.hints import Hint, parse_hint
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ports.log import DERIVED
+from passerelle.core.ports.log import DERIVED, LISTS
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ PAGE_EVENTS: Final = 256
 PAGE_BYTES: Final = 262_144
 """What a page holds at the most, or one event: a reader that is slow keeps its page, and there may be many of them."""
 _BUFFERED_HINTS: Final = 256
+ROW_EVERY_S: Final = 0.25
+"""A row of a list is shown at most so often."""
 _PROVES_LOSS: Final = frozenset({GapReason.AHEAD, GapReason.FORKED})
 
 
@@ -215,6 +217,9 @@ class Follower:
     async def _read_until_caught_up(self) -> None:
         try:
             while self._behind and not self._closed:
+                if self.stream.kind in LISTS:
+                    # What changes until then is read together, so that no row is shown more often.
+                    await asyncio.sleep(ROW_EVERY_S)
                 await self._read_pages()
         finally:
             self._reading = False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
 from passerelle.channels.cursor_check import CursorBroken, CursorHeld, end_of
 from passerelle.channels.pages import Page, Stretch, cut
-from passerelle.channels.views import PacketView, TaskView, View
+from passerelle.channels.views import JobRowView, PacketView, TaskRowView, TaskView, View
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from passerelle.channels.pages import Stretches
     from passerelle.channels.ring import Ring
 
+_FILTERED: Final = (TaskView, PacketView, TaskRowView, JobRowView)
+"""Views that show few of the events of their stream."""
 STEP_EVENTS: Final = 256
 """Entries looked at in one step, so that a reader far behind does not hold the loop."""
 
@@ -182,7 +184,7 @@ class Position:
         if self._bounds is None or self._measured or self.is_live:
             return None
         self._measured = True
-        known = not isinstance(self.view, TaskView | PacketView)
+        known = not isinstance(self.view, _FILTERED)
         if known and top.sequence - cursor.sequence > self._bounds.events:
             return self._end(self._limit_reason(), cursor, top, first)
         return None

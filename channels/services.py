@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from passerelle.core.vocabulary import WithdrawalReason
     from passerelle.core.wire.json import JsonObject
 
-StreamWord: TypeAlias = Literal["session", "task", "inbox", "inputs", "results"]
+StreamWord: TypeAlias = Literal["session", "task", "inbox", "inputs", "results", "tasks", "jobs"]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamName:
-    """A stream as clients name it: a word and an id, or ``inbox`` alone.
+    """A stream as clients name it: a word and an id, or ``inbox``, ``tasks`` or ``jobs`` alone.
 
     ``session``, ``inputs`` and ``results`` have the id of a session, ``task`` that of a task, ``inbox`` a principal.
     """
@@ -57,6 +57,8 @@ def parse_stream_name(text: str) -> StreamName:
     match word:
         case "inbox" if not colon:
             return StreamName("inbox", None)
+        case "tasks" | "jobs" if not colon:
+            return StreamName(word, None)
         case "session" | "task" | "inbox" | "inputs" | "results" if identifier:
             return StreamName(word, identifier)
         case _:

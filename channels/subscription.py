@@ -23,6 +23,7 @@ from passerelle.channels.services import StreamGrant, StreamName, parse_stream_n
 from passerelle.channels.texts import TextReader
 from passerelle.channels.views import PacketView, is_dense
 from passerelle.core.errors import CallerError, Limited, PasserelleError, StoreUnavailable
+from passerelle.core.ports.log import DERIVED
 from passerelle.protocol.cursor import Cursor, GapReason, parse_cursor
 from passerelle.protocol.frames import (
     AskSnapshot,
@@ -380,7 +381,7 @@ class Subscription:
 
     def _make_text_reader(self, grant: StreamGrant) -> TextReader | None:
         link = self._link
-        if not self.ask.volatile or not link.can("vol") or isinstance(grant.view, PacketView):
+        if not self.ask.volatile or not link.can("vol") or grant.stream.kind in DERIVED:
             return None
         return TextReader(self.ask.stream, grant.view, link.outbox, link.services.counts)
 

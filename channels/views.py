@@ -1,8 +1,8 @@
 """The views of a stream: pure filters over stored entries.
 
 ``full`` shows every event, ``plain`` leaves out reasoning (EVC-7), ``task`` is the plain events of one task,
-``unpaired`` is an inbox without what is for paired devices alone, ``packets`` are the inputs or results of a session. A
-filtered view has the cursor and the sequences of its stream, so holes in it are normal.
+``unpaired`` is an inbox without what is for paired devices alone, ``packets`` are the inputs or results of a session,
+and ``rows`` those of one list. A filtered view has the cursor and the sequences of its stream: holes in it are normal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
+from passerelle.core.agent_name import find_base
 from passerelle.core.approval.paired_mark import is_for_paired
+from passerelle.core.read_models.list_rows import JOB_ROW, TASK_ROW
 from passerelle.core.read_models.packets import PACKET
 
 if TYPE_CHECKING:
@@ -50,7 +52,21 @@ class PacketView:
     """The packets of a session; everything else in its stream has no packet."""
 
 
-View: TypeAlias = FullView | PlainView | TaskView | UnpairedView | PacketView
+@dataclass(frozen=True, slots=True)
+class TaskRowView:
+    """Rows of tasks at these agents, or at all."""
+
+    agents: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRowView:
+    """Rows of jobs."""
+
+
+View: TypeAlias = (
+    FullView | PlainView | TaskView | UnpairedView | PacketView | TaskRowView | JobRowView
+)
 
 
 def is_dense(view: View) -> bool:
@@ -71,8 +87,19 @@ def shows(view: View, entry: Entry) -> bool:
             return not is_for_paired(entry.data)
         case PacketView():
             return entry.type.startswith(PACKET)
+        case TaskRowView(agents):
+            return entry.type == TASK_ROW and (agents is None or _is_at(entry.data, agents))
+        case JobRowView():
+            return entry.type == JOB_ROW
         case _:
             assert_never(view)
+
+
+def _is_at(data: bytes, agents: frozenset[str]) -> bool:
+    row: JsonObject = orjson.loads(data)
+    agent = row.get("agent")
+    # A row that is gone says no more than that.
+    return not isinstance(agent, str) or agent in agents or find_base(agent) in agents
 
 
 def read_task(data: bytes) -> str | None:

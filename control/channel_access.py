@@ -13,7 +13,16 @@ import orjson
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import StreamGrant, StreamName
-from passerelle.channels.views import FullView, PacketView, PlainView, TaskView, UnpairedView, shows
+from passerelle.channels.views import (
+    FullView,
+    JobRowView,
+    PacketView,
+    PlainView,
+    TaskRowView,
+    TaskView,
+    UnpairedView,
+    shows,
+)
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListActions
 from passerelle.core.errors import Forbidden, NotFound
@@ -32,7 +41,9 @@ from passerelle.store.coalescer import Coalescer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from passerelle.control.list_states import ListStates
     from passerelle.control.oversight import Oversight
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.vocabulary import WithdrawalReason
     from passerelle.core.wire.json import Json, JsonObject
@@ -60,6 +71,7 @@ class StreamGrants:
 
     writes: Writes
     arrivals: InboxArrivals
+    projections: Projections
     oversight: Oversight | None = None
     _sessions: Coalescer[str, None, SessionRecord | None] = field(init=False, repr=False)
 
@@ -105,6 +117,11 @@ class StreamGrants:
                 await self.arrivals.wait(principal.key)
                 view = FullView() if principal.paired else UnpairedView()
                 return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), view)
+            case "tasks" | "jobs":
+                require_scope(principal, _FOLLOW)
+                await self.projections.open_rows(principal.key, self.writes.clock.now_ms())
+                rows = TaskRowView(principal.agents) if name.word == "tasks" else JobRowView()
+                return StreamGrant(StreamRef(StreamKind(name.word), principal.key), rows)
             case _:
                 assert_never(name.word)
 
@@ -168,6 +185,7 @@ class StreamSnapshots:
     writes: Writes
     questions: QuestionLists
     packets: PacketReads
+    lists: ListStates
 
     async def read_snapshot(
         self, principal: Principal, name: StreamName, grant: StreamGrant
@@ -185,6 +203,10 @@ class StreamSnapshots:
                 return await self._read_session(grant.stream.id)
             case "inputs" | "results":
                 return await self._read_packets(grant)
+            case "tasks":
+                return await self.lists.read_tasks(principal)
+            case "jobs":
+                return await self.lists.read_jobs(principal)
             case _:
                 assert_never(name.word)
 

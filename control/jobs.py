@@ -27,13 +27,13 @@ from passerelle.core.job.requests import (
     CancelJob,
     JobChanged,
     JobItemLine,
-    JobModel,
     JobResults,
     RetryJob,
 )
 from passerelle.core.payloads.conversation import SessionCreated
 from passerelle.core.payloads.job import JobCreated, JobItemFailed, JobItemStarted, JobProgress
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.jobs import show_job
 from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
@@ -318,21 +318,7 @@ def _require(decision: Decision, ref: EntityRef) -> JobState:
 
 def _render(held: Held, *, repeated: bool = False) -> JobChanged:
     record = held.record
-    if not isinstance(record, SessionRecord) or record.job is None:
+    model = show_job(record) if isinstance(record, SessionRecord) else None
+    if model is None:
         raise NotFound("job", "")
-    job = record.job
-    model = JobModel(
-        job_id=record.session_id,
-        status=job.status,
-        items=len(job.states),
-        counts=job.counts,
-        concurrency=job.concurrency,
-        attempts=job.attempts,
-        most_failed=job.most_failed,
-        agents=job.agents if len(job.agents) > 1 else job.agents[:1],
-        created_at=record.created_at,
-        updated_at=record.updated_at,
-        title=record.title,
-        labels=record.labels,
-    )
     return JobChanged(to_wire(model), held.stamp.version, repeated)

@@ -43,6 +43,7 @@ from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
+from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.ownership import may_see
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.channels import Acked, Acks, Channels
     from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.queues import QueueStore
     from passerelle.core.principal import Principal
     from passerelle.core.session.device_requests import GetChannels
     from passerelle.core.wire.json import JsonObject
@@ -92,6 +94,7 @@ class Models:
     clock: Clock
     receivers: Receivers
     contents: Contents
+    queues: QueueStore
 
     async def read_session(self, principal: Principal, query: GetSession) -> JsonObject:
         """A session with its threads and its last events."""
@@ -172,8 +175,18 @@ class Models:
             raise NotFound("thread", thread_id)
         _, head, archive = await self.find_session(principal, thread.session_id)
         tasks, left_out = await self.load_tasks(principal, thread.session_id)
+        waiting = await self._list_waiting(thread_id)
         now_ms = self.clock.now_ms()
-        return to_wire(show_thread(thread, tasks, head.sequence, now_ms, left_out, archive))
+        return to_wire(
+            show_thread(thread, tasks, head.sequence, now_ms, left_out, archive, waiting)
+        )
+
+    async def _list_waiting(self, thread_id: str) -> list[TaskRecord]:
+        """The tasks whose turns wait in a context, in their order."""
+        names = await self.queues.list_waiting(f"thread:{thread_id}")
+        refs = [EntityRef(EntityKind.TASK, name) for name in names]
+        held = await self.writes.load(refs) if refs else {}
+        return [one for ref in refs if waits_for_turn(one := held[ref].record)]
 
     async def read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
         """One model of a task."""

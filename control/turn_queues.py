@@ -25,11 +25,11 @@ from passerelle.core.errors import (
 from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.read_models.thread import list_queued
 from passerelle.core.session import thread as threads
 from passerelle.core.session.requests import (
     GetTurnQueue,
     PromoteQueuedTurn,
-    QueuedTurn,
     RemoveQueuedTurn,
     SetQueuePolicy,
     TurnQueue,
@@ -255,40 +255,20 @@ class TurnQueues:
         self, principal: Principal, command: PromoteQueuedTurn | RemoveQueuedTurn
     ) -> tuple[ThreadRecord, TaskRecord]:
         thread = await self._find(principal, command.thread_id)
-        for _, record in await self._list(principal, thread):
-            if record.turn_id == command.queued_turn_id:
+        for record in await self._list_all(thread):
+            if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
                 return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
 
-    async def _list(
-        self, principal: Principal, thread: ThreadRecord
-    ) -> list[tuple[int, TaskRecord]]:
-        """The tasks of somebody that wait in a context, each with its place among all of them, from 1."""
+    async def _list_all(self, thread: ThreadRecord) -> list[TaskRecord]:
+        """The tasks that wait in a context, in their order."""
         names = await self.queues.store.list_waiting(f"thread:{thread.thread_id}")
         refs = [EntityRef(EntityKind.TASK, name) for name in names]
         held = await self.writes.load(refs) if refs else {}
-        waiting = [one for ref in refs if waits_for_turn(one := held[ref].record)]
-        return [
-            (position, record)
-            for position, record in enumerate(waiting, 1)
-            if record.owner == principal.key
-        ]
+        return [one for ref in refs if waits_for_turn(one := held[ref].record)]
 
     async def _render(self, principal: Principal, thread: ThreadRecord) -> TurnQueue:
-        turns = tuple(
-            QueuedTurn(
-                turn_id=record.turn_id or "",
-                task_id=record.task_id,
-                position=position,
-                agent=queued.attempt.worker.peer,
-                source=record.requested_by,
-                since=queued.since,
-                resume_state="held" if record.status is Status.PAUSED else "waiting",
-                promoted=queued.promoted_ms is not None,
-            )
-            for position, record in await self._list(principal, thread)
-            if (queued := record.queued) is not None
-        )
+        turns = list_queued(await self._list_all(thread), principal.key)
         policy = thread.queue_policy or "parallel"
         return TurnQueue(thread.thread_id, policy, turns, thread.active_turns)
 

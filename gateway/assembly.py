@@ -79,6 +79,7 @@ from passerelle.runtime.records.contents import Contents
 from passerelle.runtime.records.packet_reads import PacketReads
 from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
+from passerelle.runtime.records.row_reads import RowReads
 from passerelle.runtime.records.withheld import make_withholding
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
@@ -272,7 +273,8 @@ def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[
 def _make_hub(store: Store, outages: Outages) -> Hub:
     jitter = HubSettings(lambda: SystemIds().draw(32) / 2**32)
     withholding = make_withholding(None, store.blobs, SystemIds().draw)
-    reads = PacketReads(store.log, Contents(store.log, store.blobs, withholding))
+    packets = PacketReads(store.log, Contents(store.log, store.blobs, withholding))
+    reads = RowReads(store.log, packets)
     return Hub(reads, store.hints, jitter, on_lost=outages.lose)
 
 

@@ -18,6 +18,7 @@ from passerelle.control.evidence import Exporting
 from passerelle.control.evidence_facts import EvidenceReader
 from passerelle.control.handlers import Handlers
 from passerelle.control.interruption import Interrupting
+from passerelle.control.list_states import ListStates
 from passerelle.control.messages import Messages
 from passerelle.control.outputs import Outputs
 from passerelle.control.oversight import Oversight
@@ -73,6 +74,7 @@ from passerelle.runtime.records.lag import Lag
 from passerelle.runtime.records.packet_reads import PacketReads
 from passerelle.runtime.records.places import Home
 from passerelle.runtime.records.recoveries import Recoveries
+from passerelle.runtime.records.row_reads import RowReads
 from passerelle.runtime.records.task_lists import TaskLists
 from passerelle.runtime.records.task_pages import Listing
 from passerelle.runtime.records.writes import Writes
@@ -162,11 +164,15 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     )
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     oversight = Oversight(writes, Home(writes))
-    grants = StreamGrants(writes, services.arrivals, oversight)
-    packets = PacketReads(store.log, services.contents)
-    snapshots = StreamSnapshots(writes, questions, packets)
+    grants = StreamGrants(writes, services.arrivals, store.projections, oversight)
     models = _make_models(services)
     tasks = _make_task_handlers(services, telling, working, models, tools, oversight, queues)
+    snapshots = StreamSnapshots(
+        writes,
+        questions,
+        PacketReads(store.log, services.contents),
+        ListStates(writes, store.projections, tasks.records),
+    )
     pausing = AgentPausing(writes, deps.pauses, store.queues, deps.catalogue.list_names)
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
@@ -338,7 +344,9 @@ def _make_models(services: CoreServices) -> Models:
     store = services.store
     receivers = Receivers(store.targets, store.acks)
     clock, contents = services.deps.clock, services.contents
-    return Models(services.writes, store.log, services.ownership, clock, receivers, contents)
+    return Models(
+        services.writes, store.log, services.ownership, clock, receivers, contents, store.queues
+    )
 
 
 def _make_task_handlers(
@@ -447,13 +455,13 @@ def _make_link_handlers(
     store, writes, (grants, snapshots) = services.store, services.writes, served
     recoveries = Recoveries(writes, store.log, store.projections)
     return LinkHandlers(
-        access=StreamGrants(writes, services.arrivals),
+        access=StreamGrants(writes, services.arrivals, store.projections),
         streams=DeviceStreams(
             grants,
             snapshots,
             store.acks,
             store.channels,
-            snapshots.packets,
+            RowReads(store.log, snapshots.packets),
             recoveries,
             services.deps.clock,
         ),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ports.channels import Acked
-from passerelle.core.ports.log import StreamKind
 from passerelle.store import keys
 from passerelle.store.coalescer import Coalescer
 from passerelle.store.connection import pack
@@ -54,7 +53,7 @@ class RedisAcks:
 
     def _store(self, stream: StreamRef, rows: list[_Row]) -> Awaitable[list[AckResult]]:
         asked = self._send(stream, rows)
-        return asked if stream.kind is StreamKind.INBOX else self._check(stream, rows, asked)
+        return asked if stream.kind in keys.OF_OWNERS else self._check(stream, rows, asked)
 
     def _send(
         self, stream: StreamRef, rows: list[_Row], top: Sequence[str] = ()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import format_ms
 from passerelle.store import keys
 from passerelle.store.acks import KEEP_MS
+from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
-from passerelle.store.replies import as_int
+from passerelle.store.replies import as_bytes, as_int
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -37,9 +37,16 @@ class RedisInboxes:
 
     async def list_owners(self, shards: Collection[Shard]) -> list[str]:
         """Everybody whose inbox stands in one of these shards. One that is made meanwhile may be missing."""
+        return await self._list(shards, keys.EVERY_INBOX)
+
+    async def list_followers(self, shards: Collection[Shard]) -> list[str]:
+        """Everybody whose changes of lists are noted in one of these shards."""
+        return await self._list(shards, keys.EVERY_NOTED_LIST)
+
+    async def _list(self, shards: Collection[Shard], pattern: str) -> list[str]:
         wanted, found = {shard.number for shard in shards}, set[str]()
         for node in self._nodes.all:
-            async for names in scan_keys(node, keys.EVERY_INBOX):
+            async for names in scan_keys(node, pattern):
                 found |= {
                     key.rpartition(b":")[2].decode() for key in names if int(key[1:3], 16) in wanted
                 }
@@ -50,7 +57,20 @@ class RedisInboxes:
 
         Acks of devices that were not seen for a week before ``now_ms`` are forgotten.
         """
-        inbox = StreamRef(StreamKind.INBOX, owner)
+        return await self._trim(StreamRef(StreamKind.INBOX, owner), before_ms, now_ms)
+
+    async def trim_notes(self, owner: str, before_ms: int, now_ms: int) -> int:
+        """The same of notes of lists; where nobody has followed them since, they end, and a cursor in them is a gap."""
+        noted = StreamRef(StreamKind.TASKS, owner)
+        command = pack("HGET", keys.head(noted), "followed")
+        followed = await self._nodes.query(noted.shard, command, as_bytes)
+        if followed is not None and int(followed) < before_ms:
+            ended = pack("UNLINK", keys.head(noted), keys.entries(noted))
+            await self._nodes.update(noted.shard, ended)
+            return 1
+        return await self._trim(noted, before_ms, now_ms)
+
+    async def _trim(self, inbox: StreamRef, before_ms: int, now_ms: int) -> int:
         names = [keys.head(inbox), keys.entries(inbox), keys.stream_acks(inbox)]
         control: dict[str, ControlValue] = {
             "before": format_ms(before_ms),
@@ -60,6 +80,6 @@ class RedisInboxes:
         dropped = _MOST
         total = 0
         while dropped == _MOST:
-            dropped = await self._nodes.run(_TRIM_INBOX, shard_of(owner), names, control)
+            dropped = await self._nodes.run(_TRIM_INBOX, inbox.shard, names, control)
             total += dropped
         return total

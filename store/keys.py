@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
-from passerelle.core.ports.log import StreamKind
+from passerelle.core.ports.log import LISTS, StreamKind
 from passerelle.core.ports.projections import PARTS
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
     EntityKind.GRANTS: "g",
     EntityKind.RULES: "ru",
 }
+_HEADS: Final = {StreamKind.INBOX: "inh", **dict.fromkeys(LISTS, "rwh")}
+"""How the heads of streams begin that are no sessions'."""
+_ENTRIES: Final = {StreamKind.INBOX: "in", **dict.fromkeys(LISTS, "rw")}
+OF_OWNERS: Final = frozenset(_HEADS)
+"""Streams that are kept by the relay for an owner, and never archived."""
 _TAGS: Final = tuple(f"{{{shard.tag}}}" for shard in ALL_SHARDS)
 _KINDS: Final = {prefix: kind for kind, prefix in _ENTITY_PREFIXES.items()}
 _ENTITY: Final = re.compile(rf"\{{([0-3][0-9a-f])\}}:({'|'.join(_KINDS)}):(.+)")
@@ -70,6 +75,8 @@ EVERY_CALLBACK: Final = "{[0-3][0-9a-f]}:cb:*"
 """The same for callbacks of runs."""
 EVERY_INBOX: Final = "{[0-3][0-9a-f]}:inh:*"
 """The same for inboxes."""
+EVERY_NOTED_LIST: Final = "{[0-3][0-9a-f]}:rwh:*"
+"""The same for notes of an owner's lists."""
 
 
 def read_entity(key: str) -> EntityRef | None:
@@ -81,8 +88,11 @@ def read_entity(key: str) -> EntityRef | None:
 
 
 def head(stream: StreamRef) -> str:
-    """HASH epoch, seq, chain, first, bytes, archive; of an inbox also ordered: up to where ``inbox_order`` is whole."""
-    prefix = "inh" if stream.kind is StreamKind.INBOX else "s"
+    """HASH epoch, seq, chain, first, bytes, archive; of an inbox also ordered: up to where ``inbox_order`` is whole.
+
+    Of notes of lists also followed: when somebody last asked for them, in ms.
+    """
+    prefix = _HEADS.get(stream.kind, "s")
     return _key(stream.shard, prefix, stream.id)
 
 
@@ -91,13 +101,13 @@ def entries(stream: StreamRef) -> str:
 
     Entries of schema 2 have one event each: i, k, p, d (its envelope), w (its frame), t (its facade id).
     """
-    prefix = "in" if stream.kind is StreamKind.INBOX else "e"
+    prefix = _ENTRIES.get(stream.kind, "e")
     return _key(stream.shard, prefix, stream.id)
 
 
 def stream_hints(stream: StreamRef) -> str:
     """Hint channel of a stream."""
-    kind = "in" if stream.kind is StreamKind.INBOX else "s"
+    kind = _ENTRIES.get(stream.kind, "s")
     return _key(stream.shard, "h", f"{kind}:{stream.id}")
 
 
@@ -113,7 +123,8 @@ def stream_acks(stream: StreamRef) -> str:
 
 def stream_targets(stream: StreamRef) -> str:
     """HASH target -> ``state|filter|tries|cursor|since|refusals|reason``."""
-    return _key(stream.shard, "tg:in" if stream.kind is StreamKind.INBOX else "tg", stream.id)
+    prefix = _ENTRIES.get(stream.kind)
+    return _key(stream.shard, "tg" if prefix is None else f"tg:{prefix}", stream.id)
 
 
 def session_open(shard: Shard, session: str) -> str:
@@ -453,7 +464,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "approvals": ("a",),
     "archive": ("al", "sg", "sgm", "sgc", "sgold", "dk", "fg", "lh", "fs", "er", "gone"),
     "inboxes": ("in", "inh", "ino", "inz", "inc"),
-    "lists of tasks": ("idx", "ol"),
+    "lists of tasks": ("idx", "ol", "rw", "rwh"),
     "devices and channels": ("dv", "ack", "lk", "c", "pres", "tk", "psh", "hld", "mut", "vapid"),
     "grants and rules": ("g", "ru"),
     "webhooks": ("tg", "stuck", "cb"),
@@ -478,7 +489,7 @@ def read_parts(key: str) -> tuple[str, str]:
 
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
-    r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
+    r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz|rw|rwh):[a-z]{2,5}_[0-9a-z]+"
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:qw|qn|qr|qi):(?:thread:)?[^:]+"

@@ -189,7 +189,7 @@ class RedisFactReader:
         self, stream: StreamRef, command: bytes
     ) -> tuple[SessionFrame | None, RespValue]:
         """The session of a stream if it is in the archive; else what the engine says, asked behind that."""
-        if stream.kind is StreamKind.INBOX:
+        if stream.kind in keys.OF_OWNERS:
             [reply] = await self._ask(stream.shard, command)
             return None, reply
         row, reply = await self._ask(

@@ -20,19 +20,21 @@ from passerelle.core.ports.projections import (
     RelayPosition,
     Taken,
 )
+from passerelle.core.read_models.list_rows import note_row
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
 from passerelle.store.list_registry import ListRegistry, name_list
 from passerelle.store.log import read_feed_rows
 from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
-from passerelle.store.replies import as_hash, as_int, as_texts
-from passerelle.store.scripts import read_script
+from passerelle.store.replies import as_hash, as_int, as_text, as_texts
+from passerelle.store.scripts import Script, read_script
 from passerelle.store.stream_entries import as_entry_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
+    from passerelle.core.events import EncodedEvent
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import IndexPart, ListedTasks, ProjectionRow
     from passerelle.store.log import RedisEventLog
@@ -54,6 +56,7 @@ _DROPPED: Final = "dropped"
 _EPOCH_TRIES: Final = 3
 _NO_FEED_ID: Final = ""
 """The feed id of rows that do not come from the feed."""
+_OPEN_ROWS: Final = Script("open_rows", as_text)
 
 
 class RedisProjections:
@@ -208,6 +211,12 @@ class RedisProjections:
         """How many there are, or how many with a later time than ``after_ms``."""
         return await self._index.count(owner, agent, after_ms, parts)
 
+    async def open_rows(self, owner: str, now_ms: int) -> None:
+        """From here on what changes in an owner's lists is noted, for whoever follows them."""
+        stream = StreamRef(StreamKind.TASKS, owner)
+        control: dict[str, ControlValue] = {"mint": secrets.token_hex(4), "at": str(now_ms)}
+        await self._nodes.run(_OPEN_ROWS, stream.shard, [keys.head(stream)], control)
+
     async def list_lists(self) -> list[ListedTasks]:
         """Every list of tasks that any owner has."""
         return await self._registry.read()
@@ -247,6 +256,7 @@ class RedisProjections:
     ) -> bytes:
         arguments = Arguments((keys.marks(target), keys.meta(target), keys.due(target)))
         index: list[ControlValue] = []
+        noted: dict[str, list[EncodedEvent]] = {}
         inboxes: dict[str, list[InboxRow]] = {}
         for row in rows:
             if shard_of(row.owner) != target:
@@ -255,6 +265,9 @@ class RedisProjections:
             match row:
                 case IndexRow():
                     index.append(_index(target, row, arguments))
+                    note = note_row(row, feed_id)
+                    if note is not None:
+                        noted.setdefault(row.owner, []).append(note)
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
         index += _note_lists(target, rows, arguments)
@@ -267,6 +280,7 @@ class RedisProjections:
             "known": known,
             "index": index,
             "inbox_bytes": self.inbox_bytes,
+            "rows": [_note(owner, notes, arguments) for owner, notes in noted.items()],
             "inbox": [_inbox(owner, mine, arguments) for owner, mine in inboxes.items()],
         }
         return read_script("advance_projection").pack_call(
@@ -320,6 +334,18 @@ def _note_lists(
         return []
     key = arguments.key(keys.listed_tasks(target))
     return [[key, name, str(at_ms), 0] for name, at_ms in times.items()]
+
+
+def _note(owner: str, notes: Sequence[EncodedEvent], arguments: Arguments) -> ControlValue:
+    stream = StreamRef(StreamKind.TASKS, owner)
+    head, entries = arguments.key(keys.head(stream)), arguments.key(keys.entries(stream))
+    hints = arguments.key(keys.stream_hints(stream))
+    return {
+        # It has no receivers and nothing that is open.
+        "keys": [head, entries, head, head, hints, head],
+        "mint": secrets.token_hex(4),
+        "events": [[note.event_id, arguments.value(pack_copy(note))] for note in notes],
+    }
 
 
 def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> ControlValue:

@@ -61,6 +61,7 @@ OPERATIONS: Final = (
     "note_gone",
     "note_segment",
     "note_upload",
+    "open_rows",
     "owe_link",
     "register_agent",
     "mute",

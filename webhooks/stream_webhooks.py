@@ -17,12 +17,12 @@ from passerelle.a2a_mapping.members import as_list
 from passerelle.channels.cursor_check import end_of
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.services import parse_stream_name
-from passerelle.channels.views import PacketView, TaskView
+from passerelle.channels.views import TaskView
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, TargetChange
 from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
-from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.log import DERIVED, StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.core.read_models.channels import WebhookLink
 from passerelle.core.session.webhook_requests import (
@@ -269,11 +269,11 @@ class StreamWebhooks:
 
     async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> StreamGrant:
         grant = await access.grant(principal, parse_stream_name(stream), full=False)
-        if isinstance(grant.view, PacketView):
+        if grant.stream.kind in DERIVED:
             message = (
-                "packets are followed or read, and not delivered: set a webhook on the session"
+                "this stream is followed or read, and not delivered: set a webhook on a session"
             )
-            raise UnsupportedOperation(message, why="packets")
+            raise UnsupportedOperation(message, why="derived_stream")
         return grant
 
     async def _set(

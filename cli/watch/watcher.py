@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, assert_never, cast
 
-from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.watch.board import Board
 from passerelle.cli.watch.link import Absence, open_link
 from passerelle.client.items import Event, Gap, Item, Live, Snapshot
-from passerelle.core.task.status import ENDED, Status
+from passerelle.core.task.status import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from passerelle.client.channel import ChannelClient
     from passerelle.client.items import LinkStatus
     from passerelle.core.ports.chance import Clock
-    from passerelle.core.wire.json import Json
 
 _TICK_S: Final = 1.0
-_SEARCH_S: Final = 1.0
 _MOST_STREAMS: Final = 100
 
 
@@ -100,12 +98,21 @@ class Watcher:
 
     async def _search(self, group: asyncio.TaskGroup, client: ChannelClient) -> None:
         """Follows every session in which something is open, and those that come to it."""
-        wanted: list[Json] = [status.value for status in Status if status not in ENDED]
-        while True:
-            answer = await client.call("list_tasks", {"status": wanted, "pageSize": 200})
-            for task in objects_at(answer, "tasks"):
-                self._open(group, client, f"session:{text_at(task, 'sessionId')}")
-            await asyncio.sleep(_SEARCH_S)
+        opened = client.stream("tasks", start="snap")
+        async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
+            async for item in items:
+                match item:
+                    case Snapshot(data=data):
+                        rows = objects_at(data, "rows")
+                    case Event(data=data):
+                        rows = [object_at(data, "row")]
+                    case Live() | Gap():
+                        continue
+                    case _:
+                        assert_never(item)
+                for row in rows:
+                    if row and text_at(row, "status") not in ENDED:
+                        self._open(group, client, f"session:{text_at(row, 'sessionId')}")
 
     async def _read(self, client: ChannelClient, stream: str) -> None:
         opened = client.stream(stream, start="snap")

@@ -18,17 +18,22 @@ if TYPE_CHECKING:
 class StreamKind(StrEnum):
     """What can be followed: a session, or the inbox of a principal.
 
-    Inputs and results are those of a session: they stand in its stream, and are shown as packets.
+    Inputs and results are those of a session: they stand in its stream, and are shown as packets. Tasks and jobs are
+    those of a principal: one stream has notes of what has changed in its lists, and each note is shown as the row.
     """
 
     SESSION = "session"
     INBOX = "inbox"
     INPUTS = "inputs"
     RESULTS = "results"
+    TASKS = "tasks"
+    JOBS = "jobs"
 
 
-DERIVED: Final = frozenset({StreamKind.INPUTS, StreamKind.RESULTS})
-"""What is read off the stream of a session."""
+LISTS: Final = frozenset({StreamKind.TASKS, StreamKind.JOBS})
+"""What is read off the notes of a principal's lists."""
+DERIVED: Final = LISTS | {StreamKind.INPUTS, StreamKind.RESULTS}
+"""What is shown otherwise than it stands."""
 
 
 @dataclass(frozen=True, slots=True)

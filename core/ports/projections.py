@@ -134,6 +134,10 @@ NONE_TAKEN: Final[Mapping[Shard, Taken]] = MappingProxyType({})
 class Projections(Protocol):
     """Views of other shards, rebuilt from streams at will (I10)."""
 
+    async def open_rows(self, owner: str, now_ms: int) -> None:
+        """From here on what changes in an owner's lists is noted in a stream, for whoever follows them."""
+        ...
+
     async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
         """Feed rows of a shard above an id, or from the oldest one that is kept."""
         ...

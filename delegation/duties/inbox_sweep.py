@@ -54,6 +54,9 @@ class InboxSweep:
         for owner in await self.inboxes.list_owners(self.duties()):
             now_ms = self.read_ms(shard_of(owner))
             dropped += await self.inboxes.trim(owner, now_ms - keep_ms, now_ms)
+        for owner in await self.inboxes.list_followers(self.duties()):
+            now_ms = self.read_ms(shard_of(owner))
+            dropped += await self.inboxes.trim_notes(owner, now_ms - keep_ms, now_ms)
         if dropped:
             self.log.info("inbox.swept", entries=dropped)
         return dropped

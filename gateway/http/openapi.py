@@ -57,7 +57,10 @@ _STATE: Final[JsonObject] = {
     "required": ["stream", "cursor", "snapshot"],
     "properties": {"stream": _TEXT, "cursor": _CURSOR, "snapshot": {"type": "object"}},
 }
-_STREAM: Final = "The stream: `session:<id>`, `task:<id>`, `inbox`, `inputs:<session id>` or `results:<session id>`."
+_STREAM: Final = (
+    "The stream: `session:<id>`, `task:<id>`, `inbox`, `tasks`, `jobs`, `inputs:<session id>` or "
+    "`results:<session id>`."
+)
 
 
 def describe_stream_paths() -> dict[str, JsonObject]:

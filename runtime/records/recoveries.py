@@ -46,6 +46,8 @@ class Recoveries:
                 waiting = await self.projections.read_inbox(owner)
                 seen = any(paired or not is_view_for_paired(view) for _, view in waiting)
                 return "waiting" if seen else "idle"
+            case "tasks" | "jobs":
+                return "idle"
             case "task":
                 parsed = parse_facade(name)
                 refs = [EntityRef(EntityKind.TASK, parsed[0])] if parsed else []

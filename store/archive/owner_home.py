@@ -81,6 +81,7 @@ class HomeFinder:
         """What an owner has; None where that is nothing, or has begun behind ``before_ms``: somebody came back."""
         shelf = await self._look(owner)
         shard, inbox = shard_of(owner), StreamRef(StreamKind.INBOX, owner)
+        noted = StreamRef(StreamKind.TASKS, owner)
         session = None if shelf.whose is None else shelf.whose.home_session
         stream = StreamRef(StreamKind.SESSION, session or owner)
         devices = [] if shelf.whose is None else [_ref(EntityKind.DEVICES, name_list(shelf.whose))]
@@ -94,6 +95,7 @@ class HomeFinder:
             *(keys.entries(stream), keys.session_tasks(shard, stream.id), keys.stream_acks(stream)),
             *(keys.entries(inbox), keys.head(inbox), keys.stream_acks(inbox)),
             keys.stream_targets(inbox),
+            *(keys.entries(noted), keys.head(noted)),
             *(keys.links(shard, owner), keys.presence(shard, owner)),
             *(keys.pushes(shard, owner), keys.held(shard, owner), keys.mutes(shard, owner)),
             *(keys.channel(shard, name) for name in shelf.links),

@@ -13,6 +13,8 @@
 --         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
 --                      key 0: the member leaves only
 --         inbox_bytes  what an inbox may have: above it the oldest entries go, unless they may be looked for once more
+--         rows         notes of changes in an owner's lists, in the form of inbox and without pending: written where the
+--                      stream has a head, which is where somebody follows it
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
 --                      events: [id, index into ARGV of its fields as they are stored];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text,
@@ -94,7 +96,17 @@ local function note_ids(known, entries)
 end
 
 local now = int_text(server_ms())
+local written = {}
+for _, rows in ipairs(control.rows) do
+  if redis.call('EXISTS', KEYS[rows.keys[1]]) == 1 then
+    rows.is_noted, rows.pending = true, {}
+    written[#written + 1] = rows
+  end
+end
 for _, inbox in ipairs(control.inbox) do
+  written[#written + 1] = inbox
+end
+for _, inbox in ipairs(written) do
   local head_index, stream_index, open_index, targets_index, hints_index, order_index = unpack(inbox.keys)
   local head, stream, hints = KEYS[head_index], KEYS[stream_index], KEYS[hints_index]
   local open, order = KEYS[open_index], KEYS[order_index]
@@ -123,7 +135,7 @@ for _, inbox in ipairs(control.inbox) do
     last, published[#published + 1] = sequences[#sequences], hint
     found = {epoch, last, chain, redis.call('HGET', head, 'bytes')}
   end
-  if is_ordered then
+  if is_ordered and not inbox.is_noted then
     redis.call('HSET', head, 'ordered', last)
   end
   if tonumber(found[4] or '0') > control.inbox_bytes then
@@ -146,7 +158,7 @@ for _, inbox in ipairs(control.inbox) do
       end
     end
   end
-  if #published > 0 then
+  if #published > 0 and not inbox.is_noted then
     -- Receivers of an inbox want everything.
     wake_targets(KEYS[targets_index], due, now, {})
   end

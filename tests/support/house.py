@@ -59,6 +59,7 @@ from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.records.contents import Contents
 from passerelle.runtime.records.packet_reads import PacketReads
+from passerelle.runtime.records.row_reads import RowReads
 from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.withheld import make_withholding
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -141,12 +142,15 @@ class House:
         """A new service over what is stored, as after a restart of the process."""
         hub = await self.stack.enter_async_context(
             Hub(
-                PacketReads(
+                RowReads(
                     self.log,
-                    Contents(
+                    PacketReads(
                         self.log,
-                        self.store.blobs,
-                        make_withholding(None, self.store.blobs, SystemIds().draw),
+                        Contents(
+                            self.log,
+                            self.store.blobs,
+                            make_withholding(None, self.store.blobs, SystemIds().draw),
+                        ),
                     ),
                 ),
                 self.store.hints,

@@ -311,7 +311,7 @@ async def test_webhook_on_packets_is_refused_with_where_to_set_it(rig: Rig) -> N
         headers={"Authorization": "Bearer ada-key"},
     )
     assert said.status_code == httpx.codes.CONFLICT, said.text
-    assert "set a webhook on the session" in said.json()["detail"]
+    assert "set a webhook on a session" in said.json()["detail"]
 
 
 async def test_a_session_and_its_packets_are_followed_side_by_side(rig: Rig) -> None:

@@ -106,6 +106,34 @@ async def test_equal_inputs_of_a_job_make_one_item_where_its_caller_wants_that(
     assert results == [line["result"] for line in await bench.table(each) if line["item"] != 3]
     agents = await bench.make(["echo one"], agents=["echo", "echo"], distinct=True)
     assert (await bench.finish(agents))["items"] == 1
+@pytest.mark.requirement("PRS-8")
+async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of_their_own(
+    bench: Bench,
+    job = await bench.make(["silent one", "silent two", "echo three", "silent four"], concurrency=3)
+
+    async def are_under_way() -> list[Any] | None:
+        await bench.visit(job)
+        rows = await bench.table(job)
+        states = [row["state"] for row in rows]
+        return rows if states == ["running", "running", "completed", "running"] else None
+
+    rows = await wait_until(are_under_way, 20, "three items are under way, and one is done")
+    assert rows is not None
+    for row, percent in zip(rows[:2], (40, 75), strict=True):
+        told: dict[str, Json] = {"taskId": row["taskId"], "percent": percent}
+        await bench.desk.do("append_task_progress", None, **told)
+    rows = await bench.table(job)
+    assert [(row["item"], row.get("percent")) for row in rows] == [
+        (1, 40),
+        (2, 75),
+        (3, None),
+        (4, None),
+    ]
+    assert {(row["attempts"], row["agent"]) for row in rows} == {(1, "echo")}
+    assert len({row["taskId"] for row in rows}) == 4
+    assert (await bench.show(job))["counts"]["running"] == 3
+    await bench.desk.do("cancel_job", None, jobId=job)
+    assert (await bench.finish(job))["status"] == "cancelled"
 
 
 @pytest.mark.requirement("EXT-9", "OBJ-4")

@@ -14,7 +14,9 @@ from passerelle.core.commands import (
     TaskModel,
     TurnAccepted,
 )
+from passerelle.core.session.requests import GetTurnQueue
 from passerelle.core.task.status import Status
+from tests.integration.delegation.test_turn_queue import follow
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio
@@ -76,3 +78,35 @@ async def test_thread_shows_its_question_its_failure_and_that_it_has_no_queue(
     assert thread["queue"]["marks"]["turns"]["state"] == "not_applicable"
     tasks = cast("Any", await house.service.read(ADA, GetSessionTasks(asking.session_id)))
     assert [one["actions"] for one in tasks["blocked"]] == [list(record.open_actions)]
+
+
+@pytest.mark.requirement("SNAP-2", "SNAP-4")
+async def test_thread_names_its_question_its_failure_and_the_turns_that_wait(house: House) -> None:
+    failed, _ = await house.talk("fail")
+    asking = await house.send("ask", context_id=failed.context_id)
+    await house.until(asking, Status.WAITING_INPUT)
+    # A task that asks rests, so the next turn begins; those behind it wait.
+    active = await follow(house, asking, "silent")
+    await house.until(active, Status.QUEUED)
+    first, second = [await follow(house, asking, text) for text in ("echo one", "echo two")]
+    for restarted in (False, True):
+        if restarted:
+            await house.restart()
+        thread = cast("Any", await house.service.read(ADA, GetThread(asking.thread_id)))
+        (pending,) = thread["pending"]
+        assert pending["taskId"] == asking.facade
+        assert {incident["taskId"] for incident in thread["incidents"]} == {failed.facade}
+        assert thread["lastOutcome"] == "waiting_input"
+        assert thread["activeTurns"] == [active.turn_id]
+        assert thread["diagnostics"]["openTasks"] == 4
+        queue = thread["queue"]
+        assert [(one["turnId"], one["position"]) for one in queue["turns"]] == [
+            (first.turn_id, 1),
+            (second.turn_id, 2),
+        ]
+        assert {(one["agent"], one["resumeState"]) for one in queue["turns"]} == {
+            ("echo", "waiting")
+        }
+        assert "marks" not in queue or not queue["marks"]
+    shown = cast("Any", await house.service.read(ADA, GetTurnQueue(asking.thread_id)))
+    assert shown["turns"] == queue["turns"]

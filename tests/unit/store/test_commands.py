@@ -84,6 +84,7 @@ ALLOW_OOM = frozenset(
             "settle_bundle",
             "forget_uploads",
             "announce",
+            "open_rows",
         ),
     }
 )

@@ -1,0 +1,46 @@
+"""The states of the streams of lists: the newest rows of a caller's tasks and jobs, as the lists have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.index_changes import JOBS
+from passerelle.core.read_models.jobs import show_job
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.requests import ListRecords
+from passerelle.core.wire.codec import to_wire
+
+if TYPE_CHECKING:
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.records.task_lists import TaskLists
+    from passerelle.runtime.records.writes import Writes
+
+_ROWS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ListStates:
+    """Reads them; ``more`` says that the list has older rows. All raise StoreUnavailable."""
+
+    writes: Writes
+    projections: Projections
+    tasks: TaskLists
+
+    async def read_tasks(self, principal: Principal) -> JsonObject:
+        """The tasks whose status has changed last."""
+        page = await self.tasks.list_tasks(principal, ListRecords(page_size=_ROWS))
+        return {"rows": page["tasks"], "more": bool(page["nextPageToken"])}
+
+    async def read_jobs(self, principal: Principal) -> JsonObject:
+        """The jobs that were made last."""
+        page = await self.projections.read_index(principal.key, JOBS, None, _ROWS + 1)
+        refs = [EntityRef(EntityKind.SESSION, name) for name, _ in page[:_ROWS]]
+        held = await self.writes.load(refs) if refs else {}
+        records = (held[ref].record for ref in refs)
+        jobs = (show_job(one) for one in records if isinstance(one, SessionRecord))
+        rows: list[Json] = [to_wire(job) for job in jobs if job is not None]
+        return {"rows": rows, "more": len(page) > _ROWS}

@@ -1,0 +1,105 @@
+"""Reads the streams of lists: a note says which row has changed, and its record says what the row is now (TR-16).
+
+Of several changes of a row in one page only the last is shown. Whoever follows reads at most four pages a second, so no
+row is shown more often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import parse_facade
+from passerelle.core.machine import read_loaded
+from passerelle.core.ports.log import LISTS
+from passerelle.core.read_models.jobs import show_job
+from passerelle.core.read_models.list_rows import JOB_ROW, NO_ROW, TASK_ROW
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import LISTED
+from passerelle.core.wire.codec import to_wire
+from passerelle.runtime.records.task_lists import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.batch import Loaded
+    from passerelle.core.ports.log import Entry, FactReader, Head, StreamRef
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.runtime.records.packet_reads import PacketReads
+
+_KINDS: Final = {TASK_ROW: EntityKind.TASK, JOB_ROW: EntityKind.SESSION}
+
+
+@dataclass(frozen=True, slots=True)
+class RowReads:
+    """``channels.follower.StreamReads``: rows are made as they are read, other streams are as ``below`` has them."""
+
+    facts: FactReader
+    below: PacketReads
+
+    async def read_head(self, stream: StreamRef) -> Head | None:
+        """The head of a stream."""
+        return await self.below.read_head(stream)
+
+    async def read_resume(
+        self, stream: StreamRef, after: int, limit: int = 256
+    ) -> tuple[Head | None, list[Entry]]:
+        """Head, then page, in this order."""
+        head, entries = await self.below.read_resume(stream, after, limit)
+        if stream.kind not in LISTS or not entries:
+            return head, entries
+        notes = [cast("JsonObject", orjson.loads(one.data)) for one in entries]
+        last = {str(note.get("name")): place for place, note in enumerate(notes)}
+        shown = {place: _find_ref(notes[place]) for place in last.values()}
+        refs = dict.fromkeys(ref for ref in shown.values() if ref is not None)
+        loaded = {one.ref: one for one in await self.facts.load([*refs])} if refs else {}
+        return head, [
+            _show(stream.id, entry, note, loaded, shown.get(place))
+            for place, (entry, note) in enumerate(zip(entries, notes, strict=True))
+        ]
+
+
+def _find_ref(note: JsonObject) -> EntityRef | None:
+    kind, name = _KINDS.get(str(note.get("type"))), str(note.get("name"))
+    if kind is EntityKind.TASK:
+        parsed = parse_facade(name)
+        return EntityRef(kind, parsed[0]) if parsed else None
+    return None if kind is None else EntityRef(kind, name)
+
+
+def _show(
+    owner: str,
+    entry: Entry,
+    note: JsonObject,
+    loaded: Mapping[EntityRef, Loaded],
+    ref: EntityRef | None,
+) -> Entry:
+    found = None if ref is None else loaded.get(ref)
+    told = None if found is None else _tell(owner, note, found)
+    if told is None:
+        return replace(entry, type=NO_ROW, data=b"{}", frame=None, facade=None)
+    whole = {"sequence": entry.sequence, **note, **told}
+    return replace(entry, data=orjson.dumps(whole), frame=None, facade=None)
+
+
+def _tell(owner: str, note: JsonObject, found: Loaded) -> JsonObject | None:
+    """What a row is now; None where it is not for followers, or has another name by now."""
+    record = read_loaded(found)
+    match record:
+        case TaskRecord() if record.owner == owner:
+            if record.visibility not in LISTED:
+                return None
+            row = summarize(record, found.stamp.version, found.archive)
+            if row["taskId"] != note.get("name"):
+                return None  # it goes on under another name, whose row says so
+            return {"agent": record.agent, "row": row}
+        case SessionRecord() if record.owner == owner:
+            job = show_job(record)
+            return None if job is None else {"row": to_wire(job)}
+        case _:
+            # It was given to somebody else, or is not there any more.
+            return {"gone": True}
