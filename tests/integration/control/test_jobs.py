@@ -106,9 +106,12 @@ async def test_equal_inputs_of_a_job_make_one_item_where_its_caller_wants_that(
     assert results == [line["result"] for line in await bench.table(each) if line["item"] != 3]
     agents = await bench.make(["echo one"], agents=["echo", "echo"], distinct=True)
     assert (await bench.finish(agents))["items"] == 1
+
+
 @pytest.mark.requirement("PRS-8")
 async def test_items_of_a_running_job_have_status_attempts_agent_and_progress_of_their_own(
     bench: Bench,
+) -> None:
     job = await bench.make(["silent one", "silent two", "echo three", "silent four"], concurrency=3)
 
     async def are_under_way() -> list[Any] | None:
