@@ -1,7 +1,4 @@
-"""Read models of a thread: what goes on, what is asked, what went wrong (SNAP-2), and which turns wait for it (SNAP-4).
-
-A thread has no queue of its own: a turn starts when it is accepted.
-"""
+"""Read models of a thread: what goes on, what is asked, what went wrong (SNAP-2), which turns wait for it (SNAP-4)."""
 
 from __future__ import annotations
 
@@ -10,33 +7,65 @@ from dataclasses import field
 from typing import Final, Literal, TypeAlias
 
 from passerelle.core.facts import CompactedTurns, ErrorDetail
+from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.read_models.artifacts import VersionChain, list_versions
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
 from passerelle.core.read_models.tasks import BlockedTask, list_blocked
 from passerelle.core.session.boundaries import RolledBack
 from passerelle.core.session.thread import ThreadRecord, ThreadStatus
-from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import record
-
-_NONE: Final[tuple[str, ...]] = ("turns", "policy", "resumeState")
 
 
 @record
 class QueueSnapshot:
-    """The queue of a thread as it stands at ``sequence``."""
+    """The queue of a thread as it stands at ``sequence``: the turns that wait, the next one first.
+
+    ``resume_state``, by turn: a turn that is ``held`` is paused, and goes on waiting once it is resumed.
+    """
 
     thread_id: str
     sequence: int
     turns: tuple[str, ...] = ()
+    policy: QueuePolicy = "parallel"
+    resume_state: dict[str, Literal["waiting", "held"]] = field(
+        default_factory=dict[str, Literal["waiting", "held"]]
+    )
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
-def show_queue(thread: ThreadRecord) -> QueueSnapshot:
-    """The queue of a thread: none, and marked as such, which is not the same as an empty one."""
-    mark = not_applicable("turns are not queued: each starts when it is accepted")
-    return QueueSnapshot(thread.thread_id, thread.last, (), dict.fromkeys(_NONE, mark))
+def show_queue(
+    thread: ThreadRecord, tasks: Sequence[TaskRecord], left_out: int = 0
+) -> QueueSnapshot:
+    """The queue of a thread with its tasks, of which ``left_out`` were not looked at."""
+    waiting = sorted((task for task in tasks if waits_for_turn(task)), key=_find_place)
+    states: dict[str, Literal["waiting", "held"]] = {
+        task.turn_id or "": "held" if task.status is Status.PAUSED else "waiting"
+        for task in waiting
+    }
+    marks: dict[str, FreshnessMark] = {}
+    if not states:
+        marks["resumeState"] = not_applicable("no turn waits")
+    if left_out:
+        marks["turns"] = unavailable(f"{left_out} older tasks of the session are not looked at")
+    return QueueSnapshot(
+        thread.thread_id,
+        thread.last,
+        tuple(states),
+        thread.queue_policy or "parallel",
+        states,
+        marks,
+    )
+
+
+def _find_place(task: TaskRecord) -> tuple[int, str, str]:
+    """Of those that were promoted the last one is first, then who waits since earlier."""
+    queued = task.queued
+    if queued is None:
+        return 0, "", task.task_id
+    return -(queued.promoted_ms or 0), queued.since, task.task_id
 
 
 _INCIDENTS: Final = 20
@@ -151,7 +180,7 @@ def show_thread(
         tasks=lines,
         incidents=tuple(incidents[-_INCIDENTS:]),
         artifacts=list_versions(thread, mine),
-        queue=show_queue(thread),
+        queue=show_queue(thread, mine, left_out),
         diagnostics=Diagnostics(
             turns=thread.turns,
             tasks=len(mine),

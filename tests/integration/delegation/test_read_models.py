@@ -14,7 +14,10 @@ from passerelle.core.commands import (
     TaskModel,
     TurnAccepted,
 )
+from passerelle.core.session.requests import GetTurnQueue, PromoteQueuedTurn, SetQueuePolicy
+from passerelle.core.task.requests import PauseTask, ResumeTask
 from passerelle.core.task.status import Status
+from tests.integration.delegation.test_turn_queue import follow
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +61,7 @@ async def test_session_shows_its_newest_window_and_the_cursor_gets_the_one_befor
 
 
 @pytest.mark.requirement("SNAP-2", "SNAP-4", "SNAP-18")
-async def test_thread_shows_its_question_its_failure_and_that_it_has_no_queue(
+async def test_thread_shows_its_question_its_failure_and_which_turns_wait_for_it(
     house: House,
 ) -> None:
     failed, _ = await house.talk("fail")
@@ -73,6 +76,33 @@ async def test_thread_shows_its_question_its_failure_and_that_it_has_no_queue(
     assert thread["lastOutcome"] == "waiting_input"
     assert thread["diagnostics"]["openTasks"] == 1
     assert thread["queue"]["turns"] == []
-    assert thread["queue"]["marks"]["turns"]["state"] == "not_applicable"
+    assert thread["queue"]["policy"] == "parallel"
+    assert {mark["state"] for mark in thread["queue"]["marks"].values()} == {"not_applicable"}
+    house.peer.hold()
+    working = await house.send("slow 0", wait="none", context_id=asking.context_id)
+    waiting = [await follow(house, asking, f"turn {number}") for number in range(3)]
+    await house.service.execute(ADA, SetQueuePolicy(asking.thread_id, "queue"), None)
+    for number in (1, 2):
+        promoted = PromoteQueuedTurn(asking.thread_id, waiting[number].turn_id)
+        await house.service.execute(ADA, promoted, None)
+    await house.service.execute(ADA, PauseTask(waiting[0].task_id), None)
+    thread = cast("Any", await house.service.read(ADA, GetThread(asking.thread_id)))
+    assert (thread["status"], thread["activeTurns"]) == ("running", [working.turn_id])
+    assert pending in thread["pending"]
+    assert {incident["taskId"] for incident in thread["incidents"]} == {failed.facade}
+    assert thread["queue"]["turns"] == [waiting[at].turn_id for at in (2, 1, 0)]
+    assert thread["queue"]["policy"] == "queue"
+    states = ["waiting", "waiting", "held"]
+    assert thread["queue"]["resumeState"] == dict(
+        zip(thread["queue"]["turns"], states, strict=True)
+    )
+    assert thread["queue"]["marks"] == {}
+    assert thread["diagnostics"]["openTasks"] == 5
+    order = cast("Any", await house.service.read(ADA, GetTurnQueue(asking.thread_id)))
+    assert [one["turnId"] for one in order["turns"]] == thread["queue"]["turns"]
+    await house.service.execute(ADA, ResumeTask(waiting[0].task_id), None)
+    house.peer.release_all()
+    for turn in (working, *waiting):
+        await house.until(turn, Status.COMPLETED)
     tasks = cast("Any", await house.service.read(ADA, GetSessionTasks(asking.session_id)))
     assert [one["actions"] for one in tasks["blocked"]] == [list(record.open_actions)]
