@@ -37,11 +37,10 @@ from passerelle.core.session.requests import (
 from passerelle.core.session.thread import ChangeQueue, ThreadRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import QueueTask
-from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptWish
-from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.writes import AppendOptions, Written
 

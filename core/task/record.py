@@ -7,12 +7,12 @@ so a snapshot does not grow with what a run brings.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.facts import Coverage, EdgeStatus, ErrorDetail, Ref, RetryPolicy, Worker
 from passerelle.core.payloads.task import QueueCause, TaskAttemptStarted
-from passerelle.core.task.status import Delivery, PhaseName, Status, Visibility
+from passerelle.core.task.status import ENDED, Delivery, PhaseName, Status, Visibility
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
 from passerelle.core.wire.trace import Trace, read_trace
@@ -309,3 +309,13 @@ class TaskRecord:
             return self.queued.attempt.worker.peer
         owed = self.assignee if self.status is Status.RETRYING else None
         return owed or (self.attempts[-1].worker.peer if self.attempts else self.assignee)
+
+
+def waits_for_turn(record: object) -> TypeGuard[TaskRecord]:
+    """Whether a task waits behind other turns of its context."""
+    return (
+        isinstance(record, TaskRecord)
+        and record.status not in ENDED
+        and record.queued is not None
+        and record.queued.cause == "turn"
+    )

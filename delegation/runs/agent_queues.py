@@ -26,10 +26,10 @@ from passerelle.core.errors import (
 from passerelle.core.peer import Peer, SendPlace
 from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import waits_for_turn
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
-from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.delegation.runs.run import RunMovedError
 
 if TYPE_CHECKING:

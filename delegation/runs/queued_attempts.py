@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.errors import NotFound, RemoteError, UnsupportedOperation
@@ -18,8 +18,8 @@ from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import ChangeQueue, StartTurn, ThreadRecord
 from passerelle.core.task.commands import StartRun
-from passerelle.core.task.record import TaskRecord
-from passerelle.core.task.status import ENDED, Status
+from passerelle.core.task.record import TaskRecord, waits_for_turn
+from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import fail_owed
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
@@ -213,16 +213,6 @@ class QueuedAttempts:
             native_protocol=card.protocol,
             delivery_mechanism="streaming" if streams else "unary",
         )
-
-
-def waits_for_turn(record: object) -> TypeGuard[TaskRecord]:
-    """Whether a task waits behind other turns of its context."""
-    return (
-        isinstance(record, TaskRecord)
-        and record.status not in ENDED
-        and record.queued is not None
-        and record.queued.cause == "turn"
-    )
 
 
 def _start_turn(draft: DecisionDraft, behind: tuple[str, ...]) -> None:
