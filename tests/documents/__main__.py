@@ -25,7 +25,7 @@ from tests.documents.shell import PageShell
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PAGES: Final = ("README.md", "docs/tutorials/first-agent.md")
 _PASSED_ON: Final = re.compile(r"PIP_\w+|UV_\w+|\w+_proxy|\w+_PROXY|SSL_CERT_\w+|REQUESTS_\w+|LANG")
-_PORTS: Final = (6390, 8000, 8080, 8081, 9000, 9001)
+_PORTS: Final = (6390, 8000, 8080, 8081, 9000, 9001, 9002)
 """Ports of the pages."""
 
 

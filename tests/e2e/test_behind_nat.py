@@ -28,7 +28,9 @@ from tests.support.waiting import wait_until
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "serve-an-agent-behind-nat.md"
 BLOCKS: Final = dict(
-    re.findall(r"^```(yaml|python)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    re.findall(
+        r"^```(yaml|python)[^\n]*\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
 )
 KEY: Final = "psr_the_key_of_builder"
 COMPLETED: Final = "TASK_STATE_COMPLETED"

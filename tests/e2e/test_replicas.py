@@ -26,7 +26,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "share-tasks-betwe
 AGENT: Final = next(
     block
     for block in re.findall(
-        r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        r"^```python[^\n]*\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
     if "class Counter" in block
 )

@@ -1,4 +1,4 @@
-"""One example on free ports: its folder is copied, and its page is played as ``tests.documents`` plays pages."""
+"""Examples on free ports: folders are copied, and pages are played as ``tests.documents`` plays pages."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
-from tests.documents.pages import Step, read_page
+import yaml
+
+from tests.documents.pages import Step, read_steps
 from tests.documents.shell import PageShell
+from tests.support.client_package import write_client
 from tests.support.ports import find_free_port
 from tests.support.waiting import block_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EXAMPLES: Final = ROOT / "examples"
 PAGE: Final = "README.md"
+CONFIGURATION: Final = "passerelle.yaml"
 WITHIN_S: Final = 30.0
 _PORTS: Final = ("6379", "8000", "8080", "8081", "8082", "8090", "9000", "9001", "9100")
 """Ports that stand in examples; each play has others."""
+_LEFT_OUT: Final = shutil.ignore_patterns("state", "__pycache__", ".venv")
 _PASSED_ON: Final = ("LANG", "COVERAGE_PROCESS_START")
 
 
@@ -50,6 +55,28 @@ class Example:
             self.shell.run(step)
             self.played += 1
         assert before is None, f"no step has {before}"
+
+    def take(self, words: str, instead: Mapping[str, str] | None = None) -> str:
+        """Runs the one step that has some words, with what its reader writes ``instead``; what it prints."""
+        step = self.find(words)
+        for words_there, written in (instead or {}).items():
+            assert words_there in step.commands, f"{step.where} has no {words_there}"
+            commands = step.commands.replace(words_there, written)
+            shown = step.shown and step.shown.replace(words_there, written)
+            step = replace(step, commands=commands, shown=shown)
+        return self.shell.run(step)
+
+    def play_rest(self, page: str, words: str) -> None:
+        """Runs the steps of a page that come after the one that has some words."""
+        steps = [step for step in self.steps if step.where.startswith(f"{page}/")]
+        places = [place for place, step in enumerate(steps) if words in step.commands]
+        for step in steps[places[0] + 1 :]:
+            self.shell.run(step)
+
+    def find(self, words: str) -> Step:
+        """The one step that has some words."""
+        (step,) = (step for step in self.steps if words in step.commands)
+        return step
 
     def run(self, commands: str) -> str:
         """Commands that the page does not have, in its shell; what they print."""
@@ -90,14 +117,37 @@ class Example:
 @contextlib.contextmanager
 def open_example(name: str, folder: Path) -> Generator[Example]:
     """An example that has not begun yet; whatever it starts is gone at the end."""
+    with open_together((name,), folder) as example:
+        yield example
+
+
+@contextlib.contextmanager
+def open_together(
+    names: tuple[str, ...], folder: Path, pages: tuple[str, ...] = ()
+) -> Generator[Example]:
+    """Several examples as their reader puts them together: files in one folder, settings in one file.
+
+    The steps are those of all their pages, and of ``pages``, paths from the top of the repository.
+    """
     copy, home, notes = folder / "example", folder / "home", folder / "notes"
-    shutil.copytree(EXAMPLES / name, copy, ignore=shutil.ignore_patterns("state", "__pycache__"))
+    ports = {port: find_free_port() for port in _PORTS}
+    settings: dict[str, Any] = {}
+    steps: list[Step] = []
+    for name in names:
+        shutil.copytree(EXAMPLES / name, copy, ignore=_LEFT_OUT, dirs_exist_ok=True)
+        for path in copy.rglob("*"):
+            if path.is_file():
+                path.write_text(_replace_ports(path.read_text("utf-8"), ports), "utf-8")
+        steps += read_steps(f"{name}/{PAGE}", (copy / PAGE).read_text("utf-8"))
+        settings = _join(settings, yaml.safe_load((copy / CONFIGURATION).read_text("utf-8")))
+    if len(names) > 1:
+        (copy / CONFIGURATION).write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+    for page in pages:
+        text = _replace_ports((ROOT / page).read_text("utf-8"), ports)
+        steps += read_steps(page, text.replace("```sh\n", "```bash\n"))
+    write_client(copy)
     home.mkdir()
     notes.mkdir()
-    ports = {port: find_free_port() for port in _PORTS}
-    for path in copy.rglob("*"):
-        if path.is_file():
-            path.write_text(_replace_ports(path.read_text("utf-8"), ports), "utf-8")
     environ = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     environ |= {
         "HOME": str(home),
@@ -107,8 +157,23 @@ def open_example(name: str, folder: Path) -> Generator[Example]:
         "COLUMNS": "100",
     }
     with PageShell(copy, notes, environ) as shell:
-        yield Example(copy, notes, ports, read_page(copy, PAGE), shell)
+        yield Example(copy, notes, ports, steps, shell)
 
 
 def _replace_ports(text: str, ports: dict[str, int]) -> str:
     return re.sub(rf"\b({'|'.join(_PORTS)})\b", lambda found: str(ports[found[1]]), text)
+
+
+def _join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The settings of two files: lists one after the other, sections member by member, and nothing said twice."""
+    joined = dict(one)
+    for name, value in other.items():
+        known = one.get(name)
+        if isinstance(known, list) and isinstance(value, list):
+            joined[name] = [*cast("list[Any]", known), *cast("list[Any]", value)]
+        elif isinstance(known, dict) and isinstance(value, dict):
+            joined[name] = _join(cast("dict[str, Any]", known), cast("dict[str, Any]", value))
+        else:
+            assert known in (None, value), f"{name} is {known} and {value}"
+            joined[name] = value
+    return joined

@@ -9,11 +9,12 @@ import pytest
 
 from tests.examples.stage import EXAMPLES, PAGE, open_example
 
+ALONE = ("agent-behind-nat", "asking-agent", "caller", "payments-policy")
 OTHERS = {"browser-page", "two-instances", "webhook-receiver"}
 """Examples that have a test of their own beside."""
 
 
-@pytest.mark.parametrize("name", ["asking-agent", "caller", "payments-policy"])
+@pytest.mark.parametrize("name", ALONE)
 def test_an_example_does_what_its_page_says(name: str, tmp_path: Path) -> None:
     with open_example(name, tmp_path) as example:
         example.play()
@@ -22,6 +23,6 @@ def test_an_example_does_what_its_page_says(name: str, tmp_path: Path) -> None:
 
 def test_each_example_is_played_and_listed() -> None:
     there = {path.parent.name for path in EXAMPLES.glob(f"*/{PAGE}")}
-    played = {"asking-agent", "caller", "payments-policy"} | OTHERS
+    played = {*ALONE, *OTHERS}
     listed = set(re.findall(r"\]\(([a-z-]+)/README\.md\)", (EXAMPLES / PAGE).read_text("utf-8")))
     assert there == played == listed
