@@ -19,11 +19,11 @@ from passerelle.core.event_type import EventType
 from passerelle.core.events import Event, decode_event, encode_event
 from passerelle.core.facts import Scope
 from passerelle.core.ids import read_shard
+from passerelle.core.job.item_name import find_item
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.mark import unavailable
 from passerelle.core.read_models.subagents import (
     JobLine,
-    find_item,
     find_subagents,
     list_subagents,
 )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from passerelle.core.task.record import TaskRecord
 
 JOB: Final = "job"
 """What these names begin with, and the kind of the due row of a job."""
@@ -27,3 +30,12 @@ def read_item(name: str) -> ItemName | None:
     """What such a name says; None for another text."""
     match = _NAME.fullmatch(name)
     return None if match is None else ItemName(match[1], int(match[2]), int(match[3]))
+
+
+def find_item(task: TaskRecord) -> tuple[str, int] | None:
+    """The job that a task is an item of, and which item; None for a task of no job."""
+    if task.family != "job_item":
+        return None
+    queued = task.queued.attempt.message_id if task.queued is not None else ""
+    name = read_item(task.attempts[0].message_id if task.attempts else queued)
+    return None if name is None else (name.job_id, name.item)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from passerelle.core.job.item_name import read_item
+from passerelle.core.job.item_name import find_item
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable, unknown
 from passerelle.core.read_models.task import name_task
 from passerelle.core.session.thread import ThreadRecord, has_context, name_current
@@ -149,15 +149,6 @@ def list_edges(task: TaskRecord, thread: ThreadRecord | None) -> list[Edge]:
             )
         )
     return found
-
-
-def find_item(task: TaskRecord) -> tuple[str, int] | None:
-    """The job that a task is an item of, and which item; None for a task of no job."""
-    if task.family != "job_item":
-        return None
-    queued = task.queued.attempt.message_id if task.queued is not None else ""
-    name = read_item(task.attempts[0].message_id if task.attempts else queued)
-    return None if name is None else (name.job_id, name.item)
 
 
 def _find_closed(thread: ThreadRecord | None, name: SubagentName) -> str | None:

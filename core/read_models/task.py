@@ -17,6 +17,7 @@ from typing import Final
 from passerelle.core.events import Event
 from passerelle.core.facts import ErrorDetail
 from passerelle.core.ids import TaskId, expose
+from passerelle.core.job.item_name import find_item
 from passerelle.core.read_models.mark import FreshnessMark, blocked, not_applicable, stale, unknown
 from passerelle.core.task.record import ArtifactRef, Attempt, Edge, Progress, TaskRecord, TaskScope
 from passerelle.core.task.status import ENDED, WAITING, WORKING, Delivery, Status, Visibility
@@ -242,13 +243,17 @@ def show_objects(
         scope = event.fact.scope
         if scope.step_id is not None and scope.task_id == task.task_id:
             steps.setdefault(scope.step_id, []).append(event)
-    marks = {"jobs": not_applicable("the task is no part of a job")}
+    item = find_item(task)
+    marks: dict[str, FreshnessMark] = {}
+    if item is None:
+        marks["jobs"] = not_applicable("the task is no part of a job")
     if not task.progress.checklist:
         marks["todos"] = not_applicable("the agent keeps no checklist")
     return TaskObjects(
         task=show_task(task, now_ms, archive),
         runs=task.attempts,
         steps=tuple(_show(step_id, facts) for step_id, facts in steps.items()),
+        jobs=() if item is None else (item[0],),
         todos=task.progress.checklist,
         marks=marks,
     )
