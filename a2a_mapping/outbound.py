@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.extensions import CORRELATION, REFERENCE
+from passerelle.a2a_mapping.extensions import AFTER, CORRELATION, REFERENCE
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at, texts_at
 from passerelle.core.ports.blobs import UPLOADED
 from passerelle.core.wire.record import value
@@ -81,6 +81,8 @@ def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
     for name in _OURS:
         if name in sent:
             del sent[name]
+    if "metadata" in sent and AFTER in (metadata := object_at(sent, "metadata")):
+        sent["metadata"] = {name: one for name, one in metadata.items() if name != AFTER}
     if to.context_id:
         sent["contextId"] = to.context_id
     if to.task_id:

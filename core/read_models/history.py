@@ -150,6 +150,6 @@ class ContextBoundary:
 
 def show_context(task: TaskRecord) -> ContextBoundary:
     """The boundary of a record."""
-    mark = not_applicable("messages go to the agent as they came; summaries stand for threads")
+    mark = not_applicable("what goes along with messages, and summaries, stand for threads")
     selected = tuple(Ref(sequence=sequence) for sequence in task.inputs)
     return ContextBoundary(name_task(task), task.last, selected, marks=dict.fromkeys(_NONE, mark))

@@ -75,6 +75,8 @@ async def test_two_follow_ups_begin_beside_each_other_and_a_third_after_one_of_t
         "book a snowmobile",
         "add a spa reservation",
     ]
+    told = str(desk.house.peer.messages)
+    assert not [one for one in (AFTER, hotel.task_id, flight.task_id) if one in told]
     done = {one: await desk.record(one.task_id) for one in (hotel, spa)}
     assert str(done[hotel].ended_at) <= str(done[spa].started_at)
     edges = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.a2a_mapping.extensions import REFERENCE
+from passerelle.a2a_mapping.extensions import AFTER, REFERENCE
 from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.identity import PLACES, make_relabel, relabel, relabel_message
 from passerelle.a2a_mapping.outbound import (
@@ -273,6 +273,15 @@ def test_artifacts_of_a_reference_go_along_marked_and_count_for_no_other_message
     assert sent["parts"] == [{"text": "mine"}, *quoted]
     assert same_message(message, sent)
     assert message["parts"] == [{"text": "mine"}], "the caller's message stays as it was"
+
+
+@pytest.mark.requirement("LT-18")
+def test_what_a_message_waits_for_stays_here() -> None:
+    metadata: JsonObject = {"kept": {"a": 1}, AFTER: ["task_here"]}
+    message: JsonObject = {"messageId": "m", "parts": [{"text": "mine"}], "metadata": metadata}
+    sent = address_send({"message": message}, RemoteAddress())["message"]
+    assert sent == {**message, "metadata": {"kept": {"a": 1}}}
+    assert AFTER in metadata, "the caller's message stays as it was"
 
 
 @pytest.mark.requirement("LT-10")
