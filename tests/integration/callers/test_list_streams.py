@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httpx
 import pytest
 
-from passerelle.core.ids import shard_of
+from passerelle.core.ids import parse_facade, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.delegation.verification.walk import verify_store
@@ -123,6 +123,14 @@ async def test_nothing_is_noted_for_whoever_follows_nothing(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     first = await start(one, "echo 1")
     await open_list(one, who="bob")
+
+    async def is_listed() -> bool:
+        parsed = parse_facade(first)
+        assert parsed is not None
+        source, target = shard_of(parsed[0]), shard_of(Principal("ada").key)
+        return bool(await one.gateway.store.projections.read_taken(source, target))
+
+    await wait_until(is_listed, 20, "the relay has brought the row")
     assert ask_engine(rig.url, "EXISTS", NOTES) == 0
     cursor, state = await open_list(one)
     assert [row["taskId"] for row in state["rows"]] == [first]
