@@ -23,8 +23,8 @@ TURNS: Final = 20
 """Of each caller at each agent."""
 SHORT: Final = (3, 20, 10)
 MOST: Final = 2.0
-"""What a turn may cost where all wait, in terms of one where ten do, on a machine that is shared. It is seconds of CPU,
-with what is spent meanwhile on those that wait; that the store does the same is counted in ``tests/contract``."""
+"""What a turn may cost where all wait, in terms of one where ten do, on a machine that is shared. It is seconds of CPU
+beside what is spent on those that wait, which is told by itself; ``tests/contract`` counts what the store does."""
 
 
 async def play(instances: int, agents: int, callers: int, turns: int) -> list[str]:
@@ -36,9 +36,13 @@ async def play(instances: int, agents: int, callers: int, turns: int) -> list[st
     few, many = flood.costs
     print(f"queues: {instances} gateways, {agents * callers * turns} turns of {callers} callers")
     print(f"queues: put in line in {flood.took_s[0]:.0f} s, sent in {flood.took_s[1]:.0f} s")
+    print(
+        f"queues: used while nothing is asked: {few.idle:.1%} of a core where {few.waiting} wait,"
+        f" {many.idle:.1%} where {many.waiting} do"
+    )
     for verb in ("added", "moved", "promoted"):
         small, large = (getattr(one, verb) * 1000 for one in (few, many))
-        ratio = large / small
+        ratio = large / small if small else 1.0
         said = "held" if ratio <= MOST else "missed"
         told = (
             f"{verb}: {small:.2f} ms where {few.waiting} wait, {large:.2f} where {many.waiting} do"

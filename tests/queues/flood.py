@@ -25,6 +25,7 @@ _AT_ONCE: Final = 16
 _PER_TURN_S: Final = 0.05
 _PATIENCE_S: Final = 60.0
 _CHECKS: Final = 10
+_IDLE_S: Final = 5.0
 _WARM: Final = 50
 _PROBES: Final = 200
 """Turns that are added, and that are moved, to see what that costs."""
@@ -35,9 +36,13 @@ Answer = dict[str, Any]
 
 @dataclass(slots=True)
 class Costs:
-    """Seconds of CPU of gateways and engine, for one turn: added, given another priority, promoted in its context."""
+    """Seconds of CPU of gateways and engine, for one turn: added, given another priority, promoted in its context.
+
+    ``idle`` is what they use in a second in which nothing is asked of them: those that wait are looked at now and then.
+    """
 
     waiting: int
+    idle: float
     added: float
     moved: float
     promoted: float
@@ -134,11 +139,12 @@ class Flood:
     ) -> list[tuple[str, str, int]]:
         """Adds, moves and promotes some where so many wait; the turns that are left."""
         probes, left = planned[:_PROBES], planned[_PROBES:]
-        added = await self._cost(probes, self._send)
-        moved = await self._cost(self._tasks[-_PROBES:], self._move)
+        idle = await self._measure_idle()
+        added = await self._cost(probes, self._send, idle)
+        moved = await self._cost(self._tasks[-_PROBES:], self._move, idle)
         # One after the other: they change one record, and the last of many at once is told to try again.
-        promoted = await self._cost(range(_PROBES), self._promote, at_once=1)
-        self.costs.append(Costs(waiting, added, moved, promoted))
+        promoted = await self._cost(range(_PROBES), self._promote, idle, at_once=1)
+        self.costs.append(Costs(waiting, idle, added, moved, promoted))
         return left
 
     async def _move(self, waiting: tuple[str, str]) -> None:
@@ -154,12 +160,19 @@ class Flood:
         self,
         items: Iterable[Any],
         act: Callable[[Any], Awaitable[None]],
+        idle: float,
         at_once: int = _AT_ONCE,
     ) -> float:
         listed = [*items]
-        before = self.site.read_cpu()
+        before, began_s = self.site.read_cpu(), time.monotonic()
         await self._each(listed, act, at_once)
-        return (self.site.read_cpu() - before) / len(listed)
+        used = self.site.read_cpu() - before - idle * (time.monotonic() - began_s)
+        return max(used, 0.0) / len(listed)
+
+    async def _measure_idle(self) -> float:
+        before, began_s = self.site.read_cpu(), time.monotonic()
+        await asyncio.sleep(_IDLE_S)
+        return (self.site.read_cpu() - before) / (time.monotonic() - began_s)
 
     async def _each(
         self,
