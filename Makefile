@@ -9,7 +9,7 @@ JOBS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: client demo serve test conformance fuzz mutants chaos stress races queues memory interop conversations docs docs-test examples check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz mutants chaos stress races queues memory interop conversations docs docs-test examples image check fix generate lock bench clean help
 
 # The lock is complete: a resolver would look past it for what another package asks for with an extra.
 .venv/.ready: pyproject.toml requirements.lock
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-client demo serve test conformance fuzz mutants chaos stress races queues memory interop conversations docs docs-test examples check fix generate lock bench: .venv/.ready
+client demo serve test conformance fuzz mutants chaos stress races queues memory interop conversations docs docs-test examples image check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -49,6 +49,11 @@ docs-test: ## commands of README and the first tutorial as they are written, whe
 
 examples: ## pages of examples as they are written, with real processes; needs nginx, redis-server, Node 20 and Chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist load tests/examples
+
+# What is not for this machine's processor is made and not played.
+image: ## the OCI image in build/image, without a daemon, and a scene of the demo played in it; ARCH=arm64, BASE=<image with Python 3.11>, FORMAT=docker; needs buildah and mmdebstrap, as root
+	@$(BIN)/python -m tools.image --arch $(or $(ARCH),amd64) --format $(or $(FORMAT),oci) $(if $(BASE),--base $(BASE)) $(if $(PYTHON_THERE),--python $(PYTHON_THERE))
+	@$(if $(filter arm64,$(ARCH)),,$(BIN)/python -m tools.image_smoke build/image/passerelle-*-$(or $(ARCH),amd64).tar)
 
 client: ## types and vectors of the JavaScript client, in Node and in Chromium; needs Node 20
 	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null

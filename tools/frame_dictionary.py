@@ -11,14 +11,13 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
-
-import zstandard
+from typing import Final
 
 from bench.kinds import MIXED_ORDER, Kind, Length, Scene, make_scenes
 from bench.stage import Setting, open_stage
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.store.archive.archiver import split_into_segments
+from passerelle.store.archive.compression import zstd
 from passerelle.store.archive.frame import join_frame
 from passerelle.store.archive.leaving_session import read_leaving
 from passerelle.store.store import Store, StoreSettings
@@ -61,18 +60,18 @@ async def read_sessions(store: Store) -> list[bytes]:
     return short[:: len(short) // _OF_A_KIND + 1]
 
 
-async def train() -> zstandard.ZstdCompressionDict:
+async def train() -> zstd.ZstdDict:
     """A dictionary of all kinds of work."""
     mixed = Scene(Setting("echo"), (Kind("conversations", MIXED_ORDER, None),))
     samples = list[bytes]()
     for scene in (mixed, *make_scenes(Length(1, _SECONDS))):
         samples += await play(scene)
-    return zstandard.train_dictionary(_BYTES, cast("list[Any]", samples))
+    return zstd.train_dict(samples, _BYTES)
 
 
 if __name__ == "__main__":
     made = asyncio.run(train())
-    place = _FOLDER / f"{made.dict_id()}.zdict"
+    place = _FOLDER / f"{made.dict_id}.zdict"
     _FOLDER.mkdir(exist_ok=True)
-    place.write_bytes(made.as_bytes())
-    sys.stdout.write(f"frame_dictionary: {place}, {len(made)} bytes\n")
+    place.write_bytes(made.dict_content)
+    sys.stdout.write(f"frame_dictionary: {place}, {len(made.dict_content)} bytes\n")

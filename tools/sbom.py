@@ -16,7 +16,7 @@ import hashlib
 import re
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution
@@ -96,8 +96,16 @@ def render(bom: Bom) -> str:
     return f"{JsonV1Dot6(bom).output_as_string(indent=2)}\n"
 
 
-def find_needs(root: tuple[str, tuple[str, ...]]) -> dict[str, set[str]]:
-    """What each installed distribution asks for here, from a first one with its extras on."""
+def find_needs(
+    root: tuple[str, tuple[str, ...]],
+    elsewhere: Mapping[str, str] | None = None,
+    known: Collection[str] = (),
+) -> dict[str, set[str]]:
+    """What each installed distribution asks for here, from a first one with its extras on.
+
+    ``elsewhere`` are values of markers of another machine. What only that one needs is not installed here: it counts
+    if it is ``known``, and asks for nothing further.
+    """
     found: dict[str, set[str]] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(root[0], extra) for extra in ("", *root[1])]
@@ -107,9 +115,9 @@ def find_needs(root: tuple[str, tuple[str, ...]]) -> dict[str, set[str]]:
             continue
         seen.add((name, extra))
         needs = found.setdefault(name, set())
-        for need in _list_needs(name, extra):
+        for need in _list_needs(name, extra, elsewhere or {}):
             other = canonicalize_name(need.name)
-            if not _is_installed(other):
+            if not _is_installed(other) and other not in known:
                 continue
             if other != name:
                 needs.add(other)
@@ -117,10 +125,12 @@ def find_needs(root: tuple[str, tuple[str, ...]]) -> dict[str, set[str]]:
     return found
 
 
-def _list_needs(name: str, extra: str) -> Iterator[Requirement]:
+def _list_needs(name: str, extra: str, elsewhere: Mapping[str, str]) -> Iterator[Requirement]:
+    if not _is_installed(name):
+        return
     for text in distribution(name).requires or []:
         need = Requirement(text)
-        if need.marker is None or need.marker.evaluate({"extra": extra}):
+        if need.marker is None or need.marker.evaluate({**elsewhere, "extra": extra}):
             yield need
 
 

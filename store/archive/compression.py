@@ -6,11 +6,15 @@ A frame names its own by number, so each one that frames were ever written with 
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
-import zstandard
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 LEVEL: Final = 1
 CURRENT: Final = 2_095_660_934
@@ -22,7 +26,8 @@ _NONE: Final = 0
 
 def compress(plain: bytes) -> bytes:
     """The compressed form. One compressor serves all: to make one costs half as much as to pack a session."""
-    return _make_compressor().compress(plain)
+    # The compressor holds a lock meanwhile, and a frame that is flushed leaves nothing behind in it.
+    return _make_compressor().compress(plain, zstd.ZstdCompressor.FLUSH_FRAME)
 
 
 def decompress(stored: bytes, most_bytes: int) -> bytes:
@@ -32,38 +37,37 @@ def decompress(stored: bytes, most_bytes: int) -> bytes:
         ValueError: these bytes are damaged, hold more than ``most_bytes``, or need a dictionary that is not here.
     """
     try:
-        said = zstandard.get_frame_parameters(stored)
-        if not 0 < said.content_size <= most_bytes:
-            message = f"{said.content_size} bytes"
+        said = zstd.get_frame_info(stored)
+        size = said.decompressed_size or 0
+        if not 0 < size <= most_bytes:
+            message = f"{size} bytes"
             raise ValueError(message)
-        return _make_decompressor(said.dict_id).decompress(stored)
-    except zstandard.ZstdError as error:
+        dictionary = read_dictionary(said.dictionary_id) if said.dictionary_id != _NONE else None
+        reader = zstd.ZstdDecompressor(dictionary)
+        plain = reader.decompress(stored, size)
+    except zstd.ZstdError as error:
         raise ValueError(str(error)) from None
+    if not reader.eof or reader.unused_data:
+        message = "it is cut off, or something stands behind it"
+        raise ValueError(message)
+    return plain
 
 
-def read_dictionary(number: int) -> zstandard.ZstdCompressionDict:
-    """A dictionary that is shipped.
+@cache
+def read_dictionary(number: int) -> zstd.ZstdDict:
+    """A dictionary that is shipped. What is made of it for either direction is kept in it.
 
     Raises:
         ValueError: there is none of this number.
     """
     try:
-        return zstandard.ZstdCompressionDict(_FOLDER.joinpath(f"{number}.zdict").read_bytes())
+        return zstd.ZstdDict(_FOLDER.joinpath(f"{number}.zdict").read_bytes())
     except FileNotFoundError:
         message = f"it needs dictionary {number}, which this version does not have"
         raise ValueError(message) from None
 
 
 @cache
-def _make_compressor() -> zstandard.ZstdCompressor:
-    dictionary = read_dictionary(CURRENT)
-    dictionary.precompute_compress(level=LEVEL)  # pyright: ignore[reportUnknownMemberType] - no annotation
+def _make_compressor() -> zstd.ZstdCompressor:
     # A frame is sealed, which finds every changed byte: it needs no checksum of its own.
-    return zstandard.ZstdCompressor(level=LEVEL, dict_data=dictionary)
-
-
-@cache
-def _make_decompressor(number: int) -> zstandard.ZstdDecompressor:
-    if number == _NONE:
-        return zstandard.ZstdDecompressor()
-    return zstandard.ZstdDecompressor(dict_data=read_dictionary(number))
+    return zstd.ZstdCompressor(LEVEL, zstd_dict=read_dictionary(CURRENT).as_digested_dict)
