@@ -110,11 +110,14 @@ def main() -> NoReturn:
         _complain(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)
     except typer.TyperException as error:
-        _complain(
-            error.format_message().replace("Value error, ", "", 1),
-            "passerelle COMMAND --help says what there is",
-        )
-        status = ExitStatus.CALLER
+        said = error.format_message().replace("Value error, ", "", 1)
+        if said.startswith("Usage: "):
+            # A group of verbs alone: what it has is the answer.
+            print(said)
+            status = ExitStatus.DONE
+        else:
+            _complain(said, "passerelle COMMAND --help says what there is")
+            status = ExitStatus.CALLER
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except Exception as error:  # noqa: BLE001  the top of the process: nothing above can tell

@@ -117,6 +117,13 @@ def test_help_of_each_verb_has_a_short_line_and_an_example_of_itself() -> None:
     assert verbs >= 20
 
 
+@pytest.mark.parametrize("group", ["tasks", "approvals", "store"])
+def test_a_group_alone_shows_what_it_has(tmp_path: Path, group: str) -> None:
+    done = run(tmp_path, group)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == run(tmp_path, group, "--help").stdout
+
+
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     program = (
         "import sys, passerelle.cli.main\n"

@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.examples.devtools import OpenPage, open_page
 from tests.examples.stage import open_together
 
@@ -19,6 +21,8 @@ WATCHING: Final = "docs/operate/watching.md"
 _CALL: Final = "passerelle call deployer"
 _TASKS: Final = "PASSERELLE_TOKEN=$(key shop) passerelle tasks list"
 _DAY: Final = "/backups/2026-01-31"
+
+pytestmark = pytest.mark.timeout(300)
 
 
 def press(page: OpenPage, button: str) -> None:
