@@ -168,13 +168,13 @@ def find_subagents(
     ``threads`` are those of the tasks; ``turns`` the first turns of tasks that have had several, by the tasks.
     """
     uses = dict[SubagentName, _Use]()
-    for thread in threads.values():
-        for closed in thread.closed or ():
-            uses[SubagentName(thread.thread_id, closed.peer, closed.number)] = _Use(thread)
-        if thread.parent is not None and thread.parent.peer is not None:
-            current = name_current(thread, thread.parent.peer)
-            if has_context(thread, current):
-                uses[current] = _Use(thread)
+    for known in threads.values():
+        for closed in known.closed or ():
+            uses[SubagentName(known.thread_id, closed.peer, closed.number)] = _Use(known)
+        if known.parent is not None and known.parent.peer is not None:
+            current = name_current(known, known.parent.peer)
+            if has_context(known, current):
+                uses[current] = _Use(known)
     listed = sorted(tasks, key=lambda task: (task.first, task.task_id))
     for task in listed:
         thread = threads.get(task.thread_id or "")
