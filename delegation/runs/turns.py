@@ -89,6 +89,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import IdempotencyRow, Incarnation, TargetChange
     from passerelle.core.decision import Decision, Held
+    from passerelle.core.facts import EdgeStatus
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.ports.blobs import Blobs
@@ -664,7 +665,7 @@ def _wait_for(decision: Decision, task_id: str, blocker_id: str) -> None:
     far = decision.state(EntityRef(EntityKind.TASK, blocker_id))
     if not (isinstance(near, TaskRecord) and isinstance(far, TaskRecord)):
         raise NotFound("task", blocker_id)
-    status = "satisfied" if far.status is Status.COMPLETED else "open"
+    status: EdgeStatus = "satisfied" if far.status is Status.COMPLETED else "open"
     edge = TaskDependencyUpdated(f"blocked_by:{blocker_id}", "blocked_by", blocker_id, status)
     decision.add(tasks.decide(near, LinkTask(edge)))
     if status == "open":
