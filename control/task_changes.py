@@ -277,7 +277,8 @@ def decide_steering(record: TaskRecord, command: Steering, actor: str) -> list[F
 
 def _assign(record: TaskRecord, thread_id: str | None, reason: str) -> list[Fact]:
     """Has another thread run a task: the edge to the one before is removed, and stays readable (GR-6)."""
-    before, kind = record.assigned_thread, "assigned_thread"
+    before = record.assigned_thread
+    kind: Final = "assigned_thread"
     if thread_id is None or thread_id == before:
         return []
     edges: list[TaskDependencyUpdated] = []

@@ -249,9 +249,9 @@ class FollowUps:
             return message
         # What goes along stands in it as whoever changed it has left it.
         kept = [one for one in texts_at(judged.message, MEMBER) if one in message.referred.ids]
-        changed = (
-            {**judged.message, MEMBER: [*kept]} if MEMBER in judged.message else judged.message
-        )
+        changed: JsonObject = judged.message
+        if MEMBER in changed:
+            changed = {**changed, MEMBER: [*kept]}
         return replace(message, command=replace(message.command, message=changed))
 
     async def _note(self, message: FollowUp, judged: JudgedSend) -> None:

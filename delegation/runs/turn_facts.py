@@ -45,6 +45,7 @@ from passerelle.runtime.records.message_summary import describe, submit
 
 if TYPE_CHECKING:
     from passerelle.core.decision import Decision
+    from passerelle.core.facts import EdgeStatus
     from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.ports.chance import Ids
     from passerelle.core.routing.table import Route
@@ -147,7 +148,7 @@ class TurnFacts:
         near, far = self.record, self.decision.state(EntityRef(EntityKind.TASK, blocker_id))
         if near is None or not isinstance(far, TaskRecord):
             raise NotFound("task", blocker_id)
-        status = "satisfied" if far.status is Status.COMPLETED else "open"
+        status: EdgeStatus = "satisfied" if far.status is Status.COMPLETED else "open"
         edge = TaskDependencyUpdated(f"blocked_by:{blocker_id}", "blocked_by", blocker_id, status)
         self.decision.add(tasks.decide(near, LinkTask(edge)))
         if status == "open":
