@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
@@ -336,14 +337,19 @@ def _note_lists(
     return [[key, name, str(at_ms), 0] for name, at_ms in times.items()]
 
 
-def _note(owner: str, notes: Sequence[EncodedEvent], arguments: Arguments) -> ControlValue:
+@lru_cache(4096)
+def _name_notes(owner: str) -> tuple[str, str, str]:
+    """Head, entries and hints of the notes of an owner's lists."""
     stream = StreamRef(StreamKind.TASKS, owner)
-    head, entries = arguments.key(keys.head(stream)), arguments.key(keys.entries(stream))
-    hints = arguments.key(keys.stream_hints(stream))
+    return keys.head(stream), keys.entries(stream), keys.stream_hints(stream)
+
+
+def _note(owner: str, notes: Sequence[EncodedEvent], arguments: Arguments) -> ControlValue:
+    head, entries, hints = map(arguments.key, _name_notes(owner))
     return {
-        # It has no receivers and nothing that is open.
+        # It has no receivers and nothing that is open, and is never begun here.
         "keys": [head, entries, head, head, hints, head],
-        "mint": secrets.token_hex(4),
+        "mint": "",
         "events": [[note.event_id, arguments.value(pack_copy(note))] for note in notes],
     }
 

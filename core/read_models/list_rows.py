@@ -6,9 +6,8 @@ that was away for long gets each row as it is now.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-
-import orjson
 
 from passerelle.core.events import EncodedEvent
 from passerelle.core.index_changes import JOBS, SCHEDULES, SESSIONS
@@ -34,10 +33,11 @@ def note_row(row: IndexRow, feed_id: str) -> EncodedEvent | None:
     at_ms = int(feed_id.partition("-")[0] or row.at_ms)
     name = f"row_{feed_id or row.at_ms}_{row.facade}"
     kind = JOB_ROW if row.agent == JOBS else TASK_ROW
-    told = {
-        "eventId": name,
-        "type": kind,
-        "timestamp": format_ms(at_ms),
-        "name": row.facade,
-    }
-    return EncodedEvent(name, kind, orjson.dumps(told)[1:])
+    # Ids of ours and times: nothing in them is escaped. It is made for every row that is brought to a list.
+    told = (
+        f'"eventId":"{name}","type":"{kind}","timestamp":"{_format(at_ms)}","name":"{row.facade}"}}'
+    )
+    return EncodedEvent(name, kind, told.encode())
+
+
+_format: Final = lru_cache(256)(format_ms)
