@@ -69,9 +69,12 @@ class Round:
         self.calm.set()
         await asyncio.gather(*waiting, *(one.finish() for one in ticking))
         await self._await_rest()
-        for scene in (*scenes, *ticking):
+        for scene in scenes:
             await scene.judge()
             self.faults += scene.faults
+        for ticks in ticking:
+            await ticks.judge()
+            self.faults += ticks.faults
         self._judge_messages()
         steps = ", ".join(f"{one.steps} steps with {one.missed}" for one in ticking)
         print(

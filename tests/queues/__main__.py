@@ -21,6 +21,8 @@ AGENTS: Final = 5
 CALLERS: Final = 100
 TURNS: Final = 20
 """Of each caller at each agent."""
+LEAST: Final = 0.5
+"""Less than that is no figure: what was taken off was more than those that wait took meanwhile."""
 SHORT: Final = (3, 20, 10)
 MOST: Final = 2.0
 """What a turn may cost where all wait, in terms of one where ten do, on a machine that is shared. It is seconds of CPU
@@ -42,8 +44,10 @@ async def play(instances: int, agents: int, callers: int, turns: int) -> list[st
     )
     for verb in ("added", "moved", "promoted"):
         small, large = (getattr(one, verb) * 1000 for one in (few, many))
-        ratio = large / small if small else 1.0
+        ratio = large / small if small > 0 else 0.0
         said = "held" if ratio <= MOST else "missed"
+        if ratio < LEAST:
+            said = "too noisy to say"
         told = (
             f"{verb}: {small:.2f} ms where {few.waiting} wait, {large:.2f} where {many.waiting} do"
         )
