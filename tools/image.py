@@ -173,7 +173,7 @@ def unpack_debian(architecture: Architecture, target: Path) -> None:
             'mkdir -p "$1/etc/ssl/certs" "$1/etc/passerelle" "$1/usr/lib/ssl"',
             'cat "$1"/usr/share/ca-certificates/mozilla/*.crt >"$1/etc/ssl/certs/ca-certificates.crt"',
             'ln -s /etc/ssl/certs/ca-certificates.crt "$1/usr/lib/ssl/cert.pem"',
-            'cd "$1" && rm -rf usr/share/doc usr/share/man usr/share/info var/cache/* var/lib/apt var/log/*',
+            'cd "$1" && rm -rf usr/share/doc usr/share/man usr/share/info var/cache/* var/lib/apt var/lock var/log/*',
         ]
         run_tool(
             "mmdebstrap",
@@ -204,6 +204,8 @@ def install_libraries(plan: ImagePlan, context: Path) -> None:
     locked = read_lock((ROOT / "requirements.lock").read_text("utf-8"))
     machine = _MACHINES[plan.architecture]
     needed = list_needs(plan.extras, machine, locked)
+    if unknown := sorted(needed - locked.keys()):
+        raise ImageFault(f"{', '.join(unknown)} is not in the lock: is the environment that of it?")
     pinned = {name: _pin(name, locked[name]) for name in sorted(needed)}
     built = [build_pure(pinned.pop(name), context.parent) for name in SOURCE_ONLY if name in pinned]
     lines = [
