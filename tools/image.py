@@ -173,7 +173,7 @@ def unpack_debian(architecture: Architecture, target: Path) -> None:
             'mkdir -p "$1/etc/ssl/certs" "$1/etc/passerelle" "$1/usr/lib/ssl"',
             'cat "$1"/usr/share/ca-certificates/mozilla/*.crt >"$1/etc/ssl/certs/ca-certificates.crt"',
             'ln -s /etc/ssl/certs/ca-certificates.crt "$1/usr/lib/ssl/cert.pem"',
-            'cd "$1" && rm -rf usr/share/doc usr/share/man usr/share/info var/cache/* var/lib/apt var/lock var/log/*',
+            'cd "$1" && rm -rf usr/share/doc usr/share/man usr/share/info var/cache/* var/lib/apt var/log/*',
         ]
         run_tool(
             "mmdebstrap",
