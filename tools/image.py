@@ -204,6 +204,8 @@ def install_libraries(plan: ImagePlan, context: Path) -> None:
     locked = read_lock((ROOT / "requirements.lock").read_text("utf-8"))
     machine = _MACHINES[plan.architecture]
     needed = list_needs(plan.extras, machine, locked)
+    if unknown := sorted(needed - locked.keys()):
+        raise ImageFault(f"{', '.join(unknown)} is not in the lock: is the environment that of it?")
     pinned = {name: _pin(name, locked[name]) for name in sorted(needed)}
     built = [build_pure(pinned.pop(name), context.parent) for name in SOURCE_ONLY if name in pinned]
     lines = [

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 from tools.image import USER, ImageFault, run_buildah, write_policy
 
 MOST_BYTES: Final = 180_000_000
-WRITABLE: Final = frozenset({"tmp", "var/tmp", "run/lock", "var/lib/passerelle"})
+WRITABLE: Final = frozenset({"tmp", "var/tmp", "run/lock", "var/lock", "var/lib/passerelle"})
 """Folders that are the user's, or everybody's."""
 _CONTAINER: Final = "smoke"
 _ENTRY: Final[Mapping[str, object]] = {

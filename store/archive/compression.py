@@ -16,6 +16,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+__all__ = ["CURRENT", "LEVEL", "compress", "decompress", "read_dictionary", "zstd"]
+
 LEVEL: Final = 1
 CURRENT: Final = 2_095_660_934
 """The number of the dictionary with which frames are written."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.image import EXTRAS, PRODUCT, ROOT, ImageFault, list_needs, run_tool
+from tools.image import EXTRAS, ImageFault, list_needs, run_tool
 from tools.image_smoke import check_entry, find_writable
-from tools.sbom import read_lock
+from tools.sbom import PRODUCT, ROOT, read_lock
 
 ENTRY: dict[str, object] = {
     "User": "10001:10001",
