@@ -11,7 +11,7 @@ import pytest
 from tests.examples.stage import EXAMPLES, open_example
 from tests.interop.environments import ADK, LANGGRAPH, require
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize("home", [ADK, LANGGRAPH], ids=lambda home: home.name)
